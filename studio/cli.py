@@ -19,6 +19,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from engines.core.errors import ConfigError
+from engines.core.extras import installed_version
 from studio import exit_codes
 from studio.commands import (
     control,
@@ -38,7 +39,7 @@ from studio.commands import (
     train,
 )
 from studio.commands.reference import completion, config, guide, presets
-from studio.commands.reference.version import installed_version, version
+from studio.commands.reference.version import version
 from studio.config.youtu.flags import translate_flags
 from studio.errors import describe_error, os_error_text
 from studio.process import harden, open_streams, silence_stream

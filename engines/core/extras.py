@@ -23,6 +23,16 @@ def install_command(extra: str) -> str:
     return f"{shlex.quote(shown)} install -e {shlex.quote(f'{target}[{extra}]')}"
 
 
+def installed_version(package: str) -> str | None:
+    """Read from its metadata: importing torch takes seconds."""
+    from importlib.metadata import PackageNotFoundError, version  # not where nobody asks
+
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
 def _is_checkout(folder: Path) -> bool:
     try:
         return '\nname = "practice-studio"\n' in (folder / "pyproject.toml").read_text("utf-8")

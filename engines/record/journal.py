@@ -94,11 +94,6 @@ class Journal:
         self._seq = self._head.events + (line.number if line else 0) - (self._head.segment > 1)
         self._file = Appender(path)
 
-    def take_entries(self) -> tuple[Entry, ...]:
-        """The entries found at opening, let go of: a long run's need not stay in memory."""
-        entries, self.entries = self.entries, ()
-        return entries
-
     async def append(self, event: DurableEvent) -> Entry:
         """Return the entry as it was written, which is without secrets, once it is on disk."""
         raw, entry = self._encode_event(event)

@@ -112,7 +112,7 @@ def open_run(
     run, after = load_closed(journal, tell)
     opened = open_journal(journal, tell=tell, mask=mask, after=after)
     recent: list[Entry] = []
-    for entry in opened.take_entries():
+    for entry in opened.entries:
         run.take(entry)
         if isinstance(entry.event, StepStarted):
             recent.clear()

@@ -8,7 +8,11 @@ from __future__ import annotations
 
 import hashlib
 import re
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
+
+import orjson
 
 from engines.core.errors import DamagedError
 from engines.core.library import Experience, Library
@@ -42,6 +46,17 @@ def seal_fits(data: bytes) -> bool | None:
         return None
     rest = data[found.end() :]
     return data[: found.end()] == (_MEMBER if found[1] is None else _LINE) % _hash(rest)
+
+
+def read_sealed(path: Path) -> dict[str, Any] | None:
+    """What JSON holds that is as it was sealed; None where there is no such file."""
+    with suppress(OSError, ValueError):
+        data = path.read_bytes()
+        if seal_fits(data):
+            found: dict[str, Any] = orjson.loads(data)
+            del found["sha256"]
+            return found
+    return None
 
 
 def content_hash_of(data: bytes) -> str:

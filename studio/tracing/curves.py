@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AsyncExitStack
 from importlib.util import find_spec
 from pathlib import Path
@@ -12,11 +12,12 @@ from engines.core.errors import ConfigError
 from engines.core.extras import install_command
 from engines.core.state.run_state import RunState
 from engines.core.types import Lesson, WeightUpdate
-from engines.pipeline.evaluation.metrics import group_by_question, pass_rate
+from engines.pipeline.evaluation.metrics import pass_rate
 from engines.pipeline.recorder import Recorder
 from engines.record.journal import Entry
 from engines.tracing.tensorboard import ScalarWriter, Tracker
 from studio.config.loading import LoadedRun
+from studio.report.rates import question_rewards
 
 Figures = dict[str, float]
 
@@ -86,7 +87,7 @@ def _figures(
             yield "train", dict(found)
         case ev.EvaluationFinished(mean=float() as mean):
             yield "held-out", {event.data: mean}
-            passed = pass_rate(tuple(_by_question(event).values()), event.k).value
+            passed = pass_rate(tuple(question_rewards(event).values()), event.k).value
             if event.k > 1 and passed is not None:
                 yield f"held-out-pass@{event.k}", {event.data: passed}
         case ev.StepFinished():
@@ -108,7 +109,3 @@ def _figures(
             applied = sum(outcome.applied for outcome in step.outcomes)
             rejected = len(step.outcomes) - applied
             yield "operations", {"applied": applied, "rejected": rejected}
-
-
-def _by_question(event: ev.EvaluationFinished) -> Mapping[str, tuple[float | None, ...]]:
-    return group_by_question(event.problems, event.rewards)

@@ -30,7 +30,7 @@ from engines.record.libraries import check_name
 from engines.record.lock import write_lock
 from engines.record.run_dir import RunDir, Workspace
 from engines.record.run_index import NAME as INDEX
-from engines.record.seal import add_seal, seal_fits
+from engines.record.seal import add_seal, read_sealed
 from studio.session.client import is_alive
 from studio.workspace.removal import check_removable, remove_run
 
@@ -248,12 +248,8 @@ def _hash(path: Path) -> str:
 
 
 def _read_note(path: Path) -> Archived | None:
-    with suppress(OSError, ValueError):
-        raw = path.read_bytes()
-        if seal_fits(raw):
-            data = orjson.loads(raw)
-            del data["sha256"]
-            return from_dict(Archived, data)
+    with suppress(ValueError):  # of another release
+        return from_dict(Archived, found) if (found := read_sealed(path)) else None
     return None
 
 

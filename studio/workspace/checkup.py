@@ -14,9 +14,10 @@ from importlib import metadata
 from pathlib import Path
 
 from engines.core.errors import StudioError
+from engines.core.extras import installed_version
 from engines.tools.sandbox.tiers import find_tier
 from studio.workspace.checks.cluster import cluster_findings, find_address
-from studio.workspace.checks.extras import PACKAGE, extra_findings, installed_version
+from studio.workspace.checks.extras import PACKAGE, extra_findings
 from studio.workspace.checks.finding import GRADES, Finding, run_check
 from studio.workspace.checks.gpu import gpu_findings
 from studio.workspace.checks.link import link_findings, measure_link

@@ -291,7 +291,7 @@ async def opened(
     told: list[str] = []
     journal = open_journal(run.journal)
     state = RunState()
-    for entry in journal.take_entries():
+    for entry in journal.entries:
         fold(state, entry.event)
     recorder = Recorder(journal, state)
     parent, adopted = fork or (None, 0)

@@ -11,14 +11,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import orjson
-
 from engines.core.codec import dumps, from_dict, to_dict
 from engines.core.errors import RecordError
 from engines.core.types import NO_USAGE, Usage
 from engines.record.appender import write_atomic
 from engines.record.ledger import file_usage
-from engines.record.seal import add_seal, seal_fits
+from engines.record.seal import add_seal, read_sealed
 
 NAME = "usage.json"
 _Sums = dict[str, Any]
@@ -31,7 +29,7 @@ def usage_sums(records: Path) -> Iterator[tuple[str, Usage]]:
     Raises DamagedError: a record cannot be read.
     """
     path = records.with_name(NAME)
-    known, now = _load(path), dict[str, _Sums]()
+    known, now = read_sealed(path) or {}, dict[str, _Sums]()
     for file in sorted(records.glob("*.jsonl")):
         found = file.stat()
         mark = [found.st_size, found.st_mtime_ns]
@@ -48,16 +46,6 @@ def keep_usage(records: Path) -> None:
     """Add up what is new, while the run goes on; a damaged record is told of by a resume."""
     with suppress(RecordError):
         next(usage_sums(records), None)
-
-
-def _load(path: Path) -> dict[str, _Sums]:
-    with suppress(OSError, ValueError):
-        raw = path.read_bytes()
-        if seal_fits(raw):
-            data: dict[str, _Sums] = orjson.loads(raw)
-            del data["sha256"]
-            return data
-    return {}
 
 
 def _add(file: Path) -> list[tuple[str, dict[str, Any]]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import re
+import shutil
 from collections import Counter
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -100,6 +101,15 @@ def free_name(path: Path) -> Path:
 def move_aside(path: Path) -> str:
     """Make room for a file, whatever stands there: also a folder, or a link to nowhere."""
     return f"moved to {path.rename(free_name(path)).name}"
+
+
+def remove(path: Path) -> str:
+    """Whatever stands there; of a link the link alone."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+    return "removed"
 
 
 def _is_journal(path: Path) -> bool:

@@ -10,7 +10,7 @@ from pathlib import Path
 from engines.core.errors import StudioError
 from engines.record import lines, run_index
 from engines.record.catalogue import query
-from engines.record.repair.cut import move_aside
+from engines.record.repair.cut import move_aside, remove
 from engines.record.repair.trouble import Trouble
 
 
@@ -27,10 +27,5 @@ def index_troubles(folder: Path) -> Iterator[Trouble]:
         with suppress(StudioError, ValueError, OSError):  # of the journal: that is told of it
             if path.exists() and is_wrong(folder / "journal.jsonl"):
                 cause = "it is damaged, or does not say what the journal does."
-                mend = partial(move_aside if path.is_dir() else _remove, path)
+                mend = partial(move_aside if path.is_dir() else remove, path)
                 yield Trouble(str(path), cause, move, mend, damage=False, alone=True)
-
-
-def _remove(path: Path) -> str:
-    path.unlink(missing_ok=True)
-    return "removed"

@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 
 from engines.record import lines
-from engines.record.repair.cut import cut_move, mend_by_cut, move_aside
+from engines.record.repair.cut import cut_move, mend_by_cut, move_aside, remove
 from engines.record.repair.files import file_troubles
 from engines.record.repair.trouble import Trouble
 from engines.record.segments.files import closed_files, closed_number, closed_path, read_head
@@ -26,7 +26,7 @@ def journal_troubles(journal: Path, folder: Path) -> Iterator[Trouble]:
         mend, move = partial(move_aside, path), f"{lines.REPAIR} moves it aside."
         if same:
             cause = "a kill cut the closing of this part: the journal itself still holds it."
-            mend, move = partial(_remove, path), f"Nothing need be done; {lines.REPAIR} removes it."
+            mend, move = partial(remove, path), f"Nothing need be done; {lines.REPAIR} removes it."
         yield Trouble(str(path), cause, move, mend, damage=False, alone=True)
     if read_head(journal).segment == 1:
         closed = closed_files(folder)
@@ -58,8 +58,3 @@ def _number(journal: Path) -> int:
 def _begins_with(journal: Path, path: Path) -> bool:
     with path.open("rb") as part, journal.open("rb") as whole:
         return part.read() == whole.read(path.stat().st_size)
-
-
-def _remove(path: Path) -> str:
-    path.unlink()
-    return "removed"

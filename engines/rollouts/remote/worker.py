@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from contextvars import Context, ContextVar, copy_context
 from dataclasses import dataclass, replace
-from itertools import count
+from itertools import count, takewhile
 from typing import Any
 
 from engines.core.protocols import (
@@ -152,9 +152,12 @@ class Worker:
             job = replace(job, guidance=await self._text(guidance))
         if sampling not in self._agents:
             self._agents[sampling] = self._parts.make_agent(sampling)
-        shown = _Shown(self.line, served)
-        policy = RemoteTry(self, served, name, shown)
-        return await self._agents[sampling].attempt(job, policy, shown)
+
+        def show(text: str) -> None:
+            self.line.tell("text", served, text)
+
+        policy = RemoteTry(self, served, name, show)
+        return await self._agents[sampling].attempt(job, policy, show)
 
     async def _verify(
         self, served: int, problem: Problem, rollouts: Sequence[Rollout]
@@ -205,22 +208,12 @@ class _ToolRun:
     context: Context  # of the try: its tools ask models, too
 
 
-@dataclass(frozen=True, slots=True)
-class _Shown:
-    """What a try shows as it streams goes to the run's process."""
-
-    line: Line
-    served: int
-
-    def __call__(self, text: str) -> None:
-        self.line.tell("text", self.served, text)
-
-
 class RemoteTry:
     """Implements `engines.core.protocols.TryPolicy` for a try that the run's process records."""
 
-    def __init__(self, worker: Worker, served: int, name: str, shown: _Shown) -> None:
-        self._worker, self._served, self._shown = worker, served, shown
+    def __init__(self, worker: Worker, served: int, name: str, show: OnText) -> None:
+        self._worker, self._served = worker, served
+        self._show = show  # what the try shows as it streams, in the run's process
         self._sent: tuple[Message, ...] = ()
         self.name = name
 
@@ -245,15 +238,12 @@ class RemoteTry:
         sampling: Sampling,
         on_text: OnText | None,
     ) -> Completion:
-        messages, before = tuple(messages), self._sent
-        base = 0  # a conversation grows: what was sent before is not sent again
-        for one, other in zip(before, messages, strict=False):
-            if one is not other and one != other:
-                break
-            base += 1
-        self._sent = messages
+        # A conversation grows: what was sent before is not sent again.
+        pairs = zip(self._sent, messages, strict=False)
+        base = len([*takewhile(lambda pair: pair[0] == pair[1], pairs)])
+        self._sent = messages = tuple(messages)
         # What the try shows as it is goes there directly, and does not come here first.
-        direct = on_text is self._shown
+        direct = on_text is self._show
         listener = None if on_text is None or direct else self._worker.listen(on_text)
         try:
             reply: Completion = await self._worker.line.ask(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 
+from engines.core.extras import installed_version
 from studio.commands import AsObject
 from studio.report.tables import print_result, table
 
@@ -21,13 +22,3 @@ def version(json: AsObject = False) -> None:
     found |= {name: installed_version(name) for name in PACKAGES[1:]}
     rows = [(name, number or "not installed") for name, number in found.items()]
     print_result(found, table(("NAME", "VERSION"), rows), json=json)
-
-
-def installed_version(package: str) -> str | None:
-    from importlib.metadata import PackageNotFoundError
-    from importlib.metadata import version as find_version
-
-    try:
-        return find_version(package)  # read from its metadata: importing torch takes seconds
-    except PackageNotFoundError:
-        return None

@@ -12,7 +12,7 @@ from pydantic import BeforeValidator, Field, field_validator, model_validator
 from engines.core.settings import MAX_COUNT
 from engines.core.text.prompts import load_prompt
 from engines.core.tools import Network
-from studio.config.settings.base import Int, Name, Settings, as_list, key, refusal
+from studio.config.settings.base import Int, Name, Settings, as_list, as_model, key, refusal
 from studio.config.settings.policy import PolicyConfig
 from studio.config.settings.team import TeamConfig
 from studio.config.settings.tool import SHIPPED_TOOLS, Texts, ToolConfig
@@ -38,10 +38,6 @@ _OWN = ("OPENAI_", "ANTHROPIC_", "STUDIO_", "HOME", "TMPDIR")
 
 _ACTS: Mapping[str, str] = {"tools": "tools", "command": "command", "function": "function"}
 """Kinds of agents, and the key that each needs and no other has."""
-
-
-def _as_model(value: object) -> object:
-    return {"model": value} if isinstance(value, str) else value
 
 
 class AgentConfig(Settings):
@@ -137,7 +133,7 @@ class AgentConfig(Settings):
         "hosts that network: allowlist lets a program reach",
         examples=["[example.com]"],
     )
-    models: dict[str, Annotated[PolicyConfig, BeforeValidator(_as_model)]] = key(
+    models: dict[str, Annotated[PolicyConfig, BeforeValidator(as_model)]] = key(
         {},
         "models that a workflow may ask by name, never trained",
         examples=["'{critic: openai:gpt-4o-mini}'"],

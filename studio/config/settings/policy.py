@@ -14,7 +14,6 @@ from pydantic import (
     BeforeValidator,
     Field,
     SecretStr,
-    field_validator,
     model_validator,
 )
 
@@ -79,6 +78,7 @@ def check_headers(value: dict[str, SecretStr]) -> dict[str, SecretStr]:
 
 
 Address = Annotated[str, AfterValidator(check_address)]
+Headers = Annotated[dict[str, SecretStr], AfterValidator(check_headers)]
 ApiKey = Annotated[SecretStr, AfterValidator(_check_printable)]
 
 
@@ -153,9 +153,7 @@ class PolicyConfig(Settings):
     extra_body: dict[str, Any] = key(
         {}, "further fields of the request", repr=False, examples=["'{reasoning_effort: low}'"]
     )
-    headers: dict[str, SecretStr] = key(
-        {}, "further headers of the request", examples=["'{X-Team: practice}'"]
-    )
+    headers: Headers = key({}, "further headers of the request", examples=["'{X-Team: practice}'"])
     price_in_usd_per_mtok: Float | None = key(
         None, "US dollars for a million prompt tokens; null: costs are not shown", **_PRICE
     )
@@ -180,11 +178,6 @@ class PolicyConfig(Settings):
         gt=0,
         examples=[40],
     )
-
-    @field_validator("headers")
-    @classmethod
-    def _validate_headers(cls, value: dict[str, SecretStr]) -> dict[str, SecretStr]:
-        return check_headers(value)
 
     @model_validator(mode="after")
     def _validate_pace(self) -> PolicyConfig:

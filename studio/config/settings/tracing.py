@@ -6,10 +6,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from urllib.parse import unquote
 
-from pydantic import SecretStr, field_validator
-
 from studio.config.settings.base import Settings, key
-from studio.config.settings.policy import Address, check_address, check_headers
+from studio.config.settings.policy import Address, Headers, check_address
 
 PHOENIX = ("PHOENIX_ENDPOINT", "PHOENIX_COLLECTOR_ENDPOINT")
 OTLP = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
@@ -33,17 +31,10 @@ class TracingConfig(Settings):
         min_length=1,
         examples=["arithmetic"],
     )
-    headers: dict[str, SecretStr] = key(
-        {}, "further headers of its requests", examples=["'{X-Team: practice}'"]
-    )
+    headers: Headers = key({}, "further headers of its requests", examples=["'{X-Team: practice}'"])
     content: bool = key(
         True, "whether spans hold what was said: questions, replies, arguments, results and errors"
     )
-
-    @field_validator("headers")
-    @classmethod
-    def _validate_headers(cls, value: dict[str, SecretStr]) -> dict[str, SecretStr]:
-        return check_headers(value)
 
 
 @dataclass(frozen=True, slots=True)

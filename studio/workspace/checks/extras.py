@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from importlib import metadata
 
 from packaging.requirements import Requirement
 
-from engines.core.extras import install_command
+from engines.core.extras import install_command, installed_version
 from studio.workspace.checks.finding import Finding, Grade
 
 PACKAGE = "practice-studio"
@@ -27,13 +26,6 @@ GIVES = {
     "report": "plots in reports",
 }
 """All but `rl`, which is three of them, and those for whoever works on the studio itself."""
-
-
-def installed_version(name: str) -> str | None:
-    try:
-        return metadata.version(name)
-    except metadata.PackageNotFoundError:
-        return None
 
 
 def extra_findings(

@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from engines.core.extras import installed_version
 from engines.record.run_dir import Workspace
 from studio.config.settings.policy import PolicyConfig
 from studio.config.settings.run import RunConfig
@@ -21,7 +22,6 @@ from studio.run.assemble import check_verifier
 from studio.run.new_or_resume import RunPlan, RunRequest, load_plan
 from studio.run.remote.worker import rebuild
 from studio.workspace.checks.cluster import find_address
-from studio.workspace.checks.extras import installed_version
 from studio.workspace.checks.finding import Finding, ask_apart
 
 

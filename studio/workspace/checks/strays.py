@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -14,7 +13,7 @@ from pathlib import Path
 from engines.record import lines
 from engines.record.libraries import LibraryFolder
 from engines.record.lock import holder_pid, is_held
-from engines.record.repair.cut import move_aside
+from engines.record.repair.cut import move_aside, remove
 from engines.record.repair.trouble import Trouble
 from engines.record.run_dir import RunDir, Workspace
 from studio.session.client import is_alive
@@ -104,15 +103,7 @@ def _is_left(path: Path, pid: str | None) -> bool:
 
 def _removable_trouble(path: Path, cause: str) -> Trouble:
     move = f"It is in nobody's way; {lines.REPAIR} removes it."
-    return Trouble(str(path), cause, move, partial(_remove, path), damage=False, alone=True)
-
-
-def _remove(path: Path) -> str:
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)
-    return "removed"
+    return Trouble(str(path), cause, move, partial(remove, path), damage=False, alone=True)
 
 
 def _is_process_alive(pid: int) -> bool:

@@ -88,7 +88,7 @@ def test_a_run_journal_cut_at_every_byte_of_its_last_2_kb_is_a_beginning_and_tol
         journal = Journal(path, tell=told.append)
         journal.close()
         kept = sum(end - 1 <= cut for end in ends[1:])  # a line that lacks its newline is whole
-        assert fold_events(entry.event for entry in journal.take_entries()) == states[kept], cut
+        assert fold_events(entry.event for entry in journal.entries) == states[kept], cut
         assert bool(told) is (cut not in ends), cut
         assert path.read_bytes() == whole[: ends[kept]], cut
 
@@ -176,7 +176,7 @@ async def test_two_thousand_flipped_bits_are_repaired_harmless_or_refused_with_t
             if name == names[0]:
                 journal = Journal(path, tell=told.append)
                 journal.close()
-                assert fold_events(entry.event for entry in journal.take_entries()) == whole
+                assert fold_events(entry.event for entry in journal.entries) == whole
             elif name == names[1]:
                 with LibraryFolder(copy / LIBRARY).lock_for_commit(told.append) as library:
                     assert library.head == head
