@@ -83,6 +83,16 @@ DryRun = Annotated[
 ]
 
 
+def choose_form(json: bool, form: str | None) -> str:
+    """`--format`, which `--json` must not contradict."""
+    if json and form not in (None, "json"):
+        from engines.core.errors import ConfigError
+
+        cause = f"it contradicts --format {form}."
+        raise ConfigError("--json", cause, "Leave one of the two out.")
+    return "json" if json else form or "text"
+
+
 def open_workspace(context: typer.Context, *, masks: bool = False) -> Workspace:
     """`masks`: nothing is written into it that holds a secret, see `masking_workspace`."""
     if masks:

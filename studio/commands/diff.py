@@ -8,8 +8,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from engines.core.errors import ConfigError
-from studio.commands import open_workspace
+from studio.commands import choose_form, open_workspace
 from studio.report.tables import print_json, tell_next
 
 
@@ -41,12 +40,10 @@ def diff(
     from studio.library import diff as diffing
     from studio.library.references import find_version
 
-    if json and format not in (None, "json"):
-        move = "Leave one of the two out."
-        raise ConfigError("--json", f"it contradicts --format {format}.", move)
+    form = choose_form(json, format)
     workspace = open_workspace(context)
     older, newer = find_version(a, workspace), find_version(b, workspace)
-    match "json" if json else format:
+    match form:
         case "json":
             print_json(diffing.as_data(older, newer))
         case "html":

@@ -20,6 +20,7 @@ from studio.commands import (
     Overrides,
     PlayedCassette,
     Record,
+    choose_form,
     open_workspace,
     read_tape,
 )
@@ -37,6 +38,11 @@ _Library = Annotated[
         "Default: those that a run begins with.",
     ),
 ]
+_Form = Annotated[
+    Literal["text", "md", "json", "html"] | None,
+    typer.Option(metavar="text|md|json|html", help="How to print it.", show_default="text"),
+]
+_FormJson = Annotated[bool, typer.Option("--json", help="As --format json.")]
 _Step = Annotated[
     Literal["all", "rollout", "judge"],
     typer.Option(
@@ -133,11 +139,8 @@ def compare(
         ),
     ] = None,
     seed: Annotated[int, typer.Option(metavar="N", help="Of the bootstrap.")] = 1,
-    format: Annotated[
-        Literal["text", "md", "json", "html"] | None,
-        typer.Option(metavar="text|md|json|html", help="How to print it.", show_default="text"),
-    ] = None,
-    json: Annotated[bool, typer.Option("--json", help="As --format json.")] = False,
+    format: _Form = None,
+    json: _FormJson = False,
 ) -> int:
     """Compare runs and other programs' logs by problem.
 
@@ -151,7 +154,7 @@ def compare(
     from studio.compare.pairs import compare_logs
     from studio.compare.report import Report, print_report
 
-    form = _choose_form(json, format)
+    form = choose_form(json, format)
     found = open_logs(logs, open_workspace(context), metric)
     report = Report(found, compare_logs(found, only, seed), min_effect)
     print_report(report, form)
@@ -180,11 +183,8 @@ def sweep(
         float | None,
         typer.Option(min=0, metavar="USD", help="Of all runs together, those before included."),
     ] = None,
-    format: Annotated[
-        Literal["text", "md", "json", "html"] | None,
-        typer.Option(metavar="text|md|json|html", help="How to print it.", show_default="text"),
-    ] = None,
-    json: Annotated[bool, typer.Option("--json", help="As --format json.")] = False,
+    format: _Form = None,
+    json: _FormJson = False,
 ) -> int:
     """Run a grid of settings and compare what they gain.
 
@@ -196,16 +196,9 @@ def sweep(
     """
     from studio.compare.sweep.command import sweep as carry_out
 
-    form = _choose_form(json, format)
+    form = choose_form(json, format)
     workspace = open_workspace(context)
     return carry_out(workspace, runfile, words, name=name, jobs=jobs, budget_usd=budget, form=form)
-
-
-def _choose_form(json: bool, form: str | None) -> str:
-    if json and form not in (None, "json"):
-        cause = f"it contradicts --format {form}."
-        raise ConfigError("--json", cause, "Leave one of the two out.")
-    return "json" if json else form or "text"
 
 
 def try_once(

@@ -10,6 +10,7 @@ import typer
 
 from engines.core.errors import ConfigError
 from studio.commands import AsJson
+from studio.presets import list_presets, write_run_file
 from studio.report.tables import print_result, table
 from studio.secrets.sanitize import sanitize
 
@@ -26,25 +27,21 @@ def about_presets() -> None:
 
 
 @presets.command("list")
-def list_presets(json: AsJson = False) -> None:
+def list_all(json: AsJson = False) -> None:
     """List the presets. `studio init PRESET` writes one out to be edited.
 
     Examples:
         studio presets list
         studio presets list --json
     """
-    from studio.presets import list_presets as find_presets
-
-    data = [{"name": name, "about": about} for name, about in find_presets()]
+    data = [{"name": name, "about": about} for name, about in list_presets()]
     print_result(data, _presets_table(), json=json)
     if not json:
         print("next: studio init rehearsal", file=sys.stderr)
 
 
 def _presets_table() -> str:
-    from studio.presets import list_presets as find_presets
-
-    return table(("PRESET", "WHAT IT IS"), find_presets(), fold=1)
+    return table(("PRESET", "WHAT IT IS"), list_presets(), fold=1)
 
 
 def init(
@@ -65,8 +62,6 @@ def init(
         studio init rehearsal --to mine.yaml
     """
     from shlex import quote
-
-    from studio.presets import write_run_file
 
     if preset is None and to is None:
         print(_presets_table(), file=sys.stderr)
