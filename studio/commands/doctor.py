@@ -8,7 +8,7 @@ import typer
 
 from studio import exit_codes
 from studio.commands import AsObject, Overrides, RunFile, open_workspace
-from studio.report.tables import print_result
+from studio.report.tables import print_result, to_stderr
 
 
 def doctor(
@@ -40,7 +40,6 @@ def doctor(
     from dataclasses import replace
 
     from studio.commands.screen import why_no_screen
-    from studio.report.progress import to_stderr
     from studio.workspace.checkup import Around, check_up
     from studio.workspace.doctor import diagnose
     from studio.workspace.doctor_text import doctor_data, doctor_text

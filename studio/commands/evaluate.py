@@ -24,7 +24,7 @@ from studio.commands import (
     open_workspace,
     read_tape,
 )
-from studio.report.tables import tell_next
+from studio.report.tables import tell_next, to_stderr
 
 if TYPE_CHECKING:
     from engines.record.run_dir import RunDir
@@ -242,7 +242,6 @@ def try_once(
     from studio.evaluation.try_problem import choose_problem
     from studio.evaluation.try_text import print_trials
     from studio.evaluation.versus import suggest_problem, trials_of
-    from studio.report.progress import to_stderr
     from studio.run.budget import limits_of
 
     given = runfile, overrides or []

@@ -24,9 +24,8 @@ from studio import exit_codes
 from studio.config.source import Source
 from studio.evaluation.measurement import open_measuring
 from studio.evaluation.session import EarlyEnd
-from studio.report.progress import to_stderr
 from studio.report.summary import usage_text
-from studio.report.tables import print_json, print_result, tell_next
+from studio.report.tables import print_json, print_result, tell_next, to_stderr
 from studio.run.held_out import (
     evaluated_sets,
     open_effect_gate,

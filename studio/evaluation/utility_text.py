@@ -20,9 +20,8 @@ from studio.evaluation.session import (
     tell_eval_notes,
 )
 from studio.evaluation.utility import MARGIN, Priced, Utility, offer_deletes, read_utility
-from studio.report.progress import to_stderr
 from studio.report.summary import count_text, usage_text
-from studio.report.tables import print_json, print_result, table, tell_next, wrap_text
+from studio.report.tables import print_json, print_result, table, tell_next, to_stderr, wrap_text
 from studio.secrets.sanitize import one_line
 
 _TEXT = 22  # characters of an experience beside its figures, so that 80 hold a row

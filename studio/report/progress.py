@@ -5,7 +5,6 @@ Owns stderr. Listens to events and reads the folded state; decides nothing.
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable
 from shlex import quote
@@ -15,7 +14,6 @@ from engines.core import events as ev
 from engines.core.library import OperationOutcome
 from engines.core.state.run_state import RunState, StepState
 from engines.core.types import Lesson, Verdict
-from studio.process import silence_stream
 from studio.report.decisions import step_name
 from studio.report.diagnosis.causes import nothing_read_text
 from studio.report.diagnosis.epochs import diagnose_epoch, diagnosis_lines
@@ -38,7 +36,7 @@ from studio.report.training import (
     update_outcome_text,
     value_curve,
 )
-from studio.secrets.sanitize import one_line, sanitize
+from studio.secrets.sanitize import one_line
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -306,10 +304,3 @@ def commit_line(outcomes: tuple[OperationOutcome, ...], version: int) -> str:
     counts["rejected"] = len(outcomes) - len(applied)
     counted = ", ".join(f"{n} {word}" for word, n in counts.items() if n)
     return f"library v{version}: {counted or 'no change'}"
-
-
-def to_stderr(line: str) -> None:
-    try:
-        print(sanitize(line), file=sys.stderr, flush=True)
-    except OSError:  # the reader left, or the disk is full: neither must end a run
-        silence_stream(sys.stderr)

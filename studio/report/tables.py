@@ -1,4 +1,4 @@
-"""What commands put on stdout: tables that fit a terminal, and JSON.
+"""What commands print: tables that fit a terminal, JSON, and lines beside them on stderr.
 
 Owns widths. The text of every cell is sanitized here, so that no caller can forget it.
 """
@@ -15,6 +15,7 @@ from shlex import quote
 
 from engines.core.codec import dumps
 from engines.core.text.sanitize import escape_unsafe_json
+from studio.process import silence_stream
 from studio.secrets.output import MaskedText, current_mask
 from studio.secrets.sanitize import one_line, sanitize
 
@@ -79,6 +80,13 @@ def print_result(data: object, text: str, *, json: bool) -> None:
         print_json(data)
     else:
         print(text, flush=True)
+
+
+def to_stderr(line: str) -> None:
+    try:
+        print(sanitize(line), file=sys.stderr, flush=True)
+    except OSError:  # the reader left, or the disk is full: neither must end a run
+        silence_stream(sys.stderr)
 
 
 def tell_next(command: str, workspace: Path) -> None:

@@ -21,7 +21,6 @@ from engines.record.run_dir import RunDir, Workspace
 from studio.config.loading import LoadedRun
 from studio.evaluation.evaluate import EvalPlan, EvaluationResult, measure_missing, plan_eval
 from studio.evaluation.session import EarlyEnd
-from studio.report.progress import to_stderr
 from studio.report.rates import (
     cell_data,
     cell_lines,
@@ -31,7 +30,7 @@ from studio.report.rates import (
     mean_text,
     question_rewards,
 )
-from studio.report.tables import print_result
+from studio.report.tables import print_result, to_stderr
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,7 @@ from engines.record.run_dir import RunDir, Workspace
 from engines.record.step_history import read_history
 from studio import exit_codes
 from studio.config.loading import LoadedRun
-from studio.report.progress import to_stderr
-from studio.report.tables import print_result
+from studio.report.tables import print_result, to_stderr
 from studio.run.models import LocalModels, is_local
 from studio.run.verifier import REWARD_MODEL
 

@@ -58,8 +58,7 @@ def serve(
     import asyncio
 
     from studio.process import serve_until_signal
-    from studio.report.progress import to_stderr
-    from studio.report.tables import print_result
+    from studio.report.tables import print_result, to_stderr
     from studio.secrets.sanitize import sanitize
     from studio.serving.enhanced_agent import read_token
 

@@ -14,7 +14,7 @@ import typer
 from engines.core.errors import ConfigError
 from studio import exit_codes
 from studio.commands import AsObject, open_workspace
-from studio.report.tables import print_result, tell_next
+from studio.report.tables import print_result, tell_next, to_stderr
 from studio.secrets.sanitize import sanitize
 
 if TYPE_CHECKING:
@@ -154,7 +154,6 @@ def import_file(
     from engines.record.formats.reading import read_foreign
     from studio.library.arrivals import import_operations
     from studio.library.curation import target_library, version_of
-    from studio.report.progress import to_stderr
     from studio.report.summary import count_text
 
     read, workspace = read_foreign(file.expanduser(), format), open_workspace(context, masks=True)
@@ -196,7 +195,6 @@ def _put_up(
     from studio.library.curation import open_curation
     from studio.library.text import opened_data, opened_text
     from studio.process import login_name
-    from studio.report.progress import to_stderr
     from studio.run.linter import LazyLinter
 
     linter_of = None if dry_run else partial(LazyLinter, workspace, tell=to_stderr)

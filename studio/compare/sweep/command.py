@@ -13,8 +13,7 @@ from studio.compare.sweep.grid import Grid, parse_grid, remember_grid, runfile_w
 from studio.compare.sweep.table import CAPTIONS, read_results, sweep_blocks, sweep_data
 from studio.config.loading import LoadedRun, load_run
 from studio.config.source import find_run_file
-from studio.report.progress import to_stderr
-from studio.report.tables import print_json
+from studio.report.tables import print_json, to_stderr
 from studio.run.budget import check_budget
 
 
