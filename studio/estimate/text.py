@@ -88,8 +88,7 @@ def exceeded_limits_text(found: Estimate, left: dict[str, float]) -> str:
 
 
 def limits_text(limits: BudgetLimits) -> str:
-    pairs = (("calls", limits.calls), ("tokens", limits.tokens), ("cost_usd", limits.cost_usd))
-    return ", ".join(f"{name} {limit:,.6g}" for name, limit in pairs if limit is not None)
+    return ", ".join(f"{name} {limit:,.6g}" for name, limit in limits.amounts.items())
 
 
 def _row(name: str, found: Stage | Estimate) -> tuple[str, ...]:

@@ -193,7 +193,7 @@ async def carry_out(session: Session, todo: Sequence[Todo]) -> list[DecisionResu
         if decision is not None:
             name = operation.id or (await session.propose(operation)).id
             decisions.append(replace(decision, operation_id=name))
-    return await session.decide_all(decisions) if decisions else []
+    return [*await session.decide_all(decisions)] if decisions else []
 
 
 def result_text(result: DecisionResult) -> str:

@@ -266,16 +266,15 @@ class Session(ABC):
         asked = {"decision": decision}
         return await self.send(Request("decide", asked, parse, lambda r: r.gate.decide(decision)))
 
-    async def decide_all(self, decisions: Sequence[Decision]) -> list[DecisionResult]:
+    async def decide_all(self, decisions: Sequence[Decision]) -> Sequence[DecisionResult]:
         """Journal several decisions as one record: on disk all of them stand, or none."""
         if len(decisions) == 1:
             return [await self.decide(decisions[0])]
-
-        async def act(locked: LockedRun) -> list[DecisionResult]:
-            return list(await locked.gate.decide_all(decisions))
-
-        parse = partial(parse_results, DecisionResult)
-        return await self.send(Request("decide_all", {"decisions": decisions}, parse, act))
+        parse, asked = partial(parse_results, DecisionResult), {"decisions": decisions}
+        request = Request[Sequence[DecisionResult]](
+            "decide_all", asked, parse, lambda r: r.gate.decide_all(decisions)
+        )
+        return await self.send(request)
 
     async def preview(self, decision: Decision) -> DecisionPreview:
         """What the gate and the lint would say of a decision; nothing is decided."""
@@ -297,12 +296,9 @@ class Session(ABC):
 
     async def undo(self, operation_id: str) -> tuple[str, ...]:
         """Take a decision back; returns every operation asked again."""
-
-        def parse(answer: dict[str, Any]) -> tuple[str, ...]:
-            return tuple(answer["undone"])
-
         asked = {"operation": operation_id}
-        return await self.send(Request("undo", asked, parse, lambda r: r.gate.undo(operation_id)))
+        act, parse = lambda r: r.gate.undo(operation_id), lambda answer: tuple(answer["undone"])
+        return await self.send(Request("undo", asked, parse, act))
 
     async def propose(self, operation: Operation) -> Operation:
         """Put a person's own operation into the queue; returns it with its id and flags."""

@@ -285,10 +285,12 @@ def read_moments(run: RunDir, segment: Sequence[Entry]) -> list[Moment]:
             case ev.EvaluationFinished():
                 measured.append(event)
             case ev.LessonProposed(step=step):
-                out.append(Moment(out[-1].at if out else entry.at, _entered(step, "consolidation")))
+                out.append(
+                    Moment(out[-1].at if out else entry.at, ev.StageEntered(step, "consolidation"))
+                )
         out.append(Moment(entry.at, event))
         if isinstance(event, ev.LessonProposed):
-            out.append(Moment(entry.at, _entered(event.step, "review")))
+            out.append(Moment(entry.at, ev.StageEntered(event.step, "review")))
     for step, problems in steps.items():
         name = record_file_name(CallKey("rollout", 0, step))
         for text in read_texts(run, name, finished):
@@ -299,10 +301,6 @@ def read_moments(run: RunDir, segment: Sequence[Entry]) -> list[Moment]:
         for found in (one for one in measured if one.step == step):
             out += _measuring(found, [t for t in texts if t.key.problem in found.problems])
     return sorted(out, key=attrgetter("at"))
-
-
-def _entered(step: int, stage: str) -> ev.StageEntered:
-    return ev.StageEntered(step, stage)
 
 
 def read_texts(

@@ -61,11 +61,8 @@ def open_tracing(
         if recorder.entry is not None:
             sending.put(recorder.entry)
 
-    async def close() -> None:
-        await asyncio.to_thread(sending.close, tell)
-
     recorder.listen(listen)
-    stack.push_async_callback(close)
+    stack.push_async_callback(asyncio.to_thread, sending.close, tell)
 
 
 def send_newer(loaded: LoadedRun, run: RunDir, known: RunState, tell: Tell) -> None:

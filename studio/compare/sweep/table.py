@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from engines.core.codec import fields_of
 from engines.core.state.run_state import RunState
 from engines.pipeline.effect.paired import standard_error
 from engines.pipeline.evaluation.comparison import paired_changes
@@ -128,23 +129,12 @@ def sweep_data(grid: Grid, results: Sequence[CellResult]) -> dict[str, Any]:
         }
         for result in results
     ]
+    told = ("share", "deviation", "p", "verdict", "means")
     spreads = {
         name: {"unknown": spread}
         if isinstance(spread, str)
-        else {
-            "rest": spread.rest,
-            "by_noise": spread.by_noise,
-            "keys": {
-                one.key: {
-                    "share": one.share,
-                    "deviation": one.deviation,
-                    "p": one.p,
-                    "verdict": one.verdict,
-                    "means": dict(one.means),
-                }
-                for one in spread.keys
-            },
-        }
+        else fields_of(spread, "rest", "by_noise")
+        | {"keys": {one.key: fields_of(one, *told) for one in spread.keys}}
         for name, spread in spreads_of(results).items()
     }
     return {"kind": "Sweep", "sweep": grid.name, "runs": runs, "spread": spreads}
