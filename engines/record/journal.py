@@ -107,7 +107,6 @@ class Journal:
         return entry
 
     async def wait_idle(self) -> None:
-        """Wait until nothing is being written."""
         await self._file.wait_idle()
 
     def roll(self, step: int) -> bool:

@@ -105,7 +105,6 @@ def refuse_altered(path: Path, data: bytes | None = None) -> None:
 
 
 def own_run_file_move(path: Path) -> str:
-    """What to do about an altered `run.yaml`."""
     return (
         "Restore it from a copy, or delete its line `# sha256 …` to keep it so, or resume with a "
         f"run file of your own: `studio headless FILE --name {path.parent.name}`."

@@ -50,7 +50,6 @@ _STAND_IN = "rows of list {} stand here"
 
 
 def dump_yaml(data: Any, width: int = 96) -> str:
-    """The text of plain data."""
     lists: list[str] = []
     text = _dump(_set_lists_aside(data, 0, width, lists), width)
     for number, rows in enumerate(lists):

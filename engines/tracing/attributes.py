@@ -127,7 +127,6 @@ def function_tools(tools: Iterable[Mapping[str, object]]) -> list[dict[str, obje
 
 
 def tool_call(record: Reply, arguments: str, content: bool) -> Attributes:
-    """A call of a tool, with its result."""
     call = record.reply.tool_calls[0]
     found: Attributes = {
         **kind_of("TOOL"),

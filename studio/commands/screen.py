@@ -141,7 +141,6 @@ def attach(context: typer.Context, run: NewestRun = None) -> int:
 
 
 def show_replay(workspace: Workspace, run: str, speed: float) -> int:
-    """Play a run through the screen."""
     folder = workspace.run(run)
     folder.state()  # a damaged journal is reported before the screen is drawn
     check_terminal("studio runs replay")

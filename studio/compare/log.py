@@ -81,7 +81,6 @@ class Fields:
         return Fields(self.require(name, dict), f"{self.place}: {name}", self.move)
 
     def optional_section(self, name: str) -> dict[str, Any]:
-        """One that may be left out."""
         return self.require(name, dict) if self.row.get(name) is not None else {}
 
     def text(self, name: str) -> str:
@@ -121,7 +120,6 @@ def _kind(value: object) -> str:
 
 
 def read_json(path: Path, move: str) -> Fields:
-    """The object that a file holds."""
     return Fields(load_json(path.read_bytes(), str(path), move), str(path), move)
 
 

@@ -336,7 +336,6 @@ def leave_out(tree: Tree) -> None:
 
 
 def left_out_notes(unknown: Mapping[Key, str]) -> tuple[str, ...]:
-    """What counted as absent, a sentence each."""
     return tuple(
         f"{dotted_name(key)} is left out, since "
         + (f"the environment variable {name} is not set" if name else "it is masked")

@@ -98,8 +98,6 @@ def import_sessions(
 
 
 def import_text(done: Mapping[str, Any], *, dry_run: bool = False) -> str:
-    """The same for people."""
-
     def counts(name: str, none: str) -> str:
         return ", ".join(_count(n, what) for what, n in done[name].items()) or none
 

@@ -169,7 +169,6 @@ class _Calls:
 
 
 def estimate(facts: Facts) -> Estimate:
-    """Add up what is still to be done."""
     return _sum_stages(facts, *(_run_calls(facts, most) for most in (False, True)))
 
 

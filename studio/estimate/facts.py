@@ -161,7 +161,6 @@ def _prompt_facts(
 
 
 def _with_progress(facts: Facts, plan: RunPlan) -> Facts:
-    """What of the run is done already."""
     if plan.mode in ("resume", "finished"):
         facts = replace(facts, done=_count_replies(plan.run))
     state = plan.state
@@ -327,13 +326,11 @@ def _read_records(folder: Path, pattern: str = "*.jsonl") -> Iterator[dict[str, 
 
 
 def _count_replies(run: RunDir, pattern: str = "*.jsonl") -> Counter[str]:
-    """Replies on record by purpose."""
     records = _read_records(run.records, pattern)
     return Counter(str(found["key"]["purpose"]) for found in records if not found.get("lost"))
 
 
 def _next_library(plan: RunPlan) -> Library | None:
-    """The library that the next step begins with."""
     if plan.state is not None and plan.state.started is not None:
         folder = plan.workspace.library(plan.state.started.library)
         return folder.at(plan.state.library_version)

@@ -24,7 +24,6 @@ def estimate_text(
 
 
 def estimate_table(found: Estimate, *, costs_money: bool) -> str:
-    """The stages and their sum."""
     resumes = bool(found.done_calls)
     headings = ["STAGE", "CALLS", "PROMPT TOKENS", "REPLY TOKENS", *["COST"] * costs_money]
     rows = [_row(stage.name, stage)[: len(headings)] for stage in found.stages]

@@ -48,7 +48,6 @@ def eval_text(plan: EvalPlan, found: EvaluationResult, *, rehearsal: bool) -> st
 
 
 def text_after_eval(plan: EvalPlan) -> str:
-    """What to measure or read next."""
     *baseline, measured = plan.subjects
     if baseline:
         if measured.library is None or not plan.workspace.library(measured.library.name).exists():

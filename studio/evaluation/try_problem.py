@@ -58,7 +58,6 @@ class Trial:
 
     @property
     def messages(self) -> tuple[Message, ...]:
-        """The prompt as it will be sent."""
         instructions = self.loaded.config.agent.instructions
         return first_messages(instructions, self.job)
 

@@ -65,7 +65,6 @@ def hit_data(row: Mapping[str, Any], workspace: Workspace) -> dict[str, Any]:
 
 
 def hit_lines(row: Mapping[str, Any], workspace: Workspace) -> list[str]:
-    """What it is, what it says, and where to look next."""
     return [hit_title(row), f"  {_said(row)}", f"  {sanitize(next_command(row, workspace))}"]
 
 
@@ -107,7 +106,6 @@ def decision_text(row: Mapping[str, Any], also: str = "") -> str:
 
 
 def next_command(row: Mapping[str, Any], workspace: Workspace) -> str:
-    """The command that shows more of it."""
     library, run, kind = quote(row["library"]), quote(row["run"]), row["kind"]
     if kind == "version":
         version = int(row["id"].rpartition("@")[2])

@@ -35,7 +35,6 @@ class FoundVersion:
 
     @property
     def evaluations(self) -> tuple[str, ...]:
-        """The results in words."""
         return tuple(f"{e.data}: mean reward {evaluation_text(e)}" for e in self.measured)
 
 

@@ -25,7 +25,6 @@ from studio.secrets.sanitize import sanitize
 
 
 def library_row(folder: LibraryFolder) -> dict[str, Any]:
-    """What `library list` shows of one library."""
     head = folder.head()
     return {
         "library": head.name,
@@ -68,7 +67,6 @@ def where_text(run: str, step: int) -> str:
 
 
 def origin_line(mark: Provenance) -> str:
-    """How a wording came about, in one line."""
     where = where_text(mark.run, mark.step)
     edited = ", edited" if mark.edited else ""
     parts = [f"v{mark.version} {mark.kind} {mark.operation_id} ({where})"]

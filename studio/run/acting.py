@@ -182,7 +182,6 @@ class Acting:
         return open_agent(agent.kind, agent.instructions, sampling, agent.max_turns)
 
     def wrap(self, policy: Policy) -> Policy:
-        """The policy as the agent asks it."""
         agent = self.config.agent
         if agent.team is not None:
             return team_policy(agent, policy, "planner_main")

@@ -177,7 +177,6 @@ def _open_log(path: Path | None) -> int:
 
 
 def _parse_announcement(line: bytes) -> ReadyRun | None:
-    """None of another line."""
     if not line.startswith(b'{"run": '):
         return None
     try:

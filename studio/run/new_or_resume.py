@@ -249,7 +249,6 @@ def _read_problems(loaded: LoadedRun) -> tuple[Problem, ...]:
 
 
 def _problem_notes(plan: RunPlan) -> list[str]:
-    """What looks wrong with the problems."""
     config = plan.loaded.config
     hidden = masked_answers_warning(plan.problems, plan.loaded.mask)
     notes = [hidden] if hidden else []

@@ -199,7 +199,6 @@ def _is_intact(folder: Path) -> bool:
 
 
 def _adapter_digest(adapter: Path | None) -> str | None:
-    """Of an adapter's weights; None without one."""
     if adapter is None or not (adapter / ADAPTER).is_file():
         return None
     with (adapter / ADAPTER).open("rb") as file:

@@ -27,7 +27,6 @@ def remember(values: Iterable[str]) -> None:
 
 
 def forget() -> None:
-    """Begin anew, as a process does."""
     global _mask
     _known.clear()
     _mask = Mask()

@@ -90,7 +90,6 @@ class EnhancedAgent:
 
     @property
     def description(self) -> str:
-        """What stands in front of whom, in lines."""
         library, policy = self.read_library(), self.config.policy
         notes = ["rehearsal: replies are scripted, no model is asked"] * is_rehearsal(self.config)
         at = f" at {endpoint_of(policy).url}" if policy.model.startswith("openai:") else ""

@@ -335,7 +335,6 @@ class Session(ABC):
         )
 
     async def drop(self, repair_id: str, reason: str, reviewer: str) -> None:
-        """Give up a reply that nobody can parse."""
         asked = {"repair": repair_id, "reason": reason, "reviewer": reviewer}
         await self.send(
             Request("drop", asked, dict, lambda r: r.gate.queue.drop(repair_id, reason, reviewer))

@@ -53,7 +53,6 @@ def too_long_error(do: str, size: int) -> ConflictError:
 
 
 def parse_request(line: bytes) -> dict[str, Any]:
-    """What a client asks."""
     try:
         request = json.loads(line)
     except ValueError as error:

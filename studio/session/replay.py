@@ -69,7 +69,6 @@ class TryText:
     spans: tuple[Span, ...]
 
     def length_at(self, now: float) -> int:
-        """How many characters were there by then."""
         length = 0
         for span in self.spans:
             if now < span.ended:

@@ -32,8 +32,6 @@ COMMIT_S = 60.0
 
 
 class RequestHandler:
-    """Handles the requests to one run."""
-
     def __init__(self, context: RunContext) -> None:
         self._context = context
         self._run = RunDir(context.records.parent)
@@ -272,7 +270,6 @@ def _parse_field(cls: type[T], name: str, request: Mapping[str, Any]) -> T:
 
 
 def _parse_all(cls: type[T], request: Mapping[str, Any]) -> list[T]:
-    """The values of a list such as `decisions`."""
     name = cls.__name__.lower()
     listed = _list_field(request, f"{name}s", f"with of each {_FIELDS[name]}")
     return [_parse_field(cls, name, {**request, name: one}) for one in listed]

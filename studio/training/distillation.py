@@ -147,7 +147,6 @@ def _distilled_sets(found: EvaluationResult, state: RunState, library: str) -> l
 
 
 def distilled_lines(sets: list[DistilledSet]) -> list[str]:
-    """The result of the stage, as plain lines."""
     lines = ["what is left of the library in the weights (held-out reward)"]
     for one in sets:
         sides = {
@@ -173,8 +172,6 @@ def _share_text(share: Share | None) -> str:
 
 
 def distilled_data(run: str, sets: list[DistilledSet]) -> dict[str, Any]:
-    """The same facts for `--json`."""
-
     def rate_data(side: ByQuestion) -> dict[str, Any]:
         rows = tuple(side.values())
         interval = interval_ends(mean_interval(rows))

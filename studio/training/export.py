@@ -56,8 +56,6 @@ _ON_CARD = ("practice.", "grpo.", "sft.", "policy.max_tokens", "policy.local.", 
 
 @dataclass(frozen=True, slots=True)
 class Export:
-    """What is exported, and where to."""
-
     kind: Kind
     run: str
     found: FoundCheckpoint

@@ -63,7 +63,6 @@ def train_reward_model(loaded: LoadedRun, workspace: Workspace, run: RunDir, *, 
 
 
 def _judged_answers(run: RunDir) -> list[JudgedAnswer]:
-    """Of each rollout with a reward."""
     from engines.policies.hf_local.reward_head import JudgedAnswer
 
     numbers: dict[tuple[int, int], int] = {}

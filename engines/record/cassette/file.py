@@ -93,7 +93,6 @@ class Cassette:
         return written
 
     def queue(self, entry: Entry) -> tuple[Entry, asyncio.Future[None]]:
-        """Write it without waiting."""
         assert self.writer is not None
         body = dumps(entry)
         masked = self.mask.line(body)

@@ -54,7 +54,6 @@ class Card:
         return found
 
     def data(self) -> dict[str, Any]:
-        """The same as JSON values."""
         about = {"library": self.library.name, "version": self.library.version}
         results = [dict(result.data) for result in self.results]
         return {**about, "results": results, "worth": self.worths()}

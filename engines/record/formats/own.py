@@ -17,7 +17,6 @@ _NO_LIST = "it does not hold a list `experiences` of `id` and `text`."
 
 
 def library_data(library: Library) -> dict[str, Any]:
-    """All of a version as JSON values."""
     return {
         "library": library.name,
         "version": library.version,

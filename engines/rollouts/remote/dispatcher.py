@@ -169,7 +169,6 @@ class Dispatcher:
         return tuple(sorted({worker.process.node for worker in self._ready}))
 
     def tries_by_node(self) -> dict[str, tuple[str, ...]]:
-        """The tries that each node makes now."""
         found: dict[str, tuple[str, ...]] = dict.fromkeys(self.nodes, ())
         for worker in self._ready:
             ids = (try_id(one.key) for one in worker.tries.values() if one.key is not None)

@@ -89,7 +89,6 @@ class Line:
             self._send(("tell", kind, args))
 
     def receive(self, item: Item) -> None:
-        """Take what the other end has sent."""
         match item:
             case ("ask", number, kind, args):
                 work, context = self._work_for(kind, args)

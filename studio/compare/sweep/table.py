@@ -117,7 +117,6 @@ def _spread_blocks(results: Sequence[CellResult]) -> list[Block]:
 
 
 def sweep_data(grid: Grid, results: Sequence[CellResult]) -> dict[str, Any]:
-    """The same facts for `--json`."""
     runs = [
         {
             "run": result.run,

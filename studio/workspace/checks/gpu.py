@@ -72,7 +72,6 @@ def _card(row: list[str]) -> Finding:
 
 
 def torch_finding(version: str, seen: Mapping[str, Any]) -> Finding:
-    """From what torch says of itself."""
     if seen["gpus"] or seen["mps"]:
         what = f"{seen['gpus']} GPU (CUDA {seen['cuda']})" if seen["gpus"] else "the GPU (MPS)"
         return Finding("ok", "torch", f"{version} sees {what}.")
