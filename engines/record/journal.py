@@ -67,9 +67,8 @@ class Journal:
         `tell` is told what was cut from a torn end; what stands before and at line `after` is
         known, None: nothing is. A segment longer than `segment_bytes` is closed by `roll`.
 
-        Raises:
-            DamagedError: a complete line fails its check.
-            RecordError: the file cannot be opened, or is of a newer format.
+        Raises DamagedError: a complete line fails its check. RecordError: the file cannot be
+        opened, or is of a newer format.
         """
         self.path = path
         self._clock = clock

@@ -107,9 +107,8 @@ class LibraryFolder:
     def history(self) -> tuple[_Version, ...]:
         """Every version with the commit that made it.
 
-        Raises:
-            DamagedError: a commit does not follow from the version before.
-            ConflictError: there is no such library.
+        Raises DamagedError: a commit does not follow from the version before. ConflictError: there
+        is no such library.
         """
         path, after = self.journal_path, self._resume_line()
         new = lines.read(path, chained=True, after=after).lines

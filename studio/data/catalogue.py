@@ -86,9 +86,8 @@ def add_data(
     its fields. Where `fields` names unusual fields, they are renamed in the copy, so that
     run files need not name them again. Of a folder each split is added as NAME-SPLIT.
 
-    Raises:
-        DataError: the data cannot be practised on.
-        ConfigError: the name cannot be one, or belongs to other content.
+    Raises DataError: the data cannot be practised on. ConfigError: the name cannot be one, or
+    belongs to other content.
     """
     found = locate(name_or_path, (Path.cwd(),))
     if found.path.is_dir() and found.split is None:

@@ -94,9 +94,8 @@ def prepare(workspace: Workspace, wanted: Wanted, *, dry_run: bool = False) -> l
 
     With `dry_run` files are read, counted and compared; nothing is fetched, and nothing written.
 
-    Raises:
-        DataError: it cannot be fetched or read, or a row is of another layout.
-        ConfigError: no such data set, or its name belongs to other content.
+    Raises DataError: it cannot be fetched or read, or a row is of another layout. ConfigError: no
+    such data set, or its name belongs to other content.
     """
     all_wanted = [wanted]
     if wanted.data == PLANNER:

@@ -48,9 +48,8 @@ def import_sessions(
 
     Returns what it came to; `written` is False for a dry run, or where all of it is there already.
 
-    Raises:
-        DataError: there is nothing of the format, or no request with a reply.
-        ConfigError: the name cannot be one, or belongs to other content.
+    Raises DataError: there is nothing of the format, or no request with a reply. ConfigError: the
+    name cannot be one, or belongs to other content.
     """
     name, intake = check_data_name(name or f"{format}-sessions"), Intake()
     redact = Redactor({*environment_secrets(), *current_mask().values}, anonymous=anonymous)

@@ -166,9 +166,8 @@ def plan_eval(
     would begin with. `baseline` is the same, or None to compare with nothing. With `agent` an agent
     file replaced the run file's, and results have its name.
 
-    Raises:
-        ConfigError: no held-out set is named, or the agent has experiences besides.
-        ConflictError, DataError: a library or a set cannot be found or read.
+    Raises ConfigError: no held-out set is named, or the agent has experiences besides.
+    ConflictError, DataError: a library or a set cannot be found or read.
     """
     config = loaded.config
     if not config.evaluation.data:

@@ -83,9 +83,8 @@ def choose_problem(
 ) -> Problem:
     """The problem to try: the typed one, the one of an id, else the first of the data.
 
-    Raises:
-        ConfigError: the options contradict each other, or no problem has the id.
-        DataError: the data cannot be read.
+    Raises ConfigError: the options contradict each other, or no problem has the id. DataError: the
+    data cannot be read.
     """
     if question is not None:
         if problem_id is not None:
@@ -120,9 +119,8 @@ async def run_trial(
 ) -> TrialResult:
     """Roll out and judge; `on_start` is called once model and verifier have answered.
 
-    Raises:
-        PolicyError: the model, or the judge where one is asked, does not answer at all.
-        VerifierError: the verifier cannot be loaded; nothing has been spent.
+    Raises PolicyError: the model, or the judge where one is asked, does not answer at all.
+    VerifierError: the verifier cannot be loaded; nothing has been spent.
     """
     config = without_lessons(trial.loaded.config)
     streamed: list[str] = []

@@ -82,9 +82,8 @@ async def open_training(
 
     `ranks` train together; None: this process alone.
 
-    Raises:
-        ConfigError: settings that contradict each other.
-        PolicyError: a server that samples does not take the adapter.
+    Raises ConfigError: settings that contradict each other. PolicyError: a server that samples does
+    not take the adapter.
     """
     if not plan.loaded.config.trains or roles.local is None:
         return None

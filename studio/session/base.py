@@ -250,9 +250,8 @@ class Session(ABC):
     async def review_queue(self) -> ReviewQueue:
         """What waits for a reviewer.
 
-        Raises:
-            NotRunningError: the process has ended, and no other session decides.
-            ControlledElsewhereError: a screen decides, and this session is none.
+        Raises NotRunningError: the process has ended, and no other session decides.
+        ControlledElsewhereError: a screen decides, and this session is none.
         """
         parse, read = self._parse_queue, LockedRun.review_queue
         return await self.send(Request("review", {}, parse, read, is_query=True))

@@ -26,9 +26,8 @@ from studio.session.socket_file import RunAddress, check_owner, connect_path
 def ask(run: RunAddress, do: str, **arguments: Any) -> dict[str, Any]:
     """Send one request to a running process and return its answer.
 
-    Raises:
-        NotRunningError: no process of that run answers.
-        StudioError: the run refused, with its own words.
+    Raises NotRunningError: no process of that run answers. StudioError: the run refused, with its
+    own words.
     """
     with _ask(run, request_line(1, do, **arguments)) as (answer, _):
         return answer

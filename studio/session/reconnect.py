@@ -63,9 +63,8 @@ class Connection:
     async def ask(self, do: str, **arguments: Any) -> dict[str, Any]:
         """Send a request and return its answer.
 
-        Raises:
-            ConflictError: the run refused, or it is too long to be sent.
-            ConnectionLost: whether the run did it is not known.
+        Raises ConflictError: the run refused, or it is too long to be sent. ConnectionLost: whether
+        the run did it is not known.
         """
         self._number += 1
         number = self._number
@@ -131,10 +130,8 @@ class Connection:
 async def connect(run: RunAddress) -> Connection:
     """Connect to a run's process.
 
-    Raises:
-        NoProcess: there is none; a socket file may be left of it.
-        ConflictError: its socket is somebody else's, or its path is too long.
-        OSError: it could not be reached now.
+    Raises NoProcess: there is none; a socket file may be left of it. ConflictError: its socket is
+    somebody else's, or its path is too long. OSError: it could not be reached now.
     """
     try:
         with connect_path(run) as path:

@@ -62,9 +62,7 @@ def bind_path(path: Path, folders: Sequence[str] | None = None) -> Iterator[str]
 def connect_path(run: RunAddress) -> Iterator[str]:
     """A path to connect to for as long as the context lasts.
 
-    Raises:
-        ConflictError: there is none that is short enough.
-        OSError: the folder is not there.
+    Raises ConflictError: there is none that is short enough. OSError: the folder is not there.
     """
     path = run.socket
     if path.is_symlink():  # a process left it whose own path was too long

@@ -123,9 +123,8 @@ def send_run(loaded: LoadedRun, run: RunDir) -> int:
 
     One that the collector has already comes with the id it had.
 
-    Raises:
-        ConfigError: no collector is named, or OpenTelemetry is not installed.
-        ConflictError: the collector does not take them.
+    Raises ConfigError: no collector is named, or OpenTelemetry is not installed. ConflictError: the
+    collector does not take them.
     """
     if loaded.config.collector is None:
         move = "Give --endpoint http://127.0.0.1:6006, or set PHOENIX_ENDPOINT."

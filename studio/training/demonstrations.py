@@ -42,10 +42,8 @@ def write_demonstrations(
     resumed finds the same data. With `with_library` only rollouts of a run are taken whose prompts
     held experiences.
 
-    Raises:
-        DataError: a row cannot be used, by file and line.
-        ConflictError: no rollout of the run is good enough.
-        StudioError: the run or the file cannot be found or read.
+    Raises DataError: a row cannot be used, by file and line. ConflictError: no rollout of the run
+    is good enough. StudioError: the run or the file cannot be found or read.
     """
     data, names = loaded.config.sft.data or "", loaded.config.data.fields
     kind, _, run = data.partition(":")

@@ -99,8 +99,7 @@ async def tell_effect_left(
     `sft.data` of the stage names the run that practised with a library; the run `tuned` trained
     on what that one achieved.
 
-    Raises:
-        StudioError: something cannot be read or measured.
+    Raises StudioError: something cannot be read or measured.
     """
     run = workspace.run((loaded.config.sft.data or "").removeprefix("run:"))
     state = run.state()

@@ -28,8 +28,7 @@ Stage = Literal["grpo", "sft", "all", "distil", "reward"]
 async def train(asked: RunRequest, stage: Stage, *, json: bool) -> int:
     """Carry out one stage, or fine-tuning and then practice; returns the exit code.
 
-    Raises:
-        StudioError: the run file says nothing that can be trained, or a stage cannot begin.
+    Raises StudioError: the run file says nothing that can be trained, or a stage cannot begin.
     """
     loaded = asked.load()
     match stage:
