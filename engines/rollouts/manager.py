@@ -176,10 +176,9 @@ class _RunningRollout:
 class RolloutManager:
     """Rolls jobs out. `task_timeout_s` counts from the moment a job holds its slot.
 
-    Waiting for money, or for a slot again that an endpoint had too much of, is not in it.
-    `cleared` is awaited in the slot, so that a pause also holds jobs that had queued.
-    `attending` is entered round each try: a policy that decodes many at once waits until
-    all who attend have asked.
+    Waiting for money, or for a slot again that an endpoint had too much of, is not in it. `cleared`
+    is awaited in the slot, so that a pause also holds jobs that had queued. `attending` is entered
+    round each try: a policy that decodes many at once waits until all who attend have asked.
     """
 
     agent: Agent

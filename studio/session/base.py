@@ -342,8 +342,7 @@ class Session(ABC):
     async def commit(self) -> str:
         """Commit what is decided, the undecided being deferred; returns what happened.
 
-        A run holds its commit while a screen controls it, until this is asked or the
-        screen leaves.
+        A run holds its commit while a screen controls it, until this is asked or the screen leaves.
         """
         asked = {"step": self.state.step, "reviewer": self._who}
         return await self.send(
