@@ -13,6 +13,7 @@ from typing import Any
 
 import orjson
 
+from engines.core.codec import fields_of
 from engines.core.events import RolloutFinished
 from engines.core.types import Message, ToolCall, Usage, Verdict
 from engines.tracing.attributes import Reply, function_tools
@@ -38,8 +39,7 @@ def write_trajectory(
     if verdict is not None:
         judged = {"critique": verdict.critique, "verdict_error": verdict.error}
         judged["metrics"] = dict(verdict.metrics)
-    tried = {"status": rollout.status, "seed": rollout.seed, "error": rollout.error}
-    place = {"step": rollout.step, "position": rollout.position, "index": rollout.index}
+    tried = fields_of(rollout, "step", "position", "index", "status", "seed", "error")
     return _given(
         schema_version=VERSION,
         session_id=run,
@@ -57,7 +57,7 @@ def write_trajectory(
             total_steps=len(steps.found),
             extra=_given(reward=reward, elapsed_s=rollout.elapsed_s),
         ),
-        extra=_given(**place, **tried, **judged),
+        extra=_given(**tried, **judged),
     )
 
 

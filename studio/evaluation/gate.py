@@ -12,7 +12,7 @@ from dataclasses import replace
 from shlex import quote
 from typing import Any
 
-from engines.core.codec import to_dict
+from engines.core.codec import fields_of, to_dict
 from engines.core.errors import ConflictError
 from engines.core.events import DurableEvent, EffectMeasured, StageEntered, TransientEvent
 from engines.core.state.run_state import RunState
@@ -196,6 +196,5 @@ def _print_effects(
 
 def _effect_data(state: RunState, op: Operation) -> dict[str, Any]:
     found = state.effect_of(op.id)
-    return {"operation": op.id, "kind": op.kind, "target": op.target, "text": op.text} | (
-        {"effect": None} if found is None else to_dict(found)
-    )
+    said = {"operation": op.id, **fields_of(op, "kind", "target", "text")}
+    return said | ({"effect": None} if found is None else to_dict(found))

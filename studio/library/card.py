@@ -64,7 +64,7 @@ def _result(found: EvaluationFinished, state: RunState, at: float, workspace: Wo
     first = next(alike, None)
     change = compare(question_rewards(first), question_rewards(found)) if first else None
     model = workspace.mask(str(state.started.settings.get("policy.model", "unknown")))
-    date, scripted = _date(at), state.started.rehearsal
+    date, scripted = f"{datetime.fromtimestamp(at, UTC):%F}", state.started.rehearsal
     facts = {**evaluation_facts(state, found), "model": model, "date": date, "scripted": scripted}
     text = f"{found.data}: mean reward {facts['text']}, {model}, {facts['version']}, {date}"
     text += ", scripted replies" if scripted else ""
@@ -88,7 +88,3 @@ def _benchmark(found: EvaluationFinished, first: EvaluationFinished) -> dict[str
         rates[name] = {"pass_rate": rate}
     delta = round((found.mean or 0.0) - (first.mean or 0.0), 4)
     return {"run_summary": {**rates, "delta": {"pass_rate": delta}}}
-
-
-def _date(at: float) -> str:
-    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d")

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from engines.agents.open import open_agent
 from engines.agents.team import Member, Team
 from engines.agents.tool_loop import ToolLoop
+from engines.core.codec import fields_of
 from engines.core.errors import ConfigError
 from engines.core.process.scratch_folder import ScratchFolder
 from engines.core.protocols import Agent, Embedder, OnText, Policy, Toolbox
@@ -140,15 +141,8 @@ class Acting:
                     await embedder.ping()
             if self.toolbox.absent:
                 facts["absent"] = list(self.toolbox.absent)
-            facts["tools"] = [
-                {
-                    "name": spec.name,
-                    "network": spec.network,
-                    "tier": spec.tier,
-                    "repeatable": spec.repeatable,
-                }
-                for spec in self.toolbox.specs
-            ]
+            told = ("name", "network", "tier", "repeatable")
+            facts["tools"] = [fields_of(spec, *told) for spec in self.toolbox.specs]
         elif self.sandbox is not None:
             facts["network"] = self.config.agent.network
         return facts

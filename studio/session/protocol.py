@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from shlex import quote
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from engines.core.codec import dumps, from_dict
+from engines.core.codec import dumps, fields_of, from_dict
 from engines.core.errors import ConflictError, StudioError
 from studio.session.socket_file import RunAddress
 
@@ -72,8 +72,7 @@ def parse_request(line: bytes) -> dict[str, Any]:
 
 
 def refusal_line(number: Any, error: StudioError) -> bytes:
-    refused = {"ok": False, "place": error.place, "cause": error.cause, "move": error.move}
-    return format_line(id=number, **refused)
+    return format_line(id=number, ok=False, **fields_of(error, "place", "cause", "move"))
 
 
 def parse_answer(answer: Mapping[str, Any]) -> dict[str, Any]:

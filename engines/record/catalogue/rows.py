@@ -13,6 +13,7 @@ from typing import Any
 
 from tinydb import Query
 
+from engines.core.codec import fields_of
 from engines.core.errors import StudioError
 from engines.core.library import Library
 from engines.record.catalogue.storage import open_catalogue
@@ -59,10 +60,7 @@ def write_library_rows(workspace: Workspace, library: Library) -> None:
         table.insert_multiple(
             {
                 "library": library.name,
-                "id": e.id,
-                "text": e.text,
-                "born": e.born,
-                "revised": e.revised,
+                **fields_of(e, "id", "text", "born", "revised"),
                 "run": e.history[-1].run if e.history else "",
                 "operation": e.history[-1].operation_id if e.history else "",
                 "reviewer": e.history[-1].reviewer if e.history else "",
