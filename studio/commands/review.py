@@ -148,15 +148,11 @@ def gate(
         studio gate rehearsal --problems 24
     """
     from studio.config.source import Source
-    from studio.evaluation.gate import gate_run, load_gate_request
+    from studio.evaluation.gate import gate_run
     from studio.run.new_or_resume import RunRequest
 
     workspace = open_workspace(context, masks=True)
-    request = load_gate_request(
-        RunRequest(workspace=workspace, source=Source(overrides=(), resume=run)),
-        run,
-        problems=problems,
-        k=k,
-        data=data,
-    )
+    given = {"problems": problems, "k": k, "data": data}
+    settings = (f"review.gate.{name}={v}" for name, v in given.items() if v is not None)
+    request = RunRequest(workspace=workspace, source=Source(tuple(settings), resume=run))
     return gate_run(request, workspace.run(run), operations or [], dry_run=dry_run, json=json)

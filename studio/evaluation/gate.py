@@ -21,7 +21,6 @@ from engines.pipeline.effect.effect_gate import EffectGate, open_trials
 from engines.pipeline.evaluation.evaluate import MeasurementSetup
 from engines.record.run_dir import RunDir
 from studio import exit_codes
-from studio.config.source import Source
 from studio.evaluation.measurement import open_measuring
 from studio.evaluation.session import EarlyEnd
 from studio.report.summary import usage_text
@@ -87,15 +86,6 @@ def gate_run(
         send_newer(plan.loaded, run, state, to_stderr)
     code = _print_effects(run, wanted, json=json)
     return early.exit_code if early.ended else code
-
-
-def load_gate_request(
-    request: RunRequest, run: str, *, problems: int | None, k: int | None, data: str | None
-) -> RunRequest:
-    """The run by its own run file, with what the command line says of its gate."""
-    given = {"problems": problems, "k": k, "data": data}
-    overrides = [f"review.gate.{name}={v}" for name, v in given.items() if v is not None]
-    return replace(request, source=Source(overrides=tuple(overrides), resume=run))
 
 
 async def _have_tried(run: RunDir, names: Sequence[str]) -> bool:
