@@ -270,7 +270,7 @@ class Session(ABC):
         if len(decisions) == 1:
             return [await self.decide(decisions[0])]
         parse, asked = partial(parse_results, DecisionResult), {"decisions": decisions}
-        request = Request[Sequence[DecisionResult]](
+        request: Request[Sequence[DecisionResult]] = Request(
             "decide_all", asked, parse, lambda r: r.gate.decide_all(decisions)
         )
         return await self.send(request)
