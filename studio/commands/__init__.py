@@ -57,12 +57,10 @@ ConfigName = Annotated[
     typer.Option(metavar="NAME", help="Which of its configs of this kind, as math/NAME."),
 ]
 TokenFile = Annotated[
-    Path | None,
-    typer.Option(metavar="FILE", help="File with the token of clients, 16 characters."),
+    Path | None, typer.Option(metavar="FILE", help="File with the token of clients, 16 characters.")
 ]
 TokenEnv = Annotated[
-    str | None,
-    typer.Option(metavar="VARIABLE", help="Environment variable that holds it."),
+    str | None, typer.Option(metavar="VARIABLE", help="Environment variable that holds it.")
 ]
 Record = Annotated[
     Path | None,

@@ -28,8 +28,7 @@ def control() -> None:
 
 
 Run = Annotated[
-    str | None,
-    typer.Argument(metavar="RUN", help="Id of a run. Default: the newest living run."),
+    str | None, typer.Argument(metavar="RUN", help="Id of a run. Default: the newest living run.")
 ]
 
 

@@ -221,8 +221,7 @@ def try_once(
     ] = None,
     library: _Library = None,
     versus: Annotated[
-        str | None,
-        typer.Option(metavar="RUN", help="Try it again with what this run has learned."),
+        str | None, typer.Option(metavar="RUN", help="Try it again with what this run has learned.")
     ] = None,
     without: Annotated[
         str | None, typer.Option(metavar="ID", help="Try it again without this experience.")

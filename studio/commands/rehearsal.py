@@ -26,8 +26,7 @@ def rehearsal() -> None:
 @app.command("serve")
 def serve_replies(
     port: Annotated[
-        int,
-        typer.Option(min=0, max=65535, help="Port to listen on; 0 takes any that is free."),
+        int, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes any that is free.")
     ] = 8311,
     json: AsObject = False,
 ) -> int:

@@ -107,8 +107,7 @@ def replay(
     context: typer.Context,
     run: Run,
     speed: Annotated[
-        float,
-        typer.Option(min=0.1, max=1000, metavar="X", help="How much faster than it went."),
+        float, typer.Option(min=0.1, max=1000, metavar="X", help="How much faster than it went.")
     ] = 1.0,
 ) -> int:
     """Play a run through the screen as it went, text and all. Nothing in it can be changed.

@@ -104,11 +104,7 @@ def compose_run(path: Path, overrides: Sequence[str], roots: Sequence[Path]) -> 
     named = dict(find_defaults(path, "", folders, nodes))
     asked = _hydra_overrides(overrides, folders)
     away = nullcontext if any("experiences" in text for text in overrides) else keep_long_lists_away
-    with (
-        warnings.catch_warnings(record=True) as caught,
-        _HYDRA,
-        away() as lists,
-    ):
+    with warnings.catch_warnings(record=True) as caught, _HYDRA, away() as lists:
         warnings.simplefilter("always")
         try:
             alone = not named and "@package" not in path.read_text(encoding="utf-8")

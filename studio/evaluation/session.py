@@ -16,12 +16,7 @@ from studio.estimate.cost import Estimate, estimate_evaluation
 from studio.estimate.dry_run import NO_PRICE, costs_money
 from studio.estimate.facts import gather_eval_facts
 from studio.estimate.text import estimate_data, estimate_table, limits_text
-from studio.evaluation.evaluate import (
-    EvalPlan,
-    EvaluationResult,
-    known_result,
-    measure_missing,
-)
+from studio.evaluation.evaluate import EvalPlan, EvaluationResult, known_result, measure_missing
 from studio.evaluation.measurement import GivenUp
 from studio.evaluation.report import eval_data, eval_text, eval_title, text_after_eval
 from studio.evaluation.try_problem import without_lessons

@@ -45,10 +45,7 @@ class Around:
 
 
 async def check_up(
-    around: Around,
-    runfile: str | None,
-    overrides: Sequence[str],
-    tell: Callable[[str], None],
+    around: Around, runfile: str | None, overrides: Sequence[str], tell: Callable[[str], None]
 ) -> list[Finding]:
     """Everything, what hinders most first; `tell` hears what asking costs before it is asked."""
     before, offsets = ClockReading.now(), list[tuple[str, float]]()

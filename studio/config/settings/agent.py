@@ -116,22 +116,16 @@ class AgentConfig(Settings):
         examples=["file:answer.txt"],
     )
     pass_env: Texts = key(
-        (),
-        "environment variables that a program gets; it gets no others",
-        examples=["[LANG]"],
+        (), "environment variables that a program gets; it gets no others", examples=["[LANG]"]
     )
     readable: Texts = key(
-        (),
-        "files and folders that a program may read beside its own file",
-        examples=["[my_data]"],
+        (), "files and folders that a program may read beside its own file", examples=["[my_data]"]
     )
     network: Network = key(
         "none", "what a program may reach beside its model: none, allowlist or public"
     )
     allow_hosts: Texts = key(
-        (),
-        "hosts that network: allowlist lets a program reach",
-        examples=["[example.com]"],
+        (), "hosts that network: allowlist lets a program reach", examples=["[example.com]"]
     )
     models: dict[str, Annotated[PolicyConfig, BeforeValidator(as_model)]] = key(
         {},

@@ -9,13 +9,7 @@ import re
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
-from pydantic import (
-    AfterValidator,
-    BeforeValidator,
-    Field,
-    SecretStr,
-    model_validator,
-)
+from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, model_validator
 
 from engines.core.settings import MAX_COUNT
 from engines.policies.chat.endpoint import EndpointSettings

@@ -86,10 +86,7 @@ class GateConfig(Settings):
     )
     k: Int = key(4, "tries of each such problem at most, at practice.temperature", ge=1, le=64)
     error: Float = key(
-        0.05,
-        "chance that a whole run finds help in any operation that has no effect",
-        gt=0,
-        le=0.5,
+        0.05, "chance that a whole run finds help in any operation that has no effect", gt=0, le=0.5
     )
     data: str | None = key(
         None,

@@ -14,13 +14,8 @@ LEAST, WANTED = (60, 16), (80, 24)
 """Columns and rows from which the screen works, and for which it is made."""
 SLOW_ESCAPE_MS = 50
 _TMUX = (
-    "version",
-    "default-terminal",
-    "escape-time",
-    "set-clipboard",
-    "allow-passthrough",
-    "client_termname",
-    "client_termfeatures",
+    *("version", "default-terminal", "escape-time", "set-clipboard", "allow-passthrough"),
+    *("client_termname", "client_termfeatures"),
 )
 
 
