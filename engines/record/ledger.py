@@ -122,7 +122,6 @@ class RecordLedger:
         *,
         again: bool = False,
     ) -> tuple[Completion, RecordRef]:
-        """See `engines.core.protocols.Ledger.ask`."""
         name = record_file_name(key)
         known = self._open(name)
         this_try = replace(key, turn=0)
@@ -170,7 +169,6 @@ class RecordLedger:
         specs: Sequence[ToolSpec] = (),
         on_restored: Callable[[ToolCall], None] = lambda _: None,
     ) -> list[tuple[ToolResult, RecordRef]]:
-        """See `engines.core.protocols.Ledger.run_tools`."""
         effects = {spec.name for spec in specs if not spec.repeatable}
         known, tool_key = self._open(record_file_name(key)), replace(key, purpose="tool")
 

@@ -36,7 +36,7 @@ TRAJECTORY_CHARS = 4_000_000
 
 @dataclass(slots=True)
 class RecordedPolicy:
-    """A policy bound to one try: its calls are turns 0, 1, … of one key, in the ledger.
+    """A `TryPolicy`, bound to one try: its calls are turns 0, 1, … of one key, in the ledger.
 
     `refs` are those of its replies and of what its tools said, in the order of the conversation.
     """
@@ -71,7 +71,6 @@ class RecordedPolicy:
         sampling: Sampling,
         on_text: OnText | None = None,
     ) -> Completion:
-        """See `engines.core.protocols.TryPolicy.complete_as`."""
         key = replace(self.key, turn=self.turn)
         shown = None if on_text is None else lambda text: on_text(clean_text(text))
         reply, ref = await self._ask(key, policy, messages, sampling, shown)
@@ -107,7 +106,6 @@ class RecordedPolicy:
         specs: Sequence[ToolSpec] = (),
         on_restored: Callable[[ToolCall], None] = lambda _: None,
     ) -> tuple[ToolResult, ...]:
-        """See `engines.core.protocols.TryPolicy.run_tools`."""
         key, restored = replace(self.key, turn=self.turn - 1), set[str]()
 
         def restore(call: ToolCall) -> None:
@@ -126,7 +124,6 @@ class RecordedPolicy:
     async def ask(
         self, policy: Policy, messages: Sequence[Message], sampling: Sampling
     ) -> Completion:
-        """See `engines.core.protocols.TryPolicy.ask`."""
         key = replace(self.key, purpose="tool", turn=self.turn - 1)
         return (await self._ask(key, policy, messages, sampling, None))[0]
 

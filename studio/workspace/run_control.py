@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -128,10 +129,7 @@ def follow(run: RunDir, *, as_json: bool) -> None:
     from studio.report.progress import LinePrinter
     from studio.report.tables import print_json
 
-    def say(line: str) -> None:
-        print(line, flush=True)
-
-    state = RunState()
+    say, state = partial(print, flush=True), RunState()
     seen = LinePrinter(state, say)
     for data in client.watch(run):
         if as_json:

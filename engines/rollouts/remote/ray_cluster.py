@@ -50,7 +50,7 @@ class Node:
 
 
 class RayCluster:
-    """A cluster by its address, the one of this machine, or one of its own.
+    """A `Cluster` by its address, the one of this machine, or one of its own.
 
     `environ` is what processes of an own cluster begin with: it must hold no secret.
     """
@@ -69,7 +69,6 @@ class RayCluster:
         self._thread = ThreadPoolExecutor(1, "ray")
 
     async def start(self) -> None:
-        """See `Cluster.start`."""
         await asyncio.get_running_loop().run_in_executor(self._thread, self._start)
 
     def _start(self) -> None:
@@ -106,7 +105,6 @@ class RayCluster:
                 raise StudioError("ray.address", f"no cluster answers ({said}).", move) from error
 
     async def add_worker(self) -> RayProcess:
-        """See `Cluster.add_worker`."""
         actor: Any = ray.remote(_Actor)
         made = actor.options(
             num_cpus=self._cpus, max_concurrency=MOST_CALLS, max_restarts=0, max_task_retries=0
@@ -148,8 +146,7 @@ class RayCluster:
         return _release(), nodes
 
     def share(self, value: Any) -> Any:
-        """See `Cluster.share`: Ray keeps it once a node."""
-        return [ray.put(value)]  # in a list, it travels as what it is
+        return [ray.put(value)]  # once a node; in a list, it travels as what it is
 
     async def aclose(self) -> None:
         await asyncio.get_running_loop().run_in_executor(self._thread, ray.shutdown)

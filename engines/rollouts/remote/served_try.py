@@ -9,11 +9,12 @@ import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from contextvars import Context, copy_context
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from engines.core.errors import WorkerLost, lost_usage
 from engines.core.protocols import OnText, Policy, TryPolicy
-from engines.core.types import NO_USAGE, CallKey, Completion, Message, Sampling, ToolCall, Usage
+from engines.core.types import NO_USAGE, CallKey, Completion, Message, Sampling, Usage
 from engines.rollouts.remote.line import Line, Work
 from engines.rollouts.remote.worker import Ref
 
@@ -91,14 +92,9 @@ class ServedTry:
 
     async def _run_tools(self, token: int, calls: Any, specs: Any) -> Any:
         assert self.policy is not None
-        line = self.line
-
-        def restore(call: ToolCall) -> None:
-            line.tell("restored", token, call)
-
-        return await self.policy.run_tools(
-            calls, lambda call: line.ask("run_tool", token, call), specs, restore
-        )
+        run = partial(self.line.ask, "run_tool", token)
+        restore = partial(self.line.tell, "restored", token)
+        return await self.policy.run_tools(calls, run, specs, restore)
 
     def _listener(self, number: int | None) -> OnText | None:
         if number is None:

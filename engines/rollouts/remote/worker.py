@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from contextvars import Context, ContextVar, copy_context
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import count, takewhile
 from typing import Any
 
@@ -152,10 +153,7 @@ class Worker:
             job = replace(job, guidance=await self._text(guidance))
         if sampling not in self._agents:
             self._agents[sampling] = self._parts.make_agent(sampling)
-
-        def show(text: str) -> None:
-            self.line.tell("text", served, text)
-
+        show = partial(self.line.tell, "text", served)
         policy = RemoteTry(self, served, name, show)
         return await self._agents[sampling].attempt(job, policy, show)
 

@@ -16,7 +16,6 @@ from typing import Any
 from engines.core.errors import ConfigError
 from engines.core.extras import install_command
 from engines.core.protocols import Policy
-from engines.core.types import CallKey, Completion, Message, RecordRef, Sampling
 from engines.rollouts.remote.dispatcher import Dispatcher, RunModels
 from engines.verifiers.judge import JudgeContext
 from engines.verifiers.open import parse_spec
@@ -53,14 +52,8 @@ class RemoteWork:
         judge = None if judging is None else (judging.policy.name, judging.sampling)
         self.verifier = VerifierWanted(spec, tuple(map(str, folders)), columns, judge)
         if judging is not None:
-            judge_by, records = judging.policy, judging.ledger
-
-            async def ask(
-                key: CallKey, messages: Sequence[Message], sampling: Sampling
-            ) -> tuple[Completion, RecordRef]:
-                return await records.ask(key, judge_by, messages, sampling)
-
-            self.models.judge = ask
+            by, ask = judging.policy, judging.ledger.ask
+            self.models.judge = lambda key, messages, sampling: ask(key, by, messages, sampling)
 
     def gather_wanted(self) -> tuple[WorkerWanted, Mapping[str, bytes]]:
         """What each worker opens, and the files that it needs for that."""
