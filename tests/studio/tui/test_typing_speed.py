@@ -92,8 +92,8 @@ def watch_openings(patch: pytest.MonkeyPatch, opened: set[str]) -> None:
         watch(screen, "__init__", lambda self, *_, **__: type(self).__name__)
     watch(ReviewPanes, "open_box", lambda self, editing, _: "merge" if editing.others else "edit")
     watch(EditBox, "release", lambda self, asks=False: "edit question" if asks else "")
-    watch(ReferencePicker, "open", lambda self, side, _: side)
-    watch(RunPicker, "show", lambda self, on: "lay over" if on else "")
+    watch(ReferencePicker, "open", lambda self, side: side)
+    watch(RunPicker, "open", lambda self, side: "lay over")
     watch(FakeSession, "propose", lambda self, _: "propose")
 
 

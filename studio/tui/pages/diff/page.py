@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from functools import partial
+from typing import Literal
 
 from textual.app import ComposeResult
 from textual.widget import Widget
-from textual.widgets import Input
 
 from engines.core.errors import StudioError
 from engines.core.events import EvaluationFinished, LessonCommitted, StepFinished
@@ -22,7 +22,6 @@ from studio.tui.pages.diff import view
 from studio.tui.pages.diff.body import ComparisonBody
 from studio.tui.pages.diff.picker import ReferencePicker
 from studio.tui.widgets.line_view import LineView
-from studio.tui.widgets.pick_line import PickLine
 
 _MOVES_A_HEAD = LessonCommitted | EvaluationFinished | StepFinished
 
@@ -37,7 +36,7 @@ class DiffPage(Page):
         self.head = LineView(id="diff-head")
         self.head.can_focus = False
         self.body = ComparisonBody(self)
-        self.picker = ReferencePicker(self)
+        self.picker = ReferencePicker(self, self.action_choose)
         self._trouble = ""
         self._asked: tuple[str, str] | None = None  # None: a run's start and the head
         self._reading: object | None = None
@@ -179,12 +178,15 @@ class DiffPage(Page):
         self.host.tell(text)
 
     def action_base(self) -> None:
-        self._trouble = ""
-        self.picker.open("base", self.found)
+        self._choose_side("base")
 
     def action_target(self) -> None:
+        self._choose_side("target")
+
+    def _choose_side(self, side: Literal["base", "target"]) -> None:
         self._trouble = ""
-        self.picker.open("target", self.found)
+        self.picker.shown = getattr(self.found, side).reference if self.found is not None else ""
+        self.picker.open(side)
 
     def action_choose(self) -> None:
         side, reference = self.picker.side, self.picker.reference
@@ -198,22 +200,6 @@ class DiffPage(Page):
             one, arrow, other = reference.partition(view.ARROW)
             chosen = (reference, target) if side == "base" else (base, reference)
             self.compare((one, other) if arrow else chosen)
-            self.host.draw_now()
-
-    def on_input_changed(self, event: Input.Changed) -> None:
-        event.stop()
-        if self.picker.side:
-            self.picker.draw()
-
-    def on_input_submitted(self, event: Input.Submitted) -> None:
-        event.stop()
-        if self.picker.side:
-            self.action_choose()
-
-    def on_pick_line_left(self, event: PickLine.Left) -> None:
-        event.stop()
-        if self.picker.side:
-            self.picker.close()
             self.host.draw_now()
 
     def action_export(self) -> None:

@@ -1,75 +1,31 @@
-"""Choosing what is compared: a list of references, narrowed by what is typed above it."""
+"""Choosing what is compared: every reference there is, or one that is typed."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from typing import Literal
-
-from textual.widgets import Input
 
 from engines.core.errors import StudioError
 from studio.secrets.sanitize import one_line
 from studio.tui.drawing.lines import Row, line
-from studio.tui.keymap import Key
-from studio.tui.page import Page
-from studio.tui.pages.background import draw_if_open, run_exclusive
-from studio.tui.pages.diff.view import Choice, Comparison, choice_rows
-from studio.tui.widgets.pick_line import PICK_KEYS, PickLine
-from studio.tui.widgets.row_list import RowList
+from studio.tui.pages.background import draw_if_open
+from studio.tui.pages.diff.view import Choice, choice_rows
+from studio.tui.pages.picker import Picker
 
 _TYPED = " "  # the row that asks for a reference: no reference is a blank
 
 
-class ReferencePicker:
-    """The list is open while `side` says which of the two references is chosen."""
+class ReferencePicker(Picker):
+    """Its side is "base" or "target": which of the two references is chosen."""
 
-    def __init__(self, page: Page) -> None:
-        self._page = page
-        self.line = PickLine("diff-choices", id="diff-pick")
-        self.list = RowList(id="diff-choices", classes="pane")
-        self.side: Literal["", "base", "target"] = ""
-        self._choices: tuple[Choice, ...] | None = None  # None: not read yet
-        self._narrowed = ""  # what the list was last narrowed to
-
-    @property
-    def keys(self) -> Sequence[Key]:
-        """What is heard while the list is open."""
-        return PICK_KEYS if self.side else ()
+    shown = ""  # what is compared now on that side
+    _choices: tuple[Choice, ...] | None = None  # None: not read yet
 
     @property
     def reference(self) -> str:
         """What is under the cursor, or was typed."""
         return self.line.value.strip() if self.list.key == _TYPED else self.list.key
 
-    def open(self, side: Literal["base", "target"], found: Comparison | None) -> None:
-        """Show the list, the cursor on what is compared now."""
-        page = self._page
-        self.side, self._narrowed, page.filter_text = side, "", ""
-        page.add_class("-choosing")
-        with page.prevent(Input.Changed):
-            self.line.value = ""
-        page.screen.set_focus(self.line, scroll_visible=False)
-        # Only then the size of the list is known.
-        page.call_after_refresh(draw_if_open, page)
-
-        async def load() -> None:
-            await self._load()
-            if self.side and found is not None:
-                shown = found.base if self.side == "base" else found.target
-                self.list.go_to(shown.reference)
-
-        run_exclusive(page, "choices", load)
-        page.host.draw_now()
-
-    def close(self) -> None:
-        page = self._page
-        self.side = page.filter_text = ""
-        page.remove_class("-choosing")
-        page.screen.set_focus(page.initial_focus(), scroll_visible=False)
-        page.call_after_refresh(draw_if_open, page)
-
-    async def _load(self) -> None:
+    async def load(self) -> None:
         from studio.tui.pages.diff import loader
 
         session, workspace = self._page.session, self._page.host.workspace
@@ -80,6 +36,7 @@ class ReferencePicker:
             self._choices = (Choice("", str(error)),)
         if self.side:
             draw_if_open(self._page)
+            self.list.go_to(self.shown)
 
     def draw(self) -> None:
         self.list.border_title = "compare with …" if self.side == "base" else "compare …"

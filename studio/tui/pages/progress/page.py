@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from rich.text import Text
 from textual.app import ComposeResult
 from textual.widget import Widget
-from textual.widgets import Input
 
 from engines.core.errors import StudioError
 from engines.core.state.run_state import RunState
@@ -29,7 +28,6 @@ from studio.tui.pages.progress.picker import RunPicker
 from studio.tui.pages.progress.view import Picture, ShownRun
 from studio.tui.terminal.look import wants_ascii
 from studio.tui.widgets.line_view import LineView
-from studio.tui.widgets.pick_line import PICK_KEYS, PickLine
 
 
 class PlotPane(LineView):
@@ -57,7 +55,7 @@ class ProgressPage(Page):
         super().__init__()
         self.plot_pane = PlotPane(self)
         self.detail_pane = LineView(id="progress-detail", classes="pane")
-        self.picker = RunPicker(self)
+        self.picker = RunPicker(self, self._choose)
         self.over: ShownRun | None = None
         self.at: int | None = None  # the step under the cursor; None: the last one, as it grows
         self._held_out = ""  # the set that is shown; "": the first
@@ -75,13 +73,13 @@ class ProgressPage(Page):
         yield self.picker.list
 
     def initial_focus(self) -> Widget:
-        return self.picker.line if self.picker.is_open else self.plot_pane
+        return self.picker.line if self.picker.side else self.plot_pane
 
     def panes(self) -> list[Widget]:
-        return [self.picker.line] if self.picker.is_open else [self.plot_pane, self.detail_pane]
+        return [self.picker.line] if self.picker.side else [self.plot_pane, self.detail_pane]
 
     def footer_keys(self) -> Sequence[Key]:
-        return PICK_KEYS if self.picker.is_open else ()
+        return self.picker.keys
 
     # -- what is shown ---------------------------------------------------------------------
 
@@ -146,7 +144,7 @@ class ProgressPage(Page):
 
     def draw(self) -> None:
         self._read_sizes_if_due()
-        if self.picker.is_open:
+        if self.picker.side:
             self.picker.draw()
             return
         shown, pane, width = self.shown, self.plot_pane, self.plot_pane.line_width
@@ -216,7 +214,7 @@ class ProgressPage(Page):
 
     def action_open(self) -> None:
         step, state = self.step, self.state
-        if self.picker.is_open:
+        if self.picker.side:
             self._choose()
         elif state and (state.curates or (step == state.step and state.under_review)):
             self.host.open_page("review")
@@ -233,7 +231,7 @@ class ProgressPage(Page):
         self.host.tell(f"held out: {self._held_out or 'not measured'}")
 
     def action_base(self) -> None:
-        self.picker.show(on=True)
+        self.picker.open("over")
 
     def action_target(self) -> None:
         taken_away = "the run is shown alone; b lays one over it"
@@ -254,7 +252,7 @@ class ProgressPage(Page):
 
     def _choose(self) -> None:
         if run := self.picker.list.key:
-            self.picker.show(on=False)
+            self.picker.close()
             self.lay_over(run)
 
     def lay_over(self, run: str) -> None:
@@ -271,23 +269,10 @@ class ProgressPage(Page):
 
         run_exclusive(self, "load", load)
 
-    def on_input_changed(self, event: Input.Changed) -> None:
-        event.stop()
-        if self.picker.is_open:
-            self.picker.draw()
-
-    def on_input_submitted(self, event: Input.Submitted) -> None:
-        event.stop()
-        self._choose()
-
-    def on_pick_line_left(self, event: PickLine.Left) -> None:
-        event.stop()
-        self.go_back()
-
     def go_back(self) -> bool:
-        is_open = self.picker.is_open or self.over is not None
-        if self.picker.is_open:
-            self.picker.show(on=False)
+        is_open = bool(self.picker.side) or self.over is not None
+        if self.picker.side:
+            self.picker.close()
         else:
             self.over = None
         return is_open
