@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import ClassVar, cast
 
 from textual.containers import Container
@@ -49,6 +49,17 @@ class Page(Container):
 
     def draw(self) -> None:
         """Show what is; called when the page opens, and at most ten times a second after events."""
+
+    def draw_if_open(self) -> None:
+        if self.is_open:
+            self.host.draw_now()
+
+    def run_exclusive(self, group: str, work: Callable[[], Awaitable[object]]) -> None:
+        """Run it beside the screen, in place of older work of its group.
+
+        A callable, since a coroutine that is replaced before it began is never awaited.
+        """
+        self.run_worker(work, group=group, exclusive=True)
 
     def handle_message(self, message: Message) -> None:
         """One message of the session, also while another page is open; must be cheap."""

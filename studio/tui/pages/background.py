@@ -1,28 +1,15 @@
-"""What several pages do beside the screen: read in the background, and write a file."""
+"""What several pages do beside the screen: write a file, and resume a run."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 
 from engines.core.errors import RecordError, StudioError
 from engines.record.appender import write_atomic
 from engines.record.run_dir import Workspace
 from studio.tui.host import Host
 from studio.tui.page import Page
-
-
-def run_exclusive(page: Page, group: str, work: Callable[[], Awaitable[object]]) -> None:
-    """Run it beside the screen, in place of older work of its group.
-
-    A callable, since a coroutine that is replaced before it began is never awaited.
-    """
-    page.run_worker(work, group=group, exclusive=True)
-
-
-def draw_if_open(page: Page) -> None:
-    if page.is_open:
-        page.host.draw_now()
 
 
 def export_file(page: Page, write: Callable[[], str], what: str) -> None:
@@ -39,7 +26,7 @@ def export_file(page: Page, write: Callable[[], str], what: str) -> None:
         else:
             page.host.tell(f"{what} written to {path}")
 
-    run_exclusive(page, "export", export)
+    page.run_exclusive("export", export)
 
 
 def write_export(workspace: Workspace, name: str, data: bytes) -> str:

@@ -9,7 +9,6 @@ from textual.widgets import Input
 
 from studio.tui.keymap import Key, offer_keys
 from studio.tui.page import Page
-from studio.tui.pages.background import draw_if_open, run_exclusive
 from studio.tui.terminal.textual_parts import make_compact
 from studio.tui.widgets.row_list import RowList
 
@@ -72,7 +71,7 @@ class Picker:
 
     def open(self, side: str) -> None:
         self._turn_to(side)
-        run_exclusive(self._page, "choices", self.load)
+        self._page.run_exclusive("choices", self.load)
 
     def close(self) -> None:
         self._turn_to("")
@@ -84,7 +83,7 @@ class Picker:
         with page.prevent(Input.Changed):
             self.line.value = ""
         page.screen.set_focus(page.initial_focus(), scroll_visible=False)
-        page.call_after_refresh(draw_if_open, page)  # only then the size of the list is known
+        page.call_after_refresh(page.draw_if_open)  # only then the size of the list is known
         page.host.draw_now()
 
     async def load(self) -> None:

@@ -17,7 +17,7 @@ from studio.session.base import EventReceived, Message, SnapshotReceived
 from studio.tui.drawing.lines import Line, paragraph
 from studio.tui.keymap import Key
 from studio.tui.page import Page
-from studio.tui.pages.background import draw_if_open, export_file, run_exclusive, write_export
+from studio.tui.pages.background import export_file, write_export
 from studio.tui.pages.diff import view
 from studio.tui.pages.diff.body import ComparisonBody
 from studio.tui.pages.diff.picker import ReferencePicker
@@ -98,7 +98,7 @@ class DiffPage(Page):
     def compare(self, asked: tuple[str, str] | None) -> None:
         """Compare these references, or what is compared where nobody asked."""
         self._reading = token = object()
-        run_exclusive(self, "compare", partial(self._load_comparison, asked, token))
+        self.run_exclusive("compare", partial(self._load_comparison, asked, token))
 
     async def _load_comparison(self, asked: tuple[str, str] | None, token: object) -> None:
         from studio.tui.pages.diff import loader
@@ -117,7 +117,7 @@ class DiffPage(Page):
         finally:
             if self._reading is token:
                 self._reading = None
-        draw_if_open(self)
+        self.draw_if_open()
 
     # -- drawing ---------------------------------------------------------------------------
 

@@ -7,7 +7,6 @@ import asyncio
 from engines.core.errors import StudioError
 from studio.secrets.sanitize import one_line
 from studio.tui.drawing.lines import Row, line
-from studio.tui.pages.background import draw_if_open
 from studio.tui.pages.diff.view import Choice, choice_rows
 from studio.tui.pages.picker import Picker
 
@@ -35,7 +34,7 @@ class ReferencePicker(Picker):
         except StudioError as error:
             self._choices = (Choice("", str(error)),)
         if self.side:
-            draw_if_open(self._page)
+            self._page.draw_if_open()
             self.list.go_to(self.shown)
 
     def draw(self) -> None:

@@ -20,7 +20,6 @@ from engines.record.step_history import read_step
 from studio.secrets.sanitize import sanitize
 from studio.session.base import TextPiece
 from studio.tui.page import Page
-from studio.tui.pages.background import draw_if_open
 from studio.tui.pages.inspect import view
 from studio.tui.pages.inspect.view import GroupSummary, Member
 
@@ -180,7 +179,7 @@ class GroupRecords:
             self.forget_run()
             return
         self.subscribe(anew=self.group != before)
-        draw_if_open(self._page)
+        self._page.draw_if_open()
         if self._answers is None or self._answers[0] != str(run.path):
             self._answers = (str(run.path), {})
             self._page.run_worker(self._read_answers(run), group="truths")

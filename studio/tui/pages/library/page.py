@@ -16,7 +16,7 @@ from studio.session.base import Message
 from studio.tui.drawing.lines import paragraph
 from studio.tui.keymap import Key
 from studio.tui.page import Page
-from studio.tui.pages.background import export_file, run_exclusive
+from studio.tui.pages.background import export_file
 from studio.tui.pages.library import view
 from studio.tui.pages.library.loader import LibraryLoader, export_library
 from studio.tui.pages.library.panes import EntryList, Side, SidePane
@@ -156,7 +156,7 @@ class LibraryPage(Page):
     ) -> None:
         """Ask for a change of one, or of what is under the cursor, if it may be changed."""
         if self._can_change() and (one := one or self.entries.item) is not None:
-            run_exclusive(self, "asks", partial(ask, one))
+            self.run_exclusive("asks", partial(ask, one))
             await asyncio.sleep(0)  # the box opens: the next key is the text's first letter
 
     async def action_edit(self) -> None:
@@ -195,7 +195,7 @@ class LibraryPage(Page):
 
     async def action_insert(self) -> None:
         if self._can_change(needs_one=False):
-            run_exclusive(self, "asks", self.proposals.insert)
+            self.run_exclusive("asks", self.proposals.insert)
             await asyncio.sleep(0)
 
     def on_edit_box_handed_in(self, event: EditBox.HandedIn) -> None:

@@ -15,7 +15,6 @@ from studio.review.actions import toggle_pin
 from studio.session.base import Session
 from studio.tui.drawing.lines import line
 from studio.tui.page import Page
-from studio.tui.pages.background import draw_if_open
 from studio.tui.pages.library.view import Item
 from studio.tui.pages.text import display_text
 from studio.tui.widgets.edit_box import EditBox
@@ -132,7 +131,7 @@ class ProposalKeys:
                 page.remove_class("-editing")
                 if page.is_open and (home := page.initial_focus()) is not None:
                     home.focus(scroll_visible=False)
-                    page.call_after_refresh(draw_if_open, page)
+                    page.call_after_refresh(page.draw_if_open)
 
     def answer(self, text: str | None) -> None:
         """The box was handed in, or left."""

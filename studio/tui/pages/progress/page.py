@@ -22,7 +22,6 @@ from studio.tui.drawing.cells import choose_glyphs, fit
 from studio.tui.drawing.lines import Line, paragraph
 from studio.tui.keymap import Key
 from studio.tui.page import Page
-from studio.tui.pages.background import draw_if_open, run_exclusive
 from studio.tui.pages.progress import view
 from studio.tui.pages.progress.picker import RunPicker
 from studio.tui.pages.progress.view import Picture, ShownRun
@@ -111,10 +110,10 @@ class ProgressPage(Page):
             if self._forked_from is None:
                 self._forked_from = await asyncio.to_thread(load_parent, state, workspace)
             self._sizes = await asyncio.to_thread(load_sizes, workspace, state)
-            draw_if_open(self)
+            self.draw_if_open()
 
         if wanted != before:
-            run_exclusive(self, "sizes", read)
+            self.run_exclusive("sizes", read)
 
     @property
     def set_names(self) -> list[str]:
@@ -265,9 +264,9 @@ class ProgressPage(Page):
                 self.over = await asyncio.to_thread(load_run, self.host.workspace, run)
             except StudioError as error:
                 self.host.tell(str(error), "failed")
-            draw_if_open(self)
+            self.draw_if_open()
 
-        run_exclusive(self, "load", load)
+        self.run_exclusive("load", load)
 
     def go_back(self) -> bool:
         is_open = bool(self.picker.side) or self.over is not None

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from studio.secrets.sanitize import one_line
 from studio.tui.drawing.cells import pad
 from studio.tui.drawing.lines import Row, line
-from studio.tui.pages.background import draw_if_open
 from studio.tui.pages.picker import Picker
 from studio.tui.pages.text import holds_words
 
@@ -22,7 +21,7 @@ class RunPicker(Picker):
         from studio.tui.pages.progress.loader import load_choices
 
         self._choices = await asyncio.to_thread(load_choices, self._page.host.workspace)
-        draw_if_open(self._page)
+        self._page.draw_if_open()
 
     def draw(self) -> None:
         self.list.border_title = "lay over it …"

@@ -14,7 +14,7 @@ from textual.widget import Widget
 from studio.secrets.sanitize import sanitize
 from studio.tui.drawing.lines import Line, Row, line, paragraph
 from studio.tui.page import Page
-from studio.tui.pages.background import draw_if_open, export_file, resume_run, write_export
+from studio.tui.pages.background import export_file, resume_run, write_export
 from studio.tui.pages.runs.reader import RunsReader
 from studio.tui.pages.runs.view import (
     SORTS,
@@ -39,7 +39,7 @@ class RunsPage(Page):
     def __init__(self) -> None:
         super().__init__()
         self.now: Callable[[], float] = time.time
-        self.reader = RunsReader(self, lambda: draw_if_open(self))
+        self.reader = RunsReader(self, self.draw_if_open)
         self.sort: Sort = SORTS[0]
         self.marked: list[str] = []  # to be compared, two at most
         self.list_pane = RowList(id="runs-list", classes="pane")

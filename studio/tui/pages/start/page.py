@@ -19,7 +19,7 @@ from studio.secrets.sanitize import sanitize
 from studio.session.base import EventReceived, Message
 from studio.tui.drawing.lines import Line, Row, line, paragraph
 from studio.tui.page import Page
-from studio.tui.pages.background import draw_if_open, resume_run, run_exclusive
+from studio.tui.pages.background import resume_run
 from studio.tui.pages.live.sentences import starting_text
 from studio.tui.pages.runs.reader import RunsReader
 from studio.tui.pages.runs.view import detail_lines
@@ -91,7 +91,7 @@ class StartPage(Page):
     def open_at(self, target: str = "") -> None:
         self._wanted = target
         self.loader.forget()
-        run_exclusive(self, "start", self._read)
+        self.run_exclusive("start", self._read)
 
     async def _read(self) -> None:
         def read_files() -> tuple[_Named, _Named]:
@@ -111,7 +111,7 @@ class StartPage(Page):
     def _show_read(self) -> None:
         if not self.reader.trouble:
             self.show_runs(self.reader.runs or ())
-        draw_if_open(self)
+        self.draw_if_open()
 
     def show_runs(self, runs: Sequence[KnownRun]) -> None:
         """Offer these runs, and the presets and run files that were found."""
@@ -131,7 +131,7 @@ class StartPage(Page):
         """Find out what the chosen run file says, unless it is known."""
         choice = self.selected_choice
         if choice is not None and choice.do == "new" and self.loader.known_facts(choice) is None:
-            run_exclusive(self, "facts", partial(self.loader.load_facts, choice))
+            self.run_exclusive("facts", partial(self.loader.load_facts, choice))
 
     # -- drawing ---------------------------------------------------------------------------
 
@@ -233,9 +233,9 @@ class StartPage(Page):
                     self.host.attach(choice.argument)
                 self.host.open_page("live" if choice.do == "attach" else "review")
             case "resume":
-                run_exclusive(self, "open", partial(self._resume, choice))
+                self.run_exclusive("open", partial(self._resume, choice))
             case "new":
-                run_exclusive(self, "open", partial(self._start_new_run, choice))
+                self.run_exclusive("open", partial(self._start_new_run, choice))
 
     async def _resume(self, choice: Choice) -> None:
         given = shlex.split(self.loader.overrides_of(choice))
@@ -287,7 +287,7 @@ class StartPage(Page):
             return
         self.refusal = ""
         self.loader.checked.pop(self.loader.key(choice), None)
-        run_exclusive(self, "check", partial(self._check, choice))
+        self.run_exclusive("check", partial(self._check, choice))
 
     async def _check(self, choice: Choice) -> None:
         if choice.do == "new":
@@ -299,7 +299,7 @@ class StartPage(Page):
         if (choice := self.selected_choice) is None or choice.do in ("attach", "open"):
             self.host.tell("only what is to be started takes settings", "failed")
             return
-        run_exclusive(self, "set", partial(self._ask_overrides, choice))
+        self.run_exclusive("set", partial(self._ask_overrides, choice))
 
     async def _ask_overrides(self, choice: Choice) -> None:
         text = await self.host.ask("key=value ...:", self.loader.overrides_of(choice))
