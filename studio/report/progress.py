@@ -21,12 +21,7 @@ from studio.report.diagnosis.causes import nothing_read_text
 from studio.report.diagnosis.epochs import diagnose_epoch, diagnosis_lines
 from studio.report.rates import cell_name, evaluation_text
 from studio.report.step_clock import StepClock
-from studio.report.summary import (
-    count_text,
-    mean_reward_text,
-    run_progress,
-    usage_text,
-)
+from studio.report.summary import count_text, mean_reward_text, run_progress, usage_text
 from studio.report.training import (
     change_text,
     engine_text,

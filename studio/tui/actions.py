@@ -17,16 +17,10 @@ from studio.tui.drawing.lines import line
 from studio.tui.host import Host
 from studio.tui.keymap import Key, bindings, format_key, keys_of_scope, unused_key_text
 from studio.tui.navigation import Navigation
-from studio.tui.pages.background import resume_run
+from studio.tui.page import resume_run
 from studio.tui.pages.review.page import ReviewPage
 from studio.tui.pages.runs.page import RunsPage
-from studio.tui.terminal.textual_parts import (
-    Box,
-    FirstScreen,
-    Palette,
-    TerminalApp,
-    is_visible,
-)
+from studio.tui.terminal.textual_parts import Box, FirstScreen, Palette, TerminalApp, is_visible
 from studio.tui.widgets.prompt import ASK_KEYS, Prompt
 
 

@@ -5,14 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from engines.core.text.tool_marks import MARK, split_marks, unfinished_mark
-from studio.tui.drawing.cells import (
-    GLYPHS_UNICODE,
-    Glyphs,
-    cell_width,
-    crop,
-    fit,
-    normalize_width,
-)
+from studio.tui.drawing.cells import GLYPHS_UNICODE, Glyphs, cell_width, crop, fit, normalize_width
 from studio.tui.drawing.tail import TailBuffer
 
 _PENDING_CHARS = 65_536

@@ -17,8 +17,7 @@ from engines.record.libraries import LibraryFolder, version_path
 from engines.record.run_dir import Workspace
 from studio.library.citations import Citation, Citations
 from studio.session.base import EventReceived, Message, Session, SnapshotReceived
-from studio.tui.page import Page
-from studio.tui.pages.background import write_export
+from studio.tui.page import Page, write_export
 from studio.tui.pages.library.view import History, Item
 from studio.tui.pages.text import Near, find_similar
 

@@ -16,7 +16,6 @@ from studio.session.base import Message
 from studio.tui.drawing.lines import paragraph
 from studio.tui.keymap import Key
 from studio.tui.page import Page
-from studio.tui.pages.background import export_file
 from studio.tui.pages.library import view
 from studio.tui.pages.library.loader import LibraryLoader, export_library
 from studio.tui.pages.library.panes import EntryList, Side, SidePane
@@ -250,7 +249,7 @@ class LibraryPage(Page):
             return
         library = self.contents.library
         write = partial(export_library, self.host.workspace, folder, library)
-        export_file(self, write, f"{library.name}@{library.version} is")
+        self.export_file(write, f"{library.name}@{library.version} is")
 
     # -- what every page has ---------------------------------------------------------------
 

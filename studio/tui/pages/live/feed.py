@@ -29,7 +29,7 @@ from studio.tui.pages.live.batch import Batch, current_batch
 from studio.tui.pages.live.batch_tracker import BatchTracker
 from studio.tui.pages.live.cursor import BatchCursor
 from studio.tui.pages.live.streams import Streams
-from studio.tui.widgets.activity import Activity
+from studio.tui.widgets.line_view import Activity
 
 _Event = ev.DurableEvent | ev.TransientEvent
 _HISTORY = 200

@@ -27,14 +27,12 @@ from studio.tui.pages.live.batch import Batch
 from studio.tui.pages.live.batch_tracker import BatchTracker
 from studio.tui.pages.live.cursor import BatchCursor
 from studio.tui.pages.live.feed import Feed
-from studio.tui.pages.live.questions import Questions
-from studio.tui.pages.live.streams import Streams
+from studio.tui.pages.live.sentences import StageClock
+from studio.tui.pages.live.streams import Questions, Streams
 from studio.tui.pages.live.wall import RolloutWall
-from studio.tui.pages.stage_clock import StageClock
 from studio.tui.terminal.textual_parts import is_visible
-from studio.tui.widgets.activity import Activity
 from studio.tui.widgets.chrome import Chrome
-from studio.tui.widgets.line_view import LineView
+from studio.tui.widgets.line_view import Activity, LineView
 from studio.tui.widgets.progress_strip import ProgressStrip
 from studio.tui.widgets.row_list import RowList
 

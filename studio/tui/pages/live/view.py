@@ -29,7 +29,7 @@ from studio.tui.drawing.lines import (
 from studio.tui.drawing.pane import PaneModel
 from studio.tui.header import SessionStatus
 from studio.tui.pages.live.batch import Batch, RolloutStatus
-from studio.tui.pages.live.held_out import HeldOutTry
+from studio.tui.pages.live.batch_tracker import HeldOutTry
 from studio.tui.pages.text import legend_line
 from studio.tui.pages.training_view import panel_lines
 

@@ -23,8 +23,7 @@ from studio.tui.pages.live import sentences, view
 from studio.tui.pages.live.batch import RolloutStatus
 from studio.tui.pages.live.batch_tracker import BatchTracker
 from studio.tui.pages.live.cursor import BatchCursor
-from studio.tui.pages.live.questions import Questions
-from studio.tui.pages.live.streams import Streams
+from studio.tui.pages.live.streams import Questions, Streams
 from studio.tui.terminal.look import wants_ascii
 from studio.tui.widgets.chrome import Chrome
 from studio.tui.widgets.line_view import LineView

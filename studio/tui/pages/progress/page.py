@@ -14,19 +14,67 @@ from textual.widget import Widget
 from engines.core.errors import StudioError
 from engines.core.state.run_state import RunState
 from engines.core.types import group_id
+from engines.record.run_dir import Workspace
 from studio.report.curves import curves_key, run_curves, step_text
 from studio.report.decisions import no_practice_text
-from studio.report.fork_history import load_parent, with_parent
+from studio.report.fork_history import load_parent, load_state_with_parents, with_parent
 from studio.secrets.sanitize import one_line
-from studio.tui.drawing.cells import choose_glyphs, fit
-from studio.tui.drawing.lines import Line, paragraph
+from studio.tui.drawing.cells import choose_glyphs, fit, pad
+from studio.tui.drawing.lines import Line, Row, line, paragraph
 from studio.tui.keymap import Key
 from studio.tui.page import Page
+from studio.tui.pages.picker import Picker
 from studio.tui.pages.progress import view
-from studio.tui.pages.progress.picker import RunPicker
 from studio.tui.pages.progress.view import Picture, ShownRun
+from studio.tui.pages.text import holds_words
 from studio.tui.terminal.look import wants_ascii
 from studio.tui.widgets.line_view import LineView
+
+
+def load_run(workspace: Workspace, run: str) -> ShownRun:
+    """A run as its journal has it now.
+
+    Raises StudioError: there is none of this name, or its journal is damaged.
+    """
+    state = load_state_with_parents(workspace.run(run), workspace)
+    sizes = load_sizes(workspace, state)
+    return ShownRun(state, run_curves(state, sizes), sizes)
+
+
+def load_sizes(workspace: Workspace, state: RunState) -> Mapping[int, int]:
+    """How many experiences each version of the run's library has; {} where it cannot be read."""
+    try:
+        history = workspace.library(state.started.library if state.started else "").history()
+    except (StudioError, OSError):
+        return {}
+    return {library.version: len(library.experiences) for library, _ in history}
+
+
+class RunPicker(Picker):
+    """Every run of the workspace."""
+
+    _choices: Sequence[tuple[str, str]] | None = None  # None: not read yet
+
+    async def load(self) -> None:
+        from studio.workspace.listing import listed_runs, row_text
+
+        found = await asyncio.to_thread(listed_runs, self._page.host.workspace)
+        self._choices = [(str(run.row["run"]), row_text(run)) for run in found]
+        self._page.draw_if_open()
+
+    def draw(self) -> None:
+        self.list.border_title = "lay over it …"
+        words = self.line.value.strip()
+        found = [(run, about) for run, about in self._choices or () if holds_words(run, words)]
+        rows = [
+            Row(run, line((pad(one_line(run, 60), 28), "title"), about)) for run, about in found
+        ]
+        if not rows:
+            text = "reading the workspace …" if self._choices is None else "no run holds this"
+            rows = [Row("", line((text, "dim")))]
+        # The first that is left, unless somebody has moved since.
+        self.list.show_rows(rows, rows[0].key if words != self._narrowed else None)
+        self._narrowed = words
 
 
 class PlotPane(LineView):
@@ -105,7 +153,6 @@ class ProgressPage(Page):
         self._sizes_of = wanted
 
         async def read() -> None:
-            from studio.tui.pages.progress.loader import load_sizes
 
             if self._forked_from is None:
                 self._forked_from = await asyncio.to_thread(load_parent, state, workspace)
@@ -258,7 +305,6 @@ class ProgressPage(Page):
         """Read a run, and lay it over the one that is open."""
 
         async def load() -> None:
-            from studio.tui.pages.progress.loader import load_run
 
             try:
                 self.over = await asyncio.to_thread(load_run, self.host.workspace, run)

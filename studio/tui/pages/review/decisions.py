@@ -17,11 +17,11 @@ from studio.review.actions import ActionResult, Pair, toggle_pin
 from studio.session.base import Session
 from studio.tui.drawing.lines import Line, paragraph
 from studio.tui.pages.review import view
-from studio.tui.pages.review.batch_view import decided_lines, item_rows
 from studio.tui.pages.review.change_pane import ChangePane
+from studio.tui.pages.review.change_view import decided_lines, item_rows
 from studio.tui.pages.review.view import Item
 from studio.tui.pages.training_view import WHOLE
-from studio.tui.widgets.tick_list import choose
+from studio.tui.widgets.confirm import choose
 
 
 class DecisionKeys:

@@ -16,12 +16,11 @@ from studio.review.actions import new_flags
 from studio.review.wording import changed_parts, merge_decisions, text_with_parts
 from studio.secrets.sanitize import sanitize
 from studio.session.base import Session
-from studio.tui.pages.review.batch_view import part_rows
-from studio.tui.pages.review.change_view import flag_text, has_parts, wordings
+from studio.tui.pages.review.change_view import flag_text, has_parts, part_rows, wordings
 from studio.tui.pages.review.decisions import DecisionKeys
 from studio.tui.pages.review.panes import Editing
 from studio.tui.pages.review.view import Item, excerpt
-from studio.tui.widgets.tick_list import choose
+from studio.tui.widgets.confirm import choose
 
 _MERGED_UNASKED = 0.6
 """How like an experience must be that M merges into, where a person chose none."""

@@ -19,14 +19,7 @@ from studio.tui.pages.live.batch import current_batch
 from studio.tui.pages.live.sentences import status_line
 from studio.tui.pages.review.evidence_view import rollout_of
 from studio.tui.pages.review.panes import ReviewPanes
-from studio.tui.pages.review.view import (
-    SORTS,
-    Item,
-    excerpt,
-    item_now,
-    item_row,
-    items,
-)
+from studio.tui.pages.review.view import SORTS, Item, excerpt, item_now, item_row, items
 
 
 class ItemQueue:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable
 from functools import partial
@@ -11,24 +12,57 @@ from textual.app import ComposeResult
 from textual.content import Content
 from textual.widget import Widget
 
+from engines.core.errors import StudioError
 from studio.secrets.sanitize import sanitize
 from studio.tui.drawing.lines import Line, Row, line, paragraph
-from studio.tui.page import Page
-from studio.tui.pages.background import export_file, resume_run, write_export
-from studio.tui.pages.runs.reader import RunsReader
-from studio.tui.pages.runs.view import (
-    SORTS,
-    Sort,
-    detail_lines,
-    filter_runs,
-    runs_csv,
-    runs_rows,
-)
+from studio.tui.page import Page, resume_run, write_export
+from studio.tui.pages.runs.view import SORTS, Sort, detail_lines, filter_runs, runs_csv, runs_rows
 from studio.tui.widgets.line_view import LineView
 from studio.tui.widgets.row_list import RowList
 
 if TYPE_CHECKING:
     from studio.workspace.listing import KnownRun
+
+AGAIN_S = 3.0
+"""Between two looks at the workspace while the page is open."""
+
+
+class RunsReader:
+    """One look at a time, after which `show` is called; what was there stays until then."""
+
+    def __init__(self, page: Page, show: Callable[[], None]) -> None:
+        self._page, self._show = page, show
+        self.runs: tuple[KnownRun, ...] | None = None  # None: not read yet
+        self.trouble = ""
+        self._is_reading = False
+        self._due_at = 0.0  # by the clock of the screen
+
+    def poll(self) -> None:
+        """Look again while the page is open, since runs go on, also of other processes."""
+        if self._page.is_open and self._page.host.clock() >= self._due_at:
+            self.reload()
+
+    def reload(self) -> None:
+        self._page.run_worker(self.read(), group="runs")
+
+    async def read(self) -> None:
+        from studio.workspace.listing import known_runs
+
+        if self._is_reading:
+            return
+        host = self._page.host
+        self._is_reading, began = True, host.clock()
+        try:
+            self.runs = await asyncio.to_thread(known_runs, host.workspace)
+            self.trouble = ""
+        except (StudioError, OSError) as error:
+            self.trouble = str(error)
+        finally:
+            self._is_reading = False
+        # A workspace that takes long to read is read for a tenth of the time at most.
+        self._due_at = host.clock() + max(AGAIN_S, 10 * (host.clock() - began))
+        if self._page.children:  # else the screen was left meanwhile
+            self._show()
 
 
 class RunsPage(Page):
@@ -184,7 +218,7 @@ class RunsPage(Page):
         shown = filter_runs(self.reader.runs, self.filter_text, self.sort)
         data = runs_csv(shown).encode("utf-8", "replace")
         write = partial(write_export, self.host.workspace, "runs.csv", data)
-        export_file(self, write, f"{len(shown)} runs")
+        self.export_file(write, f"{len(shown)} runs")
 
     def _readable_run(self) -> KnownRun | None:
         """The run under the cursor, if its journal can be read; tells why not."""

@@ -27,8 +27,7 @@ from studio.tui.pages.live.batch_tracker import BatchTracker
 from studio.tui.pages.live.cursor import BatchCursor
 from studio.tui.pages.live.page import LivePage
 from studio.tui.pages.live.streams import Streams, load_rollout_texts
-from studio.tui.widgets.activity import Activity
-from studio.tui.widgets.line_view import LineView
+from studio.tui.widgets.line_view import Activity, LineView
 from tests.studio.tui.stage import FakeSession, app_on, finished_workspace, held_workspace, picture
 
 WIDE, NARROW = (120, 36), (80, 24)

@@ -10,8 +10,8 @@ from studio.tui.drawing.cells import cell_width
 from studio.tui.drawing.lines import Line, plain_text, width_of
 from studio.tui.header import SessionStatus
 from studio.tui.pages.live.batch import Batch, current_batch
-from studio.tui.pages.live.held_out import MOST_SHOWN, HeldOut
-from studio.tui.pages.live.sentences import event_texts, run_summary_lines, status_line
+from studio.tui.pages.live.batch_tracker import MOST_SHOWN, HeldOut
+from studio.tui.pages.live.sentences import StageClock, event_texts, run_summary_lines, status_line
 from studio.tui.pages.live.view import (
     facts_lines,
     group_line,
@@ -22,7 +22,6 @@ from studio.tui.pages.live.view import (
     stage_line,
     strip_line,
 )
-from studio.tui.pages.stage_clock import StageClock
 from tests.support.builders import a_lesson, a_rollout_finished, a_run, a_step, an_operation
 
 LIVES = SessionStatus(living=True)

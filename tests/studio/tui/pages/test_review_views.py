@@ -26,9 +26,13 @@ from studio.review.undo_stack import (
 from studio.tui.drawing.cells import GLYPHS_ASCII, GLYPHS_UNICODE
 from studio.tui.drawing.lines import Line, crop_line, plain_text, width_of
 from studio.tui.keymap import KEYS
-from studio.tui.pages.review.batch_view import decided_lines
-from studio.tui.pages.review.batch_view import item_rows as rows_of_items
-from studio.tui.pages.review.change_view import change_lines, diff_lines, side_by_side
+from studio.tui.pages.review.change_view import (
+    change_lines,
+    decided_lines,
+    diff_lines,
+    side_by_side,
+)
+from studio.tui.pages.review.change_view import item_rows as rows_of_items
 from studio.tui.pages.review.evidence_view import (
     evidence_rows,
     rollout_of,
