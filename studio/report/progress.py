@@ -17,8 +17,7 @@ from engines.core.state.run_state import RunState, StepState
 from engines.core.types import Lesson, Verdict
 from studio.process import silence_stream
 from studio.report.decisions import step_name
-from studio.report.diagnosis.causes import nothing_read_text
-from studio.report.diagnosis.epochs import diagnose_epoch, diagnosis_lines
+from studio.report.diagnosis import diagnose_epoch, diagnosis_lines, nothing_read_text
 from studio.report.rates import cell_name, evaluation_text
 from studio.report.step_clock import StepClock
 from studio.report.summary import count_text, mean_reward_text, run_progress, usage_text

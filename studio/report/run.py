@@ -13,7 +13,7 @@ from engines.core.codec import fields_of
 from engines.core.events import EvaluationFinished, RunStarted
 from engines.core.state.run_state import RunState, Stage, StepState
 from engines.record.run_dir import RunDir, Workspace
-from studio.report.diagnosis.epochs import diagnosis_lines, diagnosis_title
+from studio.report.diagnosis import diagnosis_lines, diagnosis_title
 from studio.report.rates import (
     calls_per_try,
     cell_lines,

@@ -19,12 +19,12 @@ from engines.core.state.run_state import Rewards, RunState
 from engines.core.text.similarity import format_changes, word_diff
 from engines.core.types import GATE, GroupOutcome, Usage
 from studio.report.decisions import curation_text
-from studio.report.diagnosis.causes import nothing_read_text
-from studio.report.diagnosis.epochs import (
+from studio.report.diagnosis import (
     diagnosis_lines,
     diagnosis_title,
     epoch_diagnoses,
     last_diagnosis,
+    nothing_read_text,
 )
 from studio.report.rates import (
     cell_data,

@@ -14,7 +14,7 @@ from engines.core.state.curve import Point, pool_points
 from engines.record.appender import write_atomic
 from engines.record.run_dir import Workspace
 from studio.library.diff import ExperiencePair, changes_table
-from studio.report.diagnosis.epochs import diagnosis_lines, diagnosis_title
+from studio.report.diagnosis import diagnosis_lines, diagnosis_title
 from studio.report.page import blocks as b
 from studio.report.rates import reward_rate_text
 from studio.report.run import acts_text, head_text

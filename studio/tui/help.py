@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from itertools import groupby
 from typing import Any, ClassVar, cast
 
+from rich.console import Console
+from rich.style import Style
 from textual import events
 from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
@@ -199,7 +201,6 @@ class GuideScreen(TextScreen):
 
     def text_lines(self, width: int) -> list[Line]:
         from studio.guide import read_page
-        from studio.tui.drawing.markdown import markdown_lines
 
         out: list[Line] = []
         for is_text, group in groupby(markdown_lines(read_page(self._topic), width - 1), key=bool):
@@ -207,3 +208,22 @@ class GuideScreen(TextScreen):
             if is_text and holds_words(" ".join(map(plain_text, block)), self.words):
                 out += [*block, BLANK]
         return out[:-1] or [line(f"nothing here holds {one_line(self.words, 60)!r}: esc clears")]
+
+
+def markdown_lines(text: str, width: int) -> list[Line]:
+    """A page of Markdown as `studio guide` prints it, wrapped to a width in cells."""
+    from rich.markdown import Markdown  # heavy, and the help of the keys needs none
+
+    rows = Console(width=width).render_lines(Markdown(text, hyperlinks=False), pad=False)
+    out: list[Line] = []
+    for row in rows:
+        is_blank = not "".join(segment.text for segment in row).strip()
+        if not is_blank or (out and out[-1]):  # one blank line is enough
+            out.append(() if is_blank else tuple((s.text, _style_name(s.style)) for s in row))
+    return out
+
+
+def _style_name(style: Style | None) -> str:
+    if style is None:
+        return ""
+    return "key" if style.bgcolor else "title" if style.bold else "dim" if style.dim else ""

@@ -14,15 +14,15 @@ from engines.core.library import Experience, Library
 from engines.core.state.run_state import RunState
 from engines.core.text.similarity import format_changes
 from engines.core.types import Decision, Flag, Operation, UnparsedReply, Usage, Verdict
-from studio.review.actions import draft_texts
-from studio.review.evidence import EvidenceRollout, GroupEvidence, PartingWords
-from studio.review.undo_stack import (
+from studio.review.actions import (
     UndoEntry,
     UndoStack,
     decision_line,
+    draft_texts,
     inverse_operation,
     last_step_of,
 )
+from studio.review.evidence import EvidenceRollout, GroupEvidence, PartingWords
 from studio.tui.drawing.cells import GLYPHS_ASCII, GLYPHS_UNICODE
 from studio.tui.drawing.lines import Line, crop_line, plain_text, width_of
 from studio.tui.keymap import KEYS
