@@ -14,6 +14,7 @@ from engines.core.events import EvaluationFinished, RunStarted
 from engines.core.state.run_state import RunState, Stage, StepState
 from engines.record.run_dir import RunDir, Workspace
 from studio.report.diagnosis import diagnosis_lines, diagnosis_title
+from studio.report.next_step import agent_lines, shown_status
 from studio.report.rates import (
     calls_per_try,
     cell_lines,
@@ -23,7 +24,6 @@ from studio.report.rates import (
     reward_rate_text,
     version_text,
 )
-from studio.report.status import agent_lines, shown_status
 from studio.report.summary import (
     change_lines,
     counted_outcomes,

@@ -10,7 +10,7 @@ from itertools import groupby
 from engines.core import events as ev
 from engines.core.state.run_state import RunState
 from engines.core.types import GroupOutcome
-from studio.report.status import sandbox_text, tool_texts
+from studio.report.next_step import sandbox_text, tool_texts
 from studio.report.training import trained_step
 from studio.secrets.sanitize import one_line
 from studio.tui.drawing.cells import GLYPHS_UNICODE, Glyphs, fit
