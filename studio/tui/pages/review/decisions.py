@@ -156,7 +156,6 @@ class DecisionKeys:
             drafts.notes.pop(made.id, None)
             for key in [k for k in drafts.edits if k.partition(">")[0] == made.id]:
                 del drafts.edits[key]
-        drafts.mark_changed()
         self._show_outcome(outcome if outcome.failed or not text else replace(outcome, text=text))
         # The message that the cursor has moved comes only after the save.
         drafts.cursor = self._panes.operations.key or drafts.cursor
@@ -207,7 +206,6 @@ class DecisionKeys:
         drafts.notes.pop(op.id, None)
         if text:
             drafts.notes[op.id] = text
-        drafts.mark_changed()
         host.tell(f"noted; it goes with the decision on {op.id}" if text else "no note")
         self._page.draw()
 

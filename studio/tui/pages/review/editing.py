@@ -187,7 +187,6 @@ class WordingKeys:
             drafts.edits[editing.draft_key] = text
         else:
             drafts.edits.pop(editing.draft_key, None)
-        drafts.mark_changed()
         self._panes.forget_objection(changed=True)
 
     def answer_question(self, *, goes_back: bool) -> None:
@@ -310,7 +309,6 @@ class WordingKeys:
             host.tell(f"nothing was {what}, so nothing is decided")
             return
         drafts.edits[editing.draft_key] = text
-        drafts.mark_changed()
         self._submit(editing, text, anyway=False)
 
     def _run_editor(self, text: str) -> str | None:
@@ -328,7 +326,6 @@ class WordingKeys:
         finally:
             self._review_queue.decider.busy.discard(name)
             self._panes.box.release()
-        drafts.mark_changed()
         if problems:
             self._change.problems[name], drafts.edits[name] = problems, text
             if self._panes.editing is None:
