@@ -75,7 +75,7 @@ class StreamCanvas(Widget, can_focus=True):
     def is_dirty(self) -> bool:
         """Whether a flush would draw something."""
         panes = (self._panes[id] for id in self._boxes)
-        return any(pane.has_pending or pane.head != pane.model for pane in panes)
+        return any(pane.pending or pane.head != pane.model for pane in panes)
 
     def pane_text(self, id: str, *, marked: bool = False) -> str:
         """What is kept of a pane's text, sanitized; `marked`: as it streamed, for a canvas."""

@@ -30,11 +30,6 @@ class Pane:
     Once the text is whole the window shows as much of its end as there is room for.
     """
 
-    __slots__ = (
-        *("_last", "_mark", "_pending", "_size", "_tail", "_top", "_unfolds"),
-        *("above", "head", "lead", "model", "shown"),
-    )
-
     def __init__(self, model: PaneModel, signs: Glyphs = GLYPHS_UNICODE) -> None:
         self.model = model
         self.head = model  # what its title was drawn from
@@ -42,16 +37,12 @@ class Pane:
         self.shown: list[str] = []  # rows as they are drawn
         self.above = 0  # rows of the text before those
         self._tail = TailBuffer(20, signs=signs)
-        self._pending: list[str] = []
+        self.pending: list[str] = []  # what came since it was drawn
         self._size = 0  # characters pending
         self._mark = ""  # the beginning of one, whose end has not come yet
         self._top = 0  # below 0: as low as the window is full
         self._unfolds = False  # its tool blocks
         self._last: str | None = None  # the last line of the text, once somebody asked
-
-    @property
-    def has_pending(self) -> bool:
-        return bool(self._pending)
 
     @property
     def text(self) -> str:
@@ -67,26 +58,26 @@ class Pane:
     @property
     def has_tools(self) -> bool:
         self._drain()
-        return self._tail.has_blocks
+        return bool(self._tail.blocks)
 
     def feed(self, text: str) -> None:
         if text:
-            self._pending.append(text)
+            self.pending.append(text)
             self._size += len(text)
             if self._size > _PENDING_CHARS:
                 self._drain()
 
     def reset(self, text: str) -> None:
-        self._pending, self._size, self._top, self._last = [], 0, 0, None
+        self.pending, self._size, self._top, self._last = [], 0, 0, None
         self._mark = ""
         self._tail.reset()
         self.feed(text)
 
     def _drain(self) -> None:
-        if self._pending:
+        if self.pending:
             self._last = None
-            text = "".join(self._pending)
-            self._pending, self._size = [], 0
+            text = "".join(self.pending)
+            self.pending, self._size = [], 0
             if MARK in text or self._mark:
                 self._feed_marks(self._mark + text)
             else:

@@ -28,49 +28,13 @@ _BLOCK = re.compile(f"({MARK}[0-9]+\n)")
 """Stands for a tool block among the pieces; sanitized text never holds its first character."""
 
 
-class StreamSanitizer:
-    """Makes text harmless that comes in pieces; secrets are masked where it comes from.
-
-    What it passes on will not change. `provisional_text` is the rest as it is shown if nothing
-    follows: some characters at most.
-    """
-
-    __slots__ = ("_before", "_pass_on", "_waiting")
-
-    def __init__(self, pass_on: Callable[[str], None]) -> None:
-        self._pass_on = pass_on
-        self._before = ""  # the last character passed on, which the next one may depend on
-        self._waiting = ""
-
-    @property
-    def provisional_text(self) -> str:
-        return self._sanitize(self._waiting) if self._waiting else ""
-
-    def feed(self, text: str) -> None:
-        text = self._waiting + text
-        found = None if text.isascii() else _OPEN_END.search(text)
-        ready = text[: found.start()] if found else text
-        self._waiting = text[len(ready) :]
-        if ready:
-            self._pass_on(self._sanitize(ready))
-            self._before = ready[-1]
-
-    def _sanitize(self, text: str) -> str:
-        if not self._before or text.isascii():
-            return escape_unsafe(text)
-        return escape_unsafe(self._before + text)[len(escape_unsafe(self._before)) :]
-
-
 class TailBuffer:
     """The last `cap` rows of one text at one width, in cells.
 
     A tool block is one piece with as many rows as it has; the pieces beside its other rows are "".
+    Text is made harmless as it comes; secrets are masked where it comes from. What was wrapped
+    will not change.
     """
-
-    __slots__ = (
-        *("_blocks", "_cap", "_open", "_pieces", "_rows", "_signs", "_stream"),
-        *("first", "unfolded", "width"),
-    )
 
     def __init__(self, width: int, cap: int = ROWS, signs: Glyphs = GLYPHS_UNICODE) -> None:
         self.width = max(1, width)
@@ -84,15 +48,31 @@ class TailBuffer:
         self._pieces: list[str] = []  # rows that are done, with what ends them
         self._rows: list[str] = []  # the same as they are shown
         self._open = ""  # from where the last row begins
-        self._blocks: dict[str, ToolBlock] = {}  # by the pieces that stand for them
+        self.blocks: dict[str, ToolBlock] = {}  # by the pieces that stand for them
         self.first = 0  # how many rows were dropped: the number of the first one kept
-        self._stream = StreamSanitizer(self._add)
+        self._before = ""  # the last character wrapped, which the next one may depend on
+        self._waiting = ""  # some characters at most, that may be shown otherwise yet
         self.feed(text)
 
     def feed(self, text: str) -> None:
         """Take what comes next; where it was cut does not matter."""
-        if text:
-            self._stream.feed(text)
+        text = self._waiting + text
+        found = None if text.isascii() else _OPEN_END.search(text)
+        ready = text[: found.start()] if found else text
+        self._waiting = text[len(ready) :]
+        if ready:
+            self._wrap(self._open + normalize_width(self._sanitize(ready)))
+            self._before = ready[-1]
+
+    def _sanitize(self, text: str) -> str:
+        if not self._before or text.isascii():
+            return escape_unsafe(text)
+        return escape_unsafe(self._before + text)[len(escape_unsafe(self._before)) :]
+
+    @property
+    def _provisional_text(self) -> str:
+        """What waits, as it is shown if nothing follows."""
+        return normalize_width(self._sanitize(self._waiting)) if self._waiting else ""
 
     def feed_mark(self, mark: CallMark | ResultMark) -> None:
         """Take a tool call in, or the result of one, which joins its call wherever that stands."""
@@ -100,38 +80,34 @@ class TailBuffer:
         if isinstance(mark, ResultMark):
             found = (
                 piece
-                for piece in self._blocks
-                if (block := self._blocks[piece]).result is None and block.call.id == mark.id
+                for piece in self.blocks
+                if (block := self.blocks[piece]).result is None and block.call.id == mark.id
             )
             if (piece := next(found, None)) is not None:
-                self._blocks[piece].result = mark
+                self.blocks[piece].result = mark
                 self._draw_block(piece)
                 return
             block = ToolBlock(CallMark(mark.id, mark.name, ""), mark)  # its call scrolled away
         else:
             block = ToolBlock(mark)
-        if self._open or self._stream.provisional_text:
-            self._stream.feed("\n")
-        number = int(next(reversed(self._blocks))[1:]) + 1 if self._blocks else 0
+        if self._open or self._sanitize(self._waiting):
+            self.feed("\n")
+        number = int(next(reversed(self.blocks))[1:]) + 1 if self.blocks else 0
         piece = f"{MARK}{number}\n"
-        self._blocks[piece] = block
+        self.blocks[piece] = block
         self._add_block(piece)
-
-    @property
-    def has_blocks(self) -> bool:
-        return bool(self._blocks)
 
     def resize(self, width: int, *, unfolded: bool | None = None) -> None:
         """Wrap what is kept to another width, or with its tool blocks folded or not."""
         width, unfolded = max(1, width), self.unfolded if unfolded is None else unfolded
-        if width == self.width and (unfolded == self.unfolded or not self._blocks):
+        if width == self.width and (unfolded == self.unfolded or not self.blocks):
             self.unfolded = unfolded
             return
         kept = "".join(self._pieces) + self._open
         self.width, self.unfolded = width, unfolded
         self._pieces, self._rows, self._open, self.first = [], [], "", 0
-        for piece in _BLOCK.split(kept) if self._blocks else (kept,):
-            if piece in self._blocks:
+        for piece in _BLOCK.split(kept) if self.blocks else (kept,):
+            if piece in self.blocks:
                 self._add_block(piece)
             else:
                 self._wrap(self._open + piece)
@@ -170,9 +146,9 @@ class TailBuffer:
 
     def _join_pieces(self, write: Callable[[ToolBlock], str]) -> str:
         pieces = self._pieces
-        if self._blocks:
-            pieces = [write(self._blocks[p]) if p in self._blocks else p for p in pieces]
-        return "".join(pieces) + self._open + normalize_width(self._stream.provisional_text)
+        if self.blocks:
+            pieces = [write(self.blocks[p]) if p in self.blocks else p for p in pieces]
+        return "".join(pieces) + self._open + self._provisional_text
 
     def is_line_start(self, row: int) -> bool:
         """Whether this row is where a line of the text begins, and no rest of one."""
@@ -183,19 +159,16 @@ class TailBuffer:
 
     def last_line(self) -> str:
         """The last line of the text in which something stands, whole as far as it is kept."""
-        line = self._open + normalize_width(self._stream.provisional_text)
+        line = self._open + self._provisional_text
         for at, piece in enumerate(reversed(self._pieces), 1):
             if piece.endswith("\n"):
                 if line.strip():
                     break
-                if piece in self._blocks:
+                if piece in self.blocks:
                     return self._rows[-at]
                 line = ""
             line = piece + line
         return line.strip()
-
-    def _add(self, text: str) -> None:
-        self._wrap(self._open + normalize_width(text))
 
     def _wrap(self, text: str) -> None:
         pieces = wrap_pieces(text, self.width)
@@ -209,9 +182,9 @@ class TailBuffer:
         # In blocks, so that dropping costs nothing a row.
         cap = self._cap * (_UNFOLDED_ROWS if self.unfolded else 1)
         if (surplus := len(self._rows) - cap) > 0:
-            if self._blocks:
+            if self.blocks:
                 for piece in self._pieces[:surplus]:
-                    self._blocks.pop(piece, None)
+                    self.blocks.pop(piece, None)
             del self._pieces[:surplus], self._rows[:surplus]
             self.first += surplus
 
@@ -221,7 +194,7 @@ class TailBuffer:
         self._draw_block(piece)
 
     def _draw_block(self, piece: str) -> None:
-        rows = self._blocks[piece].rows(self.width, self._signs, unfolded=self.unfolded)
+        rows = self.blocks[piece].rows(self.width, self._signs, unfolded=self.unfolded)
         at = self._pieces.index(piece)
         end = next(
             (n for n in range(at + 1, len(self._pieces)) if self._pieces[n]), len(self._rows)
@@ -231,7 +204,7 @@ class TailBuffer:
         self._drop_surplus()
 
     def _last_rows(self) -> list[str]:
-        rest = normalize_width(self._stream.provisional_text)
+        rest = self._provisional_text
         # What is open fits into one row, which need not be wrapped again.
         pieces = wrap_pieces(self._open + rest, self.width) if rest else [self._open]
         return [piece.rstrip(" \n") for piece in pieces]
