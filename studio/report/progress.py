@@ -117,7 +117,6 @@ class LinePrinter:
         return _review_lines(event)
 
     def _stage_lines(self, event: ev.StageEntered) -> list[str]:
-        """What waits for a person as a stage begins."""
         state, left, line = self._state, len(self._state.undecided_operations), ""
         if event.stage in ("review", "hold") and left and state.step_trains:
             unasked = event.stage == "review" and state.reviewer != "wait"

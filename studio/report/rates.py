@@ -218,7 +218,6 @@ def _added(cell: CellMeasured, latest: _Cells) -> list[tuple[str, Comparison]]:
 
 
 def cell_data(state: RunState) -> list[dict[str, Any]]:
-    """The same facts for `--json`."""
     latest = _latest_cells(state)
     return [
         {

@@ -115,7 +115,6 @@ def evaluation_facts(state: RunState, found: EvaluationFinished) -> dict[str, An
 
 
 def _review_facts(state: RunState) -> dict[str, Any]:
-    """What waits for a person, and how people decided."""
     return {
         "open": [
             {"id": op.id, "kind": op.kind, "target": op.target, "text": op.text}
@@ -146,7 +145,6 @@ def _existing_places(
 
 
 def run_text(facts: dict[str, Any]) -> str:
-    """The facts as plain lines."""
     library = f"{facts['library']} v{facts['library_before']} -> v{facts['library_after']}"
     lines = [head_text(facts)]
     if facts["scripted"]:

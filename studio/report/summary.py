@@ -203,7 +203,6 @@ def practice_sections(
 
 
 def summary_text(state: RunState, before: Library, after: Library, place: str) -> str:
-    """What a person wants to know at the end, as plain lines."""
     started = state.started
     assert started is not None
     diff = after.diff(before)
@@ -394,7 +393,6 @@ def diff_changes(diff: LibraryDiff) -> list[tuple[tuple[str, ...], str]]:
 
 
 def diff_lines(diff: LibraryDiff) -> list[str]:
-    """The lines alone."""
     return [text for _, text in diff_changes(diff)]
 
 

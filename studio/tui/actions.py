@@ -67,8 +67,6 @@ class MainScreen(FirstScreen, inherit_bindings=False):
         if is_heard and (widget is None or is_visible(widget)):
             super().set_focus(widget, scroll_visible, from_app_focus)
 
-    # -- pages and panes -----------------------------------------------------------------
-
     def action_page(self, name: str) -> None:
         self._host.forget_message()
         self._navigation.trail.clear()
@@ -97,8 +95,6 @@ class MainScreen(FirstScreen, inherit_bindings=False):
     def action_jump(self) -> None:
         self._navigation.jump_to_pane()
 
-    # -- boxes and the terminal ----------------------------------------------------------
-
     def action_command_palette(self) -> None:
         from studio.tui.palette import StudioCommands
 
@@ -125,8 +121,6 @@ class MainScreen(FirstScreen, inherit_bindings=False):
 
     def action_detach(self) -> None:
         self._host.leave()
-
-    # -- the run -------------------------------------------------------------------------
 
     def action_steer(self) -> None:
         self.is_steering = True

@@ -189,7 +189,6 @@ class Attachment:
             self._host.open_page("live")
 
     def listen(self, session: Session) -> None:
-        """Show this session, and handle its messages as they come."""
         self.session = session
         self._is_cut, self._budget = False, {}
         self.drafts = Drafts(None if session.label else session.run)  # a replay writes none
@@ -197,7 +196,6 @@ class Attachment:
         self._reader = asyncio.create_task(self._read_messages(session))
 
     async def close(self) -> None:
-        """Save the drafts and close the session."""
         session, self.session = self.session, None
         self.drafts.save()
         if self._reader is not None:

@@ -56,7 +56,6 @@ _SHORT = {
 
 
 def status_word(state: RunState | None, facts: SessionStatus) -> str:
-    """What the run is doing, in capitals."""
     if facts.starting:
         return "STARTING"
     if facts.opening:
@@ -191,7 +190,6 @@ def tabs_line(state: RunState | None, page: str, width: int) -> Line:
 
 
 def tab_presses(tabs: Line) -> dict[str, tuple[str, ...]]:
-    """What a click on each part of the second line presses."""
     signs = {":": "colon", "?": "question_mark"}
     labels = [text.strip("[ ]") for text, _ in tabs]
     return {label: (signs.get(label[0], label[0]),) for label in labels if label}

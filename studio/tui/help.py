@@ -181,8 +181,6 @@ class TextScreen(Box[None]):
 
 
 class HelpScreen(TextScreen):
-    """The help over a page, its own keys first."""
-
     def __init__(self, page_name: str) -> None:
         super().__init__("Help")
         self.scopes = (page_name, "list", "loop", "global")

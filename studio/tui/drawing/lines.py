@@ -32,7 +32,6 @@ class Row:
 
 
 def line(*parts: str | Span) -> Line:
-    """A line of plain texts and styled spans."""
     return tuple((part, "") if isinstance(part, str) else part for part in parts if part)
 
 

@@ -44,7 +44,6 @@ class TailBuffer:
         self.reset()
 
     def reset(self, text: str = "") -> None:
-        """Begin anew."""
         self._pieces: list[str] = []  # rows that are done, with what ends them
         self._rows: list[str] = []  # the same as they are shown
         self._open = ""  # from where the last row begins

@@ -29,7 +29,6 @@ MEANING = {
 
 
 def value_text(settings: ScreenSettings, name: str) -> str:
-    """A setting as its row shows it."""
     value = getattr(settings, name)
     if value is None:
         return "auto"

@@ -82,7 +82,6 @@ def opening_line() -> Iterator[None]:
 
 
 def current_line() -> OpeningLine | None:
-    """The line that stands on the terminal now."""
     return _shown
 
 

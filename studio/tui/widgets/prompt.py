@@ -91,7 +91,6 @@ class Prompt(Horizontal):
             self.call_later(redraw)
 
     def answer(self, text: str | None) -> None:
-        """End the question."""
         asked, self._asked, self.shortcut = self._asked, None, None
         self.display = False
         before, self._before = self._before, None

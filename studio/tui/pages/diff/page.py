@@ -74,8 +74,6 @@ _MOVES_A_HEAD = LessonCommitted | EvaluationFinished | StepFinished
 
 
 class DiffPage(Page):
-    """Keeps what it shows until something else was found."""
-
     scope = "diff"
 
     def __init__(self) -> None:

@@ -217,7 +217,6 @@ class InspectPage(Page):
         return next((one for one in (self.text_pane, self.other_pane) if one is focused), None)
 
     def _shown_name(self, pane: RowList) -> str:
-        """The rollout in a text pane."""
         return (self.records.split or (self.records.chosen,))[-1 if pane is self.other_pane else 0]
 
     def _shown_parts(self, pane: RowList) -> tuple[Part, ...]:

@@ -22,8 +22,6 @@ Side = Literal["about", "uses", "history", "change"]
 
 
 class EntryList:
-    """Its order, and what is listed of a library."""
-
     def __init__(self, page: Page, loader: LibraryLoader) -> None:
         self._page, self._loader = page, loader
         self.pane = RowList(id="library-list", classes="pane")
@@ -34,7 +32,6 @@ class EntryList:
 
     @property
     def item(self) -> Item | None:
-        """What is under the cursor."""
         key = self.pane.key
         return next((one for one in self.items if one.id == key), None)
 
@@ -127,8 +124,6 @@ class EntryList:
 
 
 class SidePane:
-    """What it shows of the experience under the cursor."""
-
     def __init__(self, page: Page, loader: LibraryLoader) -> None:
         self._page, self._loader = page, loader
         self.about = LineView(id="library-about", classes="pane")

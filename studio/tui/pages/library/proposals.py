@@ -106,8 +106,6 @@ class ProposalKeys:
             return
         self._propose(self._make_operation("add", None, text))
 
-    # -- the box ---------------------------------------------------------------------------
-
     async def _ask_wording(self, title: str, key: _Key, text: str) -> str | None:
         """Ask for a wording in the box; None where it was left. What was typed is kept."""
         page, box, wording = self._page, self.box, get_running_loop().create_future()
@@ -134,11 +132,8 @@ class ProposalKeys:
                     page.call_after_refresh(page.draw_if_open)
 
     def answer(self, text: str | None) -> None:
-        """The box was handed in, or left."""
         if self._wording is not None and not self._wording.done():
             self._wording.set_result(text)
-
-    # -- asking the run --------------------------------------------------------------------
 
     def _make_operation(
         self, kind: OperationKind, target: str | None, text: str, why: str = ""

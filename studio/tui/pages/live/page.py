@@ -44,8 +44,6 @@ _ZOOM_WORDS = {
 
 
 class LivePage(Page):
-    """Rollouts as they stream."""
-
     scope = "live"
     BINDINGS: ClassVar[list[BindingType]] = [*bindings("live", "list")]
 

@@ -122,7 +122,6 @@ def _progress_text(state: RunState, batch: Batch | None) -> str:
 
 
 def ending_line(state: RunState) -> Line:
-    """How the run ended, and the key that goes on from there."""
     why = f": {one_line(state.reason, 160)}" if state.reason else ""
     match state.ending:
         case "finished" if state.trains_weights:

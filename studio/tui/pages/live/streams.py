@@ -52,8 +52,6 @@ class Streams:
         tokens = said // CHARS_A_TOKEN
         return tokens if tokens >= _LEAST_TOKENS else None
 
-    # -- text that comes -----------------------------------------------------------------------
-
     def add_piece(self, piece: TextPiece) -> bool:
         """Take a piece in; False where nobody looks at its rollout."""
         name, offset = piece.rollout, piece.offset
@@ -102,8 +100,6 @@ class Streams:
         if self._known.get(name) and name in self._asked - self._awaited:
             self._whole.add(name)
         self._awaited.discard(name)
-
-    # -- what is asked for ---------------------------------------------------------------------
 
     def handle_snapshot(self, anew: bool) -> None:
         """The session knows nothing of what was subscribed to, or is another one."""
@@ -159,10 +155,7 @@ class Streams:
         self._asked = wanted
         session.subscribe(wanted)
 
-    # -- records -------------------------------------------------------------------------------
-
     async def read_records(self, refs: dict[str, Sequence[RecordRef]]) -> None:
-        """Take the texts of these rollouts from their records."""
         session = self._page.session
         if session is None:
             return

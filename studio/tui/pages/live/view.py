@@ -45,7 +45,6 @@ SKIPPED: tuple[GroupOutcome, ...] = ("all-right", "all-equal", "all-wrong", "unj
 
 
 def style_of(state: str) -> str:
-    """The style of a try's state."""
     return _STYLES.get(state, state)
 
 
@@ -200,7 +199,6 @@ def legend_lines(signs: Glyphs = GLYPHS_UNICODE) -> list[Line]:
 def stage_lines(
     batch: Batch, state: RunState, width: int, signs: Glyphs = GLYPHS_UNICODE
 ) -> list[Line]:
-    """How far each stage of this batch is, a bar a line."""
     room = max(6, min(14, width - 20))
     rows = [
         ("rollout", len(batch.rollouts), batch.size),
@@ -273,7 +271,6 @@ def facts_lines(
     width: int,
     signs: Glyphs = GLYPHS_UNICODE,
 ) -> list[Line]:
-    """The pane below the groups."""
     trains = state is not None and state.trains_weights
     # Of a training run its figures come first: below them is room for the rest on a tall screen.
     out = panel_lines(state, width, signs) if trains and state else legend_lines(signs)
@@ -303,7 +300,6 @@ def facts_lines(
 
 
 def node_lines(nodes: Sequence[str], places: Mapping[str, str], width: int) -> list[Line]:
-    """The nodes of a cluster, and how many tries each makes now."""
     if not nodes:
         return []
     tries = Counter(places.values())

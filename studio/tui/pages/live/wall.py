@@ -72,7 +72,6 @@ class RolloutWall(Vertical):
 
     @property
     def focused_rollout(self) -> RolloutStatus | None:
-        """The rollout that keys mean."""
         return self._cursor.rollout(self.canvas.focused_id)
 
     def arrange_panes(self, *, brief_training: bool) -> None:
@@ -89,7 +88,6 @@ class RolloutWall(Vertical):
     # -- drawing -------------------------------------------------------------------------------
 
     def draw(self, state: RunState | None, signs: Glyphs) -> None:
-        """Draw the panes, or what stands instead of them."""
         if not self._cursor.is_showing_streams:
             for canvas in self.canvases:
                 canvas.set_panes(())

@@ -51,8 +51,6 @@ def load_sizes(workspace: Workspace, state: RunState) -> Mapping[int, int]:
 
 
 class RunPicker(Picker):
-    """Every run of the workspace."""
-
     _choices: Sequence[tuple[str, str]] | None = None  # None: not read yet
 
     async def load(self) -> None:

@@ -53,7 +53,6 @@ class Picture:
     labels: tuple[tuple[int, str, str], ...]  # of steps: column, text, style
 
     def with_cursor(self, step: int) -> list[Line]:
-        """The rows with a mark below a step."""
         here = (self.plot.column(step), f"{signs.CURSOR} step {step}", "title")
         out = list(self.lines)
         row = put_labels([here, *self.labels], self.plot.width + SIDE)

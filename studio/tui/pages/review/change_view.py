@@ -139,7 +139,6 @@ def diff_lines(
 
 
 def side_by_side(before: str, after: str, width: int) -> list[Line]:
-    """Two columns of the same width, aligned in cells."""
     room = max(8, (width - 3) // 2)
     left, right = wrap(before, room), wrap(after, room)
     out: list[Line] = []

@@ -76,7 +76,6 @@ class RunReader:
         return self._known.get(wanted.key)
 
     def load_library(self, name: str, version: int) -> Library:
-        """The library that the standing decisions are about."""
         return self._workspace.library(name).at(version)
 
     def load_findings(self, wanted: FindingsRequest) -> Findings:

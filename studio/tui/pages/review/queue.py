@@ -161,7 +161,6 @@ class ItemQueue:
 
     @property
     def item(self) -> Item | None:
-        """What is under the cursor."""
         name = self._list.key
         return next((item for item in self.items if item.id == name), None)
 
@@ -230,7 +229,6 @@ class ItemQueue:
         return self.items[low : high + 1]
 
     def toggle_range(self) -> None:
-        """Begin a range under the cursor, or leave it."""
         if self._anchor:
             self.leave_range()
         elif self.item is not None:

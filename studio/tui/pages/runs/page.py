@@ -93,13 +93,9 @@ class RunsPage(Page):
     def initial_focus(self) -> Widget | None:
         return self.list_pane
 
-    # -- reading ---------------------------------------------------------------------------
-
     def open_at(self, target: str = "") -> None:
         super().open_at(target)
         self.reader.reload()
-
-    # -- drawing ---------------------------------------------------------------------------
 
     def draw(self) -> None:
         rows, found = self._rows(), self.list_pane
@@ -160,15 +156,12 @@ class RunsPage(Page):
             self.list_pane.show_rows(rows, name)
         return self.list_pane.key == name
 
-    # -- keys ------------------------------------------------------------------------------
-
     def action_open(self) -> None:
         if (run := self._readable_run()) is not None:
             self.host.attach(run.run)
             self.host.open_page("live")
 
     def resume(self) -> None:
-        """Start the process of the run under the cursor again."""
         run = self._readable_run()
         if run is None:
             return
