@@ -70,10 +70,6 @@ def find_causes(symptoms: Mapping[str, int], settings: Mapping[str, Any]) -> lis
     return found
 
 
-def _unread_text(settings: Mapping[str, Any]) -> str:
-    return _OFF if settings.get(_LIMIT) == 0 else _SILENT
-
-
 def nothing_read_text(groups: Mapping[GroupOutcome, int], settings: Mapping[str, Any]) -> str:
     """Why no group was read for lessons, and what to change; "" where one was.
 
@@ -85,9 +81,10 @@ def nothing_read_text(groups: Mapping[GroupOutcome, int], settings: Mapping[str,
     said = ", ".join(
         f"{m} of {n} groups {name.replace('-', ' ')}" for name, m in groups.items() if m
     )
+    unread = _OFF if settings.get(_LIMIT) == 0 else _SILENT
     moves: dict[GroupOutcome, str] = {
-        "all-wrong": _unread_text(settings),
-        "all-equal": _unread_text(settings),
+        "all-wrong": unread,
+        "all-equal": unread,
         "all-right": "where all tries are right there is nothing to learn: give harder problems",
         "unjudged": "the verifier had no opinion on any try of a group: look at it",
         "failed": "what failed stands under what was lost",

@@ -77,13 +77,12 @@ def open_session(
     It never controls the run. Without a process the run's lock is held until the end.
     """
     with LoopThread() as loop:
-        session: Session = (
-            LiveSession(run, who, as_screen=False)
-            if is_alive(run)
-            else OfflineSession(
-                workspace, run, who, linter=linter, holder="a person's `studio review`", idle_s=None
-            )
-        )
+        session: Session
+        if is_alive(run):
+            session = LiveSession(run, who, as_screen=False)
+        else:
+            holder = "a person's `studio review`"
+            session = OfflineSession(workspace, run, who, linter=linter, holder=holder, idle_s=None)
         try:
             yield session, loop.run
         finally:

@@ -133,13 +133,11 @@ def _lessons(facts: Facts) -> list[b.Block]:
         size.append(size[-1]._replace(step=max(size[-1].step, facts["steps"][-1]["step"])))
     growth = b.LineChart("Experiences in the library", [b.Line("experiences", size)], holds=True)
     blocks: list[b.Block] = _charts(growth) if len(size) > 1 else []
-    said = [f"{one['id']}  {one['text']}" for one in lessons[MOST_LESSONS:]]
-    more = (
-        [b.Part(f"{len(said)} more, without their evidence", [b.Items(said)], folded=True)]
-        if said
-        else []
-    )
-    return [*blocks, *map(_lesson, lessons[:MOST_LESSONS]), *more]
+    blocks += map(_lesson, lessons[:MOST_LESSONS])
+    if said := [f"{one['id']}  {one['text']}" for one in lessons[MOST_LESSONS:]]:
+        title = f"{len(said)} more, without their evidence"
+        blocks.append(b.Part(title, [b.Items(said)], folded=True))
+    return blocks
 
 
 def _lesson(lesson: Facts) -> b.Part:

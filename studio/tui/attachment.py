@@ -235,13 +235,12 @@ class Attachment:
                 self._change_controller(mine, who)
             case Disconnected(reason=reason, ended=ended):
                 self._is_ready = False
+                session = self.session
                 if not ended:
                     self._host.tell(f"{reason}; trying again", "failed")
-                elif self.session is not None and self.session.label:
-                    self._host.tell(reason)
-                elif self.state is not None and self.state.ending == "finished":
+                elif session and not session.label and session.state.ending == "finished":
                     over = "the run is finished, and its process has ended"
-                    self._host.tell(curation_text(self.state) or over)
+                    self._host.tell(curation_text(session.state) or over)
                 else:
                     self._host.tell(reason)
         for page in self._navigation.pages:

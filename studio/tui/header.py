@@ -13,7 +13,7 @@ from engines.core.state.run_state import RunState
 from studio.report.decisions import curation_text
 from studio.secrets.sanitize import sanitize
 from studio.tui.drawing.cells import fit
-from studio.tui.drawing.lines import Line, Span, width_of
+from studio.tui.drawing.lines import Line, Span, line, width_of
 from studio.tui.keymap import PAGES
 
 
@@ -116,7 +116,8 @@ def header_line(state: RunState | None, facts: SessionStatus, width: int) -> Lin
     kept.insert(3, (0, (_SHORT.get(word, word) if narrow else word, style)))
     gap = " " if narrow else " | "
     while True:
-        out = _join_spans([span for _, span in kept], gap)
+        first, *further = (span for _, span in kept)
+        out = line(" ", first, *(part for span in further for part in ((gap, "dim"), span)))
         last = max(rank for rank, _ in kept)
         if width_of(out) <= width or not last:
             return out
@@ -164,11 +165,6 @@ def _run_fields(
         who = f"{driver} decides, T takes over" if driver else "T decides"
         fields += [(0, ("OBSERVER", "flag")), (3, (who, "flag"))]
     return fields
-
-
-def _join_spans(spans: list[Span], gap: str) -> Line:
-    between: Span = (gap, "dim")
-    return ((" ", ""), spans[0], *(part for span in spans[1:] for part in (between, span)))
 
 
 def tabs_line(state: RunState | None, page: str, width: int) -> Line:

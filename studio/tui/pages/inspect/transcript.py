@@ -64,11 +64,9 @@ class Transcripts:
         winner, loser, divergence = found
         if name == winner:
             return view.mark_parting(parts, divergence.winner, "added")
-        return (
-            view.mark_parting(parts, divergence.loser, "removed")
-            if name == loser
-            else MarkedParts(parts)
-        )
+        if name == loser:
+            return view.mark_parting(parts, divergence.loser, "removed")
+        return MarkedParts(parts)
 
     def go_to_parting(self, pane: RowList, name: str, group: GroupSummary) -> bool:
         marked = self.mark_parts(name, group)

@@ -16,10 +16,10 @@ from engines.core.library import Library
 from engines.record.libraries import LibraryFolder, version_path
 from engines.record.run_dir import Workspace
 from studio.library.citations import Citation, Citations
+from studio.review.wording import Near, find_similar
 from studio.session.base import EventReceived, Message, Session, SnapshotReceived
 from studio.tui.page import Page, write_export
 from studio.tui.pages.library.view import History, Item
-from studio.tui.pages.text import Near, find_similar
 
 _MOVES_THE_HEAD = LessonCommitted | LessonReturned
 _BRINGS_USES = StepFinished | LessonProposed | LessonCommitted

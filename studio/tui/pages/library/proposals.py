@@ -73,12 +73,8 @@ class ProposalKeys:
             host.tell(f"{one.id} stays")
             return
         if other is None or other.id == one.id:
-            why = (
-                "there is no such experience"
-                if other is None
-                else "it cannot be merged into itself"
-            )
-            host.tell(f"{into}: {why}", "failed")
+            itself, unknown = "it cannot be merged into itself", "there is no such experience"
+            host.tell(f"{into}: {itself if other else unknown}", "failed")
             return
         now = other.drafted or other.text
         key = (f"merge {one.id}", other.id)

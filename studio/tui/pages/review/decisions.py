@@ -46,7 +46,8 @@ class DecisionKeys:
         elif session.label:
             host.tell(f"{session.label}: nothing can be decided in it", "failed")
         elif session.living and not session.controls:
-            host.tell(view.cannot_decide_text(session.controller), "failed")
+            who = view.excerpt(session.controller) or "nobody"
+            host.tell(f"{who} decides in this run; T takes over", "failed")
         # Without a process nobody else decides: what is asked waits until the record is open.
         else:
             return session

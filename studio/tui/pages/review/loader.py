@@ -19,8 +19,8 @@ from engines.core.library import Library
 from engines.core.text.similarity import Change, word_diff
 from engines.core.types import Operation, UnparsedReply
 from engines.record.run_dir import RunDir, Workspace
+from studio.review.wording import Near, find_similar
 from studio.tui.page import Page
-from studio.tui.pages.text import Near, find_similar
 
 if TYPE_CHECKING:
     from studio.review.evidence import EvidenceLoader, GroupEvidence

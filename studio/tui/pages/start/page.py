@@ -59,12 +59,6 @@ class FactsLoader:
     def key(self, choice: Choice) -> _Asked:
         return choice.key, self.overrides_of(choice)
 
-    def known_facts(self, choice: Choice) -> RunFacts | str | None:
-        return self.facts.get(self.key(choice))
-
-    def known_checks(self, choice: Choice) -> CheckReport | str | None:
-        return self.checked.get(self.key(choice))
-
     async def load_facts(self, choice: Choice) -> RunFacts | None:
         found = await self._load(self.facts, "reading it ...", checks.load_facts, choice)
         return found if isinstance(found, RunFacts) else None
@@ -194,7 +188,7 @@ class StartPage(Page):
     def _load_selected_facts(self) -> None:
         """Find out what the chosen run file says, unless it is known."""
         choice = self.selected_choice
-        if choice is not None and choice.do == "new" and self.loader.known_facts(choice) is None:
+        if choice and choice.do == "new" and self.loader.key(choice) not in self.loader.facts:
             self.run_exclusive("facts", partial(self.loader.load_facts, choice))
 
     # -- drawing ---------------------------------------------------------------------------
@@ -243,7 +237,8 @@ class StartPage(Page):
             return view.refusal_lines(self.refusal, width)
         if choice is None:
             return []
-        known, checks = self.loader.known_facts(choice), self.loader.known_checks(choice)
+        asked = self.loader.key(choice)
+        known, checks = self.loader.facts.get(asked), self.loader.checked.get(asked)
         out: list[Line] = []
         if choice.run is not None:
             out = detail_lines(choice.run, width, self.now())

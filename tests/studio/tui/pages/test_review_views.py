@@ -23,6 +23,7 @@ from studio.review.actions import (
     last_step_of,
 )
 from studio.review.evidence import EvidenceRollout, GroupEvidence, PartingWords
+from studio.review.wording import find_similar
 from studio.tui.drawing.cells import GLYPHS_ASCII, GLYPHS_UNICODE
 from studio.tui.drawing.lines import Line, crop_line, plain_text, width_of
 from studio.tui.keymap import KEYS
@@ -49,7 +50,6 @@ from studio.tui.pages.review.view import (
     items,
     legend_lines,
 )
-from studio.tui.pages.text import find_similar
 from tests.studio.tui.stage import held_workspace
 
 HOSTILE = "[red]a[/red] \x1b[2J \u202eevil 👩\u200d👩\u200d👧 漢字かな 🇩🇪 wide"
