@@ -14,8 +14,7 @@ from engines.core.tools import ToolResult, ToolStatus
 from engines.core.types import ToolCall
 from studio.tui.drawing.canvas import StreamCanvas
 from studio.tui.drawing.cells import GLYPHS_ASCII, GLYPHS_UNICODE, cell_width
-from studio.tui.drawing.pane import Pane, PaneModel
-from studio.tui.drawing.tail import ROWS
+from studio.tui.drawing.pane import ROWS, Pane, PaneModel
 from tests.studio.tui.drawing.test_canvas import Stage, drawn
 
 CODE = "total = sum(range(10))\nprint(total)"
