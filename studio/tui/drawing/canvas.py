@@ -313,8 +313,6 @@ class StreamCanvas(Widget, can_focus=True):
                 regions.append(Region(left + begin, y, max(1, end - begin), 1))
         return regions
 
-    # -- drawing -----------------------------------------------------------------------------
-
     def render_lines(self, crop: Region) -> list[Strip]:
         """Rows of cells; nothing but the rows that changed is made again."""
         # Once for all rows: Textual works its style out through all ancestors.

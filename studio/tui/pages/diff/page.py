@@ -252,8 +252,6 @@ class DiffPage(Page):
                 self._reading = None
         self.draw_if_open()
 
-    # -- drawing ---------------------------------------------------------------------------
-
     def draw(self) -> None:
         self._reload_if_due()
         width, height = self.head.line_width, self.head.size.height
@@ -281,8 +279,6 @@ class DiffPage(Page):
         else:
             text = "nothing has been learned in this workspace yet: 0 starts a run"
         return paragraph([(text, style)], width)
-
-    # -- keys ------------------------------------------------------------------------------
 
     def action_step_change(self, by: int) -> None:
         if self.picker.side:

@@ -83,8 +83,6 @@ class InspectPage(Page):
     def on_hide(self) -> None:
         self.records.unsubscribe()
 
-    # -- drawing ---------------------------------------------------------------------------
-
     def draw(self) -> None:
         self.records.reload_if_due()
         records, found, group = self.records, self.list_pane, self.records.summary
@@ -117,8 +115,6 @@ class InspectPage(Page):
         self.transcripts.draw(self.text_pane, left, group)
         if right:
             self.transcripts.draw(self.other_pane, right, group)
-
-    # -- choosing --------------------------------------------------------------------------
 
     def on_row_list_moved(self, event: RowList.Moved) -> None:
         here = event.rows is self.list_pane and event.is_current

@@ -100,8 +100,6 @@ class LibraryPage(Page):
         self._made_of = made
         return LibraryState(head, draft, waiting, self.loader.uses)
 
-    # -- drawing ---------------------------------------------------------------------------
-
     def draw(self) -> None:
         name = self.library_name
         if self.loader.shows_other_than(name):

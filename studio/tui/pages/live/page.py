@@ -93,8 +93,6 @@ class LivePage(Page):
     def handle_message(self, message: Message) -> None:
         self.feed.handle_message(message)
 
-    # -- drawing -------------------------------------------------------------------------------
-
     def draw(self) -> None:
         state, cursor = self.state, self.cursor
         self.tracker.update(state)
@@ -188,8 +186,6 @@ class LivePage(Page):
         if focused is None or (self in focused.ancestors and not is_visible(focused)):
             self.initial_focus().focus(scroll_visible=False)
 
-    # -- choosing ------------------------------------------------------------------------------
-
     def on_row_list_moved(self, moved: RowList.Moved) -> None:
         position = self.cursor.find_group(moved.key) if moved.is_current else None
         if position is not None and position != self.cursor.position:
@@ -243,8 +239,6 @@ class LivePage(Page):
             return ""
         problem = self.cursor.batch.problems[position]
         return f"{name}  {self.questions.known.get(problem, problem)}"
-
-    # -- keys ----------------------------------------------------------------------------------
 
     def action_open(self) -> None:
         """The group under the cursor, then the rollout: whole where it ended, else alone."""

@@ -85,8 +85,6 @@ class RolloutWall(Vertical):
         has_room = cursor.is_narrow and height >= 20
         self.followed.display = streams and has_room and cursor.mode == "wall"
 
-    # -- drawing -------------------------------------------------------------------------------
-
     def draw(self, state: RunState | None, signs: Glyphs) -> None:
         if not self._cursor.is_showing_streams:
             for canvas in self.canvases:
@@ -165,8 +163,6 @@ class RolloutWall(Vertical):
             shown.border_title = Text(title)
         shown.show_lines(found)
 
-    # -- choosing ------------------------------------------------------------------------------
-
     def choose(self, position: int, index: int = 0) -> None:
         """Look at a group, and let keys mean one of its rollouts."""
         if (batch := self._cursor.batch) is None:
@@ -201,8 +197,6 @@ class RolloutWall(Vertical):
 
     def on_stream_canvas_visible_changed(self) -> None:
         self._streams.subscribe()
-
-    # -- moving --------------------------------------------------------------------------------
 
     @property
     def _reading_canvas(self) -> StreamCanvas:

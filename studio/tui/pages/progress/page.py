@@ -184,8 +184,6 @@ class ProgressPage(Page):
             return steps[-1] if steps else 0
         return steps[max(0, bisect_right(steps, self.at) - 1)]
 
-    # -- drawing ---------------------------------------------------------------------------
-
     def draw(self) -> None:
         self._read_sizes_if_due()
         if self.picker.side:
@@ -222,8 +220,6 @@ class ProgressPage(Page):
         elif self.shown is None:
             text = "reading the run …"
         return paragraph([(text, "dim")], width)
-
-    # -- keys ------------------------------------------------------------------------------
 
     def action_step_point(self, by: int) -> None:
         """So many points on, or back."""

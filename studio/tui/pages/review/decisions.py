@@ -90,8 +90,6 @@ class DecisionKeys:
         """Whether a wording of an operation was begun and not handed in."""
         return any(key.partition(">")[0] == name for key in self._page.host.drafts.edits)
 
-    # -- deciding ------------------------------------------------------------------------------
-
     def make_decision(self, op: Operation, action: DecisionAction, reason: str = "") -> Decision:
         host = self._page.host
         note = reason or self._review_queue.notes.get(op.id, "")
@@ -180,8 +178,6 @@ class DecisionKeys:
                 queue.go_to_undecided(1)
         self._page.draw()
 
-    # -- a reason, a note --------------------------------------------------------------------
-
     async def reject_because(self, op: Operation) -> None:
         host = self._page.host
         reason = await host.ask(f"reject {op.id} because:", self._review_queue.notes.get(op.id, ""))
@@ -210,8 +206,6 @@ class DecisionKeys:
         host.tell(f"noted; it goes with the decision on {op.id}" if text else "no note")
         self._page.draw()
 
-    # -- pins ----------------------------------------------------------------------------------
-
     def pin(self) -> None:
         """Pin what is under the cursor's target, or the similar one there; or unpin it."""
         queue, session, host = self._review_queue, self.require_session(), self._page.host
@@ -233,8 +227,6 @@ class DecisionKeys:
             return
         is_pinned = target in queue.pinned
         host.ask_run(partial(toggle_pin, target=target, pinned=is_pinned, person=host.person))
-
-    # -- trying --------------------------------------------------------------------------------
 
     def try_operations(self) -> None:
         """Have the run try those of the range, else what is under the cursor."""
@@ -265,8 +257,6 @@ class DecisionKeys:
         if self._asked_to_try & {*event.operations}:
             self._asked_to_try.difference_update(event.operations)
             self._page.host.tell(f"{', '.join(event.operations)} tried: {event.effect.verdict}")
-
-    # -- taking back ---------------------------------------------------------------------------
 
     def undo(self, *, again: bool) -> None:
         if (session := self.require_session()) is not None:
@@ -338,8 +328,6 @@ class DecisionKeys:
             self.submit(pairs)
         else:
             host.tell("they were decided meanwhile")
-
-    # -- the commit ----------------------------------------------------------------------------
 
     async def commit(self, session: Session) -> None:
         """Commit; after a look at it where something is left undecided or out of sight."""

@@ -214,8 +214,6 @@ class ItemQueue:
         elif not self.is_all_decided:
             self._page.host.tell("nothing is undecided")
 
-    # -- a range -----------------------------------------------------------------------------
-
     @property
     def has_range(self) -> bool:
         return bool(self._anchor)

@@ -191,8 +191,6 @@ class StartPage(Page):
         if choice and choice.do == "new" and self.loader.key(choice) not in self.loader.facts:
             self.run_exclusive("facts", partial(self.loader.load_facts, choice))
 
-    # -- drawing ---------------------------------------------------------------------------
-
     def draw(self) -> None:
         found = self.list_pane
         found.border_title = Content("Start or resume")
@@ -276,8 +274,6 @@ class StartPage(Page):
             self._draw_facts()
             return True
         return super().go_back()
-
-    # -- keys ------------------------------------------------------------------------------
 
     def action_open(self) -> None:
         choice = self.selected_choice
