@@ -31,6 +31,11 @@ class Row:
     more: tuple[Line, ...] = ()  # further lines of it
 
 
+def note_rows(lines: Iterable[Line]) -> list[Row]:
+    """Rows that say something and cannot be chosen."""
+    return [Row("", each) for each in lines]
+
+
 def line(*parts: str | Span) -> Line:
     return tuple((part, "") if isinstance(part, str) else part for part in parts if part)
 

@@ -15,7 +15,7 @@ from studio.report.decisions import no_practice_text
 from studio.secrets.sanitize import one_line, sanitize
 from studio.session.base import EventReceived, Message, Session, SnapshotReceived, TextReceived
 from studio.tui.drawing.cells import fit
-from studio.tui.drawing.lines import Line, Row, line, paragraph
+from studio.tui.drawing.lines import Line, line, note_rows, paragraph
 from studio.tui.keymap import Key
 from studio.tui.page import Page
 from studio.tui.pages.inspect import view
@@ -89,12 +89,8 @@ class InspectPage(Page):
         self.set_class(records.split is not None, "-split")
         self.has_nothing = group is None
         if group is None:
-            found.show_rows(
-                [
-                    Row("", each)
-                    for each in _empty_lines(records, self.session, found.line_width - 2)
-                ]
-            )
+            empty = _empty_lines(records, self.session, found.line_width - 2)
+            found.show_rows(note_rows(empty))
             self.text_pane.show_rows([])
             self.transcripts.forget_rows()
             self.facts_pane.show_lines([])

@@ -17,7 +17,7 @@ from studio.report.decisions import no_practice_text
 from studio.secrets.sanitize import one_line
 from studio.session.base import Message, Session
 from studio.tui.drawing.cells import Glyphs, choose_glyphs
-from studio.tui.drawing.lines import Row, line, paragraph
+from studio.tui.drawing.lines import Row, line, note_rows, paragraph
 from studio.tui.host import Host
 from studio.tui.keymap import Key, bindings
 from studio.tui.page import Page
@@ -326,4 +326,4 @@ def _no_groups_rows(batch: Batch | None, filter_text: str, why: str, width: int)
     text = why or "none under way"
     if batch and filter_text:
         text = f"none holds {one_line(filter_text, 16)!r}"
-    return [Row("", each) for each in paragraph([(text, "dim")], width)]
+    return note_rows(paragraph([(text, "dim")], width))

@@ -13,7 +13,7 @@ from engines.core.types import Decision, Operation
 from studio.review.actions import Decider, Pair, draft_and_deleted, draft_texts
 from studio.session.base import Session
 from studio.tui.drawing.cells import Glyphs
-from studio.tui.drawing.lines import Line, Row, line, paragraph
+from studio.tui.drawing.lines import Line, Row, line, note_rows, paragraph
 from studio.tui.page import Page
 from studio.tui.pages.live.batch import current_batch
 from studio.tui.pages.live.sentences import status_line
@@ -78,8 +78,7 @@ class ItemQueue:
         width, signs = self._list.line_width - 2, self._panes.signs
         notes = self.notes
         rows = [self._row(item, width, signs, item.id in notes) for item in self.items]
-        if not rows:
-            rows = [Row("", one) for one in paragraph(hint, width)]
+        rows = rows or note_rows(paragraph(hint, width))
         self._list.show_rows(rows, key=self._cursor_target())
         self.mark_range()
         shown = f"{len(self.items)} of {n}" if page.filter_text else f"{n}"

@@ -14,7 +14,7 @@ from textual.widget import Widget
 
 from engines.core.errors import StudioError
 from studio.secrets.sanitize import sanitize
-from studio.tui.drawing.lines import Line, Row, line, paragraph
+from studio.tui.drawing.lines import Line, Row, line, note_rows, paragraph
 from studio.tui.page import Page, resume_run, write_export
 from studio.tui.pages.runs.view import SORTS, Sort, detail_lines, filter_runs, runs_csv, runs_rows
 from studio.tui.widgets.line_view import LineView
@@ -104,8 +104,7 @@ class RunsPage(Page):
         # A row a run, while the details keep theirs; what a filter leaves moves nothing.
         most = room - max(5, min(11, room * 2 // 5))
         found.styles.height = max(3, min(most, 3 + len(self.reader.runs or ())))
-        empty = [] if rows else self._empty_lines(found.line_width - 2)
-        found.show_rows(rows or [Row("", each) for each in empty])
+        found.show_rows(rows or note_rows(self._empty_lines(found.line_width - 2)))
         title = "Runs" if self.reader.runs is None else f"Runs {len(self.reader.runs)}"
         about = [
             f"sort: {self.sort}",

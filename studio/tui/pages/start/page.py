@@ -18,7 +18,7 @@ from engines.core import events as ev
 from engines.core.errors import StudioError
 from studio.secrets.sanitize import sanitize
 from studio.session.base import EventReceived, Message
-from studio.tui.drawing.lines import Line, Row, line, paragraph
+from studio.tui.drawing.lines import Line, line, note_rows, paragraph
 from studio.tui.page import Page, resume_run
 from studio.tui.pages.live.sentences import StageClock, starting_text
 from studio.tui.pages.runs.page import RunsReader
@@ -201,7 +201,7 @@ class StartPage(Page):
             rows = view.choice_rows(shown, found.line_width - 2)
             found.show_rows(rows, view.same_choice(shown, found.key) or None)
         else:
-            found.show_rows([Row("", each) for each in self._empty_lines(found.line_width - 2)])
+            found.show_rows(note_rows(self._empty_lines(found.line_width - 2)))
         self._draw_facts()
 
     def _filtered_choices(self) -> list[Choice]:
