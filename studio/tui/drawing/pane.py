@@ -289,18 +289,16 @@ class Pane:
             self._last = None
             text = "".join(self.pending)
             self.pending, self._size = [], 0
-            if MARK in text or self._mark:
-                self._feed_marks(self._mark + text)
-            else:
+            if MARK not in text and not self._mark:
                 self._tail.feed(text)
-
-    def _feed_marks(self, text: str) -> None:
-        self._mark = unfinished_mark(text)
-        for part in split_marks(text):
-            if isinstance(part, str):
-                self._tail.feed(part)
-            else:
-                self._tail.feed_mark(part)
+                return
+            text = self._mark + text
+            self._mark = unfinished_mark(text)
+            for part in split_marks(text):
+                if isinstance(part, str):
+                    self._tail.feed(part)
+                else:
+                    self._tail.feed_mark(part)
 
     def toggle_tools(self, row: int) -> tuple[bool, int]:
         """Fold its tool blocks, or unfold them: whether they are now, and where that row is."""

@@ -23,10 +23,6 @@ class RowList(LineView):
             self.rows, self.key = rows, key
 
         @property
-        def control(self) -> RowList:
-            return self.rows
-
-        @property
         def is_current(self) -> bool:
             """Whether the cursor still stands there: keys come faster than they are heard of.
 

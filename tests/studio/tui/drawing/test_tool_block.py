@@ -129,7 +129,7 @@ def test_long_calls_say_how_much_is_not_shown_and_keep_the_pane_bounded() -> Non
     assert rows(pane) == folded
     pane = a_pane(*(called(id=str(n)) + answered(id=str(n)) for n in range(3 * ROWS)))
     assert len(rows(pane, 60, 10**6)) <= ROWS + 1
-    assert len(pane._tail._blocks) <= ROWS
+    assert len(pane._tail.blocks) <= ROWS
 
 
 def test_the_wall_shows_the_call_under_way_and_how_a_try_ended() -> None:
