@@ -1,4 +1,4 @@
-"""The page of a report: what its facts say, section by section. Pure."""
+"""The page of a report: what its facts say, section by section; and the file that it goes into."""
 
 from __future__ import annotations
 
@@ -253,7 +253,7 @@ def _charts(*charts: b.LineChart | b.BarChart) -> list[b.Block]:
 
 
 _BEGINS = re.compile(rb"# Report of run |<!doctype html>.{0,999}<title>Report of run |$")
-"""What may be overwritten: a report as `studio.run_report.sections` begins it, or nothing."""
+"""What may be overwritten: a report as `report_page` begins it, or nothing."""
 
 
 def write_report(path: Path, data: bytes, workspace: Workspace) -> None:

@@ -1,4 +1,4 @@
-"""A question over the page: for what is destructive or concerns many at once."""
+"""A question over the page, for what is destructive, or a list to tick for what concerns many."""
 
 from __future__ import annotations
 

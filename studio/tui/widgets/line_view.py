@@ -1,4 +1,4 @@
-"""Lines that scroll; only those that changed are sent to the terminal."""
+"""Lines that scroll, of which only those that changed are sent; and what happened, as such."""
 
 from __future__ import annotations
 

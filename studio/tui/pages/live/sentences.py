@@ -1,4 +1,4 @@
-"""What the live page says in sentences: what goes on, what is waited for, how it ended. Pure."""
+"""What the live page says in sentences: what goes on and for how long, and how it ended."""
 
 from __future__ import annotations
 
