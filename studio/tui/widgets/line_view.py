@@ -1,4 +1,4 @@
-"""Lines that scroll, of which only those that changed are sent; and what happened, as such."""
+"""Lines that scroll, of which only those that changed are sent to the terminal."""
 
 from __future__ import annotations
 

@@ -30,10 +30,10 @@ from studio.tui.pages.live.feed import Feed
 from studio.tui.pages.live.sentences import StageClock
 from studio.tui.pages.live.streams import Questions, Streams
 from studio.tui.pages.live.wall import RolloutWall
+from studio.tui.pages.progress.view import ProgressStrip
 from studio.tui.terminal.textual_parts import is_visible
 from studio.tui.widgets.chrome import Chrome
 from studio.tui.widgets.line_view import Activity, LineView
-from studio.tui.widgets.progress_strip import ProgressStrip
 from studio.tui.widgets.row_list import RowList
 
 _ZOOM_WORDS = {
