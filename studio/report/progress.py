@@ -20,6 +20,7 @@ from studio.report.decisions import step_name
 from studio.report.diagnosis.causes import nothing_read_text
 from studio.report.diagnosis.epochs import diagnose_epoch, diagnosis_lines
 from studio.report.rates import cell_name, evaluation_text
+from studio.report.status import NO_WORKER
 from studio.report.step_clock import StepClock
 from studio.report.summary import (
     count_text,
@@ -103,8 +104,9 @@ class LinePrinter:
                 return [f"{of}: mean reward {evaluation_text(found)}"]
             case ev.RunEnded(how="budget" | "failed" | "waiting"):
                 return [f"ended early: {one_line(event.reason, 300)}"]
-            case ev.NodesChanged(lost=str(lost)) if lost:
-                return [f"{one_line(lost, 300)}; its tries are made again"]
+            case ev.NodesChanged(nodes=nodes, lost=str(lost)) if lost:
+                left = [] if nodes else [NO_WORKER]
+                return [f"{one_line(lost, 300)}; its tries are made again", *left]
             case ev.RunPaused():
                 return ["paused (studio ctl resume goes on)"]
             case ev.RunContinued():
