@@ -272,7 +272,8 @@ class Dispatcher:
         worker = _Worker(process, line, self.models.resolve)
         self.whole_groups = bool(opened["whole_groups"])
         pushing = asyncio.create_task(_push(process, outgoing))
-        await self._set_ready(worker)
+        self._ready[worker] = None
+        await self._tell_ready()
         lost: Exception = WorkerLost(process.node, "the run has ended")
         try:
             while True:
@@ -282,17 +283,15 @@ class Dispatcher:
             lost = error
         finally:
             pushing.cancel()
+            # First, or a try that is lost by this is given the same worker for its second time.
+            del self._ready[worker]
             worker.line.lose(lost)
             with suppress(Exception):
                 process.kill()
-            await self._set_ready(worker, lost=str(lost))
+            await self._tell_ready(str(lost))
 
-    async def _set_ready(self, worker: _Worker, *, lost: str = "") -> None:
+    async def _tell_ready(self, lost: str = "") -> None:
         async with self._changed:
-            if lost:
-                self._ready.pop(worker, None)
-            else:
-                self._ready[worker] = None
             self._changed.notify_all()
         self.on_nodes(self.nodes, lost)
 
