@@ -106,7 +106,7 @@ class LinePrinter:
                 return [f"ended early: {one_line(event.reason, 300)}"]
             case ev.NodesChanged(nodes=nodes, lost=str(lost)) if lost:
                 left = [] if nodes else [NO_WORKER]
-                return [f"{one_line(lost, 300)}; its tries are made again", *left]
+                return [one_line(lost, 300), *left]
             case ev.RunPaused():
                 return ["paused (studio ctl resume goes on)"]
             case ev.RunContinued():

@@ -274,13 +274,14 @@ class Dispatcher:
         pushing = asyncio.create_task(_push(process, outgoing))
         self._ready[worker] = None
         await self._tell_ready()
-        lost: Exception = WorkerLost(process.node, "the run has ended")
+        lost, told = WorkerLost(process.node, "the run has ended"), ""
         try:
             while True:
                 for item in await process.poll():
                     worker.line.receive(item)
         except WorkerLost as error:
             lost = error
+            told = f"{lost}; its tries are made again" if worker.tries else str(lost)
         finally:
             pushing.cancel()
             # First, or a try that is lost by this is given the same worker for its second time.
@@ -288,7 +289,7 @@ class Dispatcher:
             worker.line.lose(lost)
             with suppress(Exception):
                 process.kill()
-            await self._tell_ready(str(lost))
+            await self._tell_ready(told)
 
     async def _tell_ready(self, lost: str = "") -> None:
         async with self._changed:

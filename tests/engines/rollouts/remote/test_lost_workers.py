@@ -197,6 +197,18 @@ async def test_a_try_is_not_given_the_worker_again_that_it_was_lost_with() -> No
             assert dispatcher.nodes == ("n1",)
 
 
+async def test_it_is_told_which_worker_was_lost_and_at_the_end_none_is() -> None:
+    told: list[tuple[tuple[str, ...], str]] = []
+    async with on_cluster(lambda _: ToolLoop("", Sampling(), a_toolbox())) as dispatcher:
+        dispatcher.on_nodes = lambda nodes, lost: told.append((nodes, lost))
+        cluster: Any = dispatcher.cluster
+        cluster.processes[0].kill()
+        while len(told) < 2:
+            await asyncio.sleep(0)
+    assert told[:2] == [((), "node n0 was lost: it was killed"), (("n1",), "")]
+    assert [lost for _, lost in told[2:]] == [""]
+
+
 async def test_work_that_no_worker_survives_stays_unjudged() -> None:
     class Never:
         async def check(self) -> None: ...
