@@ -100,11 +100,9 @@ class ForkLauncher:
             async with self._ordering:
                 template, pid, ours = await self._fork()
         except OSError as error:
-            raise VerifierError(
-                f'checking process "{self._name}"',
-                f"it cannot be started ({error}).",
-                "Reinstall practice-studio, or free processes and memory, and start again.",
-            ) from error
+            cause = f"it cannot be started ({error})."
+            move = "Reinstall practice-studio, or free processes and memory, and start again."
+            raise VerifierError(f'checking process "{self._name}"', cause, move) from error
         kill = functools.partial(self._kill, template, pid)
         # One question in work, one in the socket: the worker never waits for us.
         child = Child(on_message, on_exit, json.loads, kill, prefetch=1)
