@@ -31,10 +31,7 @@ _KEPT = ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "PYTHONHOME")
 
 
 def start_module(
-    name: str,
-    order: Mapping[str, Any],
-    *,
-    stdin: int | IO[bytes] = subprocess.DEVNULL,
+    name: str, order: Mapping[str, Any], *, stdin: int | IO[bytes] = subprocess.DEVNULL
 ) -> tuple[subprocess.Popen[bytes], socket.socket]:
     """Start a module of this package in a session of its own, with our end of a socket to it.
 
