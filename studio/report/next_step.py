@@ -15,6 +15,7 @@ from studio.report.decisions import curation_text
 from studio.report.summary import budget_override, next_command
 from studio.secrets.sanitize import one_line, sanitize
 
+NO_WORKER = "no worker of the cluster is left; tries wait until it has room for one"
 _LIVING = ("new", "running", "reviewing", "paused")
 """Statuses in the journal of a run whose process lives, or was killed."""
 _NAME_CHARS, _TIER_CHARS = 80, 200

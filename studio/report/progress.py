@@ -18,6 +18,7 @@ from engines.core.types import Lesson, Verdict
 from studio.process import silence_stream
 from studio.report.decisions import step_name
 from studio.report.diagnosis import diagnose_epoch, diagnosis_lines, nothing_read_text
+from studio.report.next_step import NO_WORKER
 from studio.report.rates import cell_name, evaluation_text
 from studio.report.step_clock import StepClock
 from studio.report.summary import count_text, mean_reward_text, run_progress, usage_text
@@ -97,8 +98,9 @@ class LinePrinter:
                 return [f"{of}: mean reward {evaluation_text(found)}"]
             case ev.RunEnded(how="budget" | "failed" | "waiting"):
                 return [f"ended early: {one_line(event.reason, 300)}"]
-            case ev.NodesChanged(lost=str(lost)) if lost:
-                return [f"{one_line(lost, 300)}; its tries are made again"]
+            case ev.NodesChanged(nodes=nodes, lost=str(lost)) if lost:
+                left = [] if nodes else [NO_WORKER]
+                return [one_line(lost, 300), *left]
             case ev.RunPaused():
                 return ["paused (studio ctl resume goes on)"]
             case ev.RunContinued():

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from engines.core import events as ev
 from engines.core.errors import StudioError
@@ -104,7 +105,9 @@ class Attachment:
     def wait_for(self, starting: StartingProcess) -> None:
         """Attach to the run of this process once it is ready."""
         self.starting = starting
-        self._app.run_worker(self._wait_for(starting))
+        # Made when it is begun: a screen that is left before has nothing that was never awaited.
+        work: Any = partial(self._wait_for, starting)
+        self._app.run_worker(work)
 
     async def _wait_for(self, starting: StartingProcess) -> None:
         from studio.run.detached import ReadyRun
@@ -161,7 +164,8 @@ class Attachment:
     # -- opening and closing -------------------------------------------------------------
 
     def attach(self, run: str) -> None:
-        self._app.run_worker(self._attach_to(run), exclusive=True, group="attach")
+        work: Any = partial(self._attach_to, run)
+        self._app.run_worker(work, exclusive=True, group="attach")
 
     async def _attach_to(self, run: str) -> None:
         # Imported late: the first frame waits for no module of a run.

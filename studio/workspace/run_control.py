@@ -95,6 +95,10 @@ def status_lines(answer: Mapping[str, Any]) -> list[str]:
             for name, amount in left.items()
         )
         lines.append(f"left of the budget: {', '.join(amounts)}")
+    if answer.get("nodes") == {}:
+        from studio.report.next_step import NO_WORKER
+
+        lines.append(NO_WORKER)
     for node, tries in answer.get("nodes", {}).items():
         shown = ", ".join(tries[:12]) + (f" and {len(tries) - 12} more" if len(tries) > 12 else "")
         lines.append(f"node {sanitize(node)}: {shown or 'idle'}")

@@ -150,7 +150,11 @@ class GroupRecords:
 
     def reload_if_due(self) -> None:
         session = self._page.session
-        if session is not None and not self.is_reading and (self.is_stale or self._target):
+        if session is None or self.is_reading:
+            return
+        if not (self.group or self._target or self.trouble):  # there may be one by now
+            self._target = _newest_group(self._page.state)
+        if self.is_stale or self._target:
             self.is_reading = True
             self._page.run_worker(self._read(session.run, session.state), group="inspect")
 

@@ -101,7 +101,7 @@ class BatchTracker:
         self.under_way: set[str] = set()  # ids of rollouts that have begun and not ended
         self.held_out = HeldOut()
         self.doing = ""  # what is done before the first step
-        self.nodes: tuple[str, ...] = ()  # of a cluster
+        self.nodes: tuple[str, ...] | None = None  # of a cluster
         self.places: dict[str, str] = {}  # tries under way there → their node
 
     @property
@@ -153,7 +153,7 @@ class BatchTracker:
         """Nobody knows what is under way while there is no line to the run."""
         self.under_way.clear()
         self.held_out.clear()
-        self.nodes, self.places = (), {}
+        self.nodes, self.places = None, {}
 
     def handle_event(
         self,

@@ -10,7 +10,7 @@ from itertools import groupby
 from engines.core import events as ev
 from engines.core.state.run_state import RunState
 from engines.core.types import GroupOutcome
-from studio.report.next_step import sandbox_text, tool_texts
+from studio.report.next_step import NO_WORKER, sandbox_text, tool_texts
 from studio.report.training import trained_step
 from studio.secrets.sanitize import one_line
 from studio.tui.drawing.cells import GLYPHS_UNICODE, Glyphs, fit
@@ -299,9 +299,12 @@ def facts_lines(
     return [*out, BLANK, *legend_lines(signs)] if trains else out
 
 
-def node_lines(nodes: Sequence[str], places: Mapping[str, str], width: int) -> list[Line]:
-    if not nodes:
+def node_lines(nodes: Sequence[str] | None, places: Mapping[str, str], width: int) -> list[Line]:
+    """The nodes of a cluster, and how many tries each makes now; None: there is no cluster."""
+    if nodes is None:
         return []
+    if not nodes:
+        return paragraph([(NO_WORKER, "failed")], width)
     tries = Counter(places.values())
     out = [line((f"nodes {len(nodes)}, {tries.total()} tries there", "title"))]
     for name in nodes:

@@ -302,7 +302,8 @@ def test_verdicts_and_reflections_that_are_waited_for_are_named() -> None:
 
 
 def test_nodes_of_a_cluster_are_listed_and_a_pane_says_where_its_try_is_made() -> None:
-    assert node_lines((), {}, 30) == []
+    assert node_lines(None, {}, 30) == []
+    assert "no worker of the cluster is left" in " ".join(text(node_lines((), {}, 30)).split())
     places = {"s1p0r0": "n1", "s1p0r1": "n1", "s1p1r0": "n2\x1b[31m"}
     shown = text(node_lines(("n1", "n2\x1b[31m", "n3"), places, 30))
     assert shown.splitlines()[0] == "nodes 3, 3 tries there"
