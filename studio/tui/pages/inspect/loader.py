@@ -217,12 +217,8 @@ class GroupRecords:
         groups = self._journal[1].groups(names)
         self.question = sanitize(groups[0].question) if groups and groups[0].witnesses else ""
         for witness in (witness for group in groups for witness in group.witnesses):
-            known = self.rollouts.get(witness.id)
-            if (
-                known is None
-                or known.rollout != witness.rollout
-                or known.verdict != witness.verdict
-            ):
+            known, found = self.rollouts.get(witness.id), (witness.rollout, witness.verdict)
+            if known is None or (known.rollout, known.verdict) != found:
                 self.rollouts[witness.id] = read_rollout(run, witness.rollout, witness.verdict)
         step, current = self.step, state.current
         is_current = current is not None and current.step == step

@@ -305,11 +305,8 @@ def _empty_lines(records: GroupRecords, session: Session | None, width: int) -> 
     if records.trouble:
         return paragraph([(sanitize(records.trouble), "failed")], width)
     if session is None:
-        return [
-            line("no run is open:"),
-            line(("5", "key"), " lists them"),
-            line(("0", "key"), " starts one"),
-        ]
+        keys = line(("5", "key"), " lists them"), line(("0", "key"), " starts one")
+        return [line("no run is open:"), *keys]
     if records.is_reading:
         return [line("reading the records ...")]
     text = "no rollout yet: it stands here once the first is under way"

@@ -47,10 +47,8 @@ class HeldOut:
     def handle_event(self, event: ev.DurableEvent | ev.TransientEvent, now: float) -> None:
         match event:
             case ev.EvaluationProgressed(done=done) if done < event.total:
-                if self.progress is None or (event.data, event.step) != (
-                    self.progress.data,
-                    self.progress.step,
-                ):
+                before = self.progress
+                if before is None or (event.data, event.step) != (before.data, before.step):
                     self.clear()
                     self._began = None if done else now
                 self.progress = event

@@ -178,10 +178,8 @@ def change_lines(
     op = item.operation
     assert op is not None
     before, after, proposed = wordings(item, texts)
-    out = [
-        head_line(item, before, after, at, width, pin),
-        *flag_lines(op.flags, width, compact=compact),
-    ]
+    flags = flag_lines(op.flags, width, compact=compact)
+    out = [head_line(item, before, after, at, width, pin), *flags]
     if draft:
         out += labelled_lines("yours", f"{_shortened(draft)} (not handed in; e takes it up)", width)
     gap: list[Line] = [] if compact else [()]
