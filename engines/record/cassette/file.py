@@ -175,6 +175,7 @@ class Tape:
 
     path: Path
     plays: bool
+    passed_over: dict[Path, int] = field(default_factory=dict)  # see `ScoreBook`
     _opened: Cassette | None = None
 
     def open(self, what: str, *, mask: Mask, resumes: bool, tell: Tell) -> Cassette:

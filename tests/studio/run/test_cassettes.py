@@ -205,6 +205,24 @@ def test_a_file_that_is_no_new_one_is_not_recorded_over(taped: Path, tmp_path: P
     assert not Path(missing).exists() and not (tmp_path / "runs").exists()
 
 
+def test_a_recording_asks_what_its_workspace_knows_already_and_plays_anywhere(
+    tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    tape, words = tmp_path / "tape", ("headless", "rehearsal", *SMALL, "--name")
+    known, first, again = (tmp_path / name for name in ("known", "first", "again"))
+    assert studio(*words, "known", workspace=first).code == 0
+    assert studio(*words, "mine", "--record", str(tape), workspace=first).code == 0
+    assert studio(*words, "later", workspace=first).code == 0
+    assert studio(*words, "mine", workspace=known).code == 0
+    request.getfixturevalue("no_network")
+    played = studio(*words, "mine", "--cassette", str(tape), workspace=again)
+    assert played.code == 0, played.stderr
+    whole = comparable(run_of(first, "mine"))
+    assert whole == comparable(run_of(again, "mine")) == comparable(run_of(known, "mine"))
+    calls = [run_of(first, name).state().total_usage.calls for name in ("known", "mine", "later")]
+    assert calls[0] == calls[1] > calls[2]  # what a recording found out is known as usual
+
+
 def test_evaluations_and_tries_are_recorded_and_played_too(
     tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
