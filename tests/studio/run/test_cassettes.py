@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import socket
@@ -195,6 +196,14 @@ def test_a_file_that_is_no_new_one_is_not_recorded_over(taped: Path, tmp_path: P
     for option in ("--record", "--cassette"):
         done = studio("headless", "rehearsal", *SMALL, option, str(other), workspace=tmp_path)
         assert done.code == 2 and "is no cassette" in done.stderr
+        pipe = tmp_path / "pipe"  # nobody ever writes to it
+        pipe.exists() or os.mkfifo(pipe)
+        done = studio("headless", "rehearsal", *SMALL, option, str(pipe), workspace=tmp_path)
+        assert done.code == 2 and "is no cassette" in done.stderr
+    edited = tmp_path / "edited"
+    edited.write_bytes(before.replace(b'"model"', b'"modal"', 1))
+    done = studio("headless", "rehearsal", *SMALL, "--cassette", str(edited), workspace=tmp_path)
+    assert done.code == 2 and "fails its checksum" in done.stderr and "doctor" not in done.stderr
     missing = str(tmp_path / "none")
     done = studio("headless", "rehearsal", *SMALL, "--cassette", missing, workspace=tmp_path)
     assert done.code == 2 and "there is no such file" in done.stderr
