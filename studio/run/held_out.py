@@ -10,7 +10,6 @@ from engines.core.errors import ConfigError
 from engines.core.ids import digest, question_of
 from engines.core.protocols import Ledger, Verifier
 from engines.core.settings import LEAST_TRIED
-from engines.core.text.masking import NO_SECRETS, Mask
 from engines.core.types import Problem
 from engines.data.dataset import read_problems
 from engines.pipeline.effect.choice import choice_size
