@@ -513,7 +513,7 @@ FAULTS = (
     ),
     Fault(
         "a redo decides again what was undone before something new was decided",
-        "studio/review/undo_stack.py",
+        "studio/review/actions.py",
         "        self.undone.clear()\n",
         "",
         ("tests/studio/tui/pages/test_review_views.py",),

@@ -70,11 +70,9 @@ def first_messages(instructions: str, job: Job) -> tuple[Message, ...]:
     )
 
 
-def prompt_messages(
-    instructions: str, guidance: str, question: str, images: tuple[str, ...] = ()
-) -> tuple[Message, ...]:
+def prompt_messages(instructions: str, guidance: str, question: str) -> tuple[Message, ...]:
     """The request of a first turn, the same for a library and for a mounted `agent.yaml`."""
-    return (*system_messages(instructions, guidance), Message("user", question, images=images))
+    return (*system_messages(instructions, guidance), Message("user", question))
 
 
 def system_messages(instructions: str, guidance: str) -> tuple[Message, ...]:

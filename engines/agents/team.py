@@ -18,7 +18,6 @@ from engines.core.errors import CallFailed
 from engines.core.finish import is_cut
 from engines.core.protocols import OnText, Policy, Toolbox, ToolTry, TryPolicy
 from engines.core.team.replies import (
-    MemoryVerification,
     NextStep,
     PlanForm,
     Speaker,
@@ -95,8 +94,7 @@ class _TeamTry:
                 break
             self.steps += 1
             await self._take_step(plan)
-            check = await self._ask_for("verifier", _read_check)
-            if check is not None and check.stop_signal:
+            if await self._ask_for("verifier", lambda reply: read_check(reply.text)):
                 break
         reply = await self._ask("generator")
         attempt = ended_attempt(self.messages, reply, self.usage, self.began)
@@ -166,7 +164,3 @@ class _TeamTry:
         self.usage += reply.usage
         self.messages += (reply.as_message(),)
         return reply
-
-
-def _read_check(reply: Completion) -> MemoryVerification:
-    return read_check(reply.text)

@@ -1,7 +1,8 @@
 """Everything that can happen, as one tagged union; `engines.core.state.fold` says what it means.
 
 Durable events make up the journals of runs and libraries; transient ones only reach whoever is
-watching. No event holds a clock time except `Decision.at`: the journal's envelope does.
+watching. No event holds a clock time except `Decision.at`: the journal's envelope does. Events of
+other files have their names here, too, where readers of a run look for them.
 """
 
 from __future__ import annotations
@@ -15,24 +16,12 @@ from engines.core.effects import Effect
 from engines.core.library import OperationOutcome
 from engines.core.state.lesson_choice import LessonDraft as LessonDraft
 from engines.core.state.lesson_choice import LessonsCompared as LessonsCompared
-from engines.core.state.library_events import (
-    LibraryCommitted as LibraryCommitted,
-)
-from engines.core.state.library_events import (  # a run's readers find them here
-    LibraryCreated as LibraryCreated,
-)
-from engines.core.state.library_events import (
-    LibraryCredited as LibraryCredited,
-)
-from engines.core.state.library_events import (
-    LibraryCurated as LibraryCurated,
-)
-from engines.core.state.library_events import (
-    LibraryLabelled as LibraryLabelled,
-)
-from engines.core.state.library_events import (
-    LibraryMeasured as LibraryMeasured,
-)
+from engines.core.state.library_events import LibraryCommitted as LibraryCommitted
+from engines.core.state.library_events import LibraryCreated as LibraryCreated
+from engines.core.state.library_events import LibraryCredited as LibraryCredited
+from engines.core.state.library_events import LibraryCurated as LibraryCurated
+from engines.core.state.library_events import LibraryLabelled as LibraryLabelled
+from engines.core.state.library_events import LibraryMeasured as LibraryMeasured
 from engines.core.state.passing_events import EvaluationProgressed as EvaluationProgressed
 from engines.core.state.passing_events import NodesChanged as NodesChanged
 from engines.core.state.passing_events import RolloutPlaced as RolloutPlaced

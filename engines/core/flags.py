@@ -57,13 +57,5 @@ FLAG_NAMES = (DUPLICATE, LEAK, HELD_OUT_LEAK, TOO_LONG, FROM_TOOL, REJECTED_BEFO
 AUTO = "auto"
 """Name of the reviewer that decides by itself."""
 
-REJECTED_BY_AUTO = (
-    LEAK,
-    *BAD_WORDINGS,
-    FROM_TOOL,
-    CONFLICT,
-    DUPLICATE,
-    HURTS,
-    UNPROVEN,
-)
+REJECTED_BY_AUTO = (LEAK, *BAD_WORDINGS, FROM_TOOL, CONFLICT, DUPLICATE, HURTS, UNPROVEN)
 """What it rejects by itself, unless `review.rejects` says otherwise."""

@@ -50,11 +50,7 @@ class ToolSpec:
     @property
     def function(self) -> Mapping[str, Any]:
         """As `Sampling.tools` offers it to a model."""
-        return {
-            "name": self.name,
-            "description": self.description,
-            "parameters": self.parameters,
-        }
+        return {"name": self.name, "description": self.description, "parameters": self.parameters}
 
 
 @dataclass(frozen=True, slots=True)

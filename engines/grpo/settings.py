@@ -69,19 +69,12 @@ class GRPOSettings:
         """Raises SettingError: a value is out of bounds, or two do not fit each other."""
         check_bounds(self, "grpo")
         if self.minibatches % self.accumulation:
-            raise SettingError(
-                "grpo",
-                "accumulation",
-                f"{self.accumulation} does not divide the {self.minibatches} minibatches.",
-                "Choose a divisor, or change grpo.minibatches.",
-            )
+            cause = f"{self.accumulation} does not divide the {self.minibatches} minibatches."
+            move = "Choose a divisor, or change grpo.minibatches."
+            raise SettingError("grpo", "accumulation", cause, move)
         if self.temperature <= 0:
-            raise SettingError(
-                "grpo",
-                "temperature",
-                "log-probabilities are not defined without a temperature above 0.",
-                "Use the temperature of the rollouts.",
-            )
+            cause = "log-probabilities are not defined without a temperature above 0."
+            raise SettingError("grpo", "temperature", cause, "Use the temperature of the rollouts.")
 
     def for_rollouts(self, temperature: float, max_tokens: int | None) -> Self:
         """The same settings for rollouts that are sampled so.
@@ -89,12 +82,9 @@ class GRPOSettings:
         Raises SettingError: the aggregation needs a limit of tokens, and there is none.
         """
         if self.aggregation == "dr_grpo" and not max_tokens:
-            raise SettingError(
-                "grpo",
-                "max_completion_tokens",
-                "dr_grpo divides by it, and it is not set.",
-                "Set it to the rollouts' max_tokens, or choose another aggregation.",
-            )
+            cause = "dr_grpo divides by it, and it is not set."
+            move = "Set it to the rollouts' max_tokens, or choose another aggregation."
+            raise SettingError("grpo", "max_completion_tokens", cause, move)
         return replace(self, temperature=temperature, max_completion_tokens=max_tokens)
 
     @property

@@ -78,7 +78,8 @@ class RunContext:
     learns: Callable[[int], Learns] = lambda step: ""  # of a step that begins now
     first_weights: FirstWeights | None = None  # None: no four cells are measured at the end
     remarks: Callable[[], tuple[str, ...]] = tuple  # on endpoints, so far
-    nodes: Callable[[], Mapping[str, tuple[str, ...]]] = dict  # of a cluster: the tries on each
+    nodes: Callable[[], Mapping[str, tuple[str, ...]] | None] = lambda: None
+    """The tries on each node of a cluster; None: all are made here."""
 
     def batch(self, step: int) -> tuple[Problem, ...]:
         return tuple(self.problems[index] for index in self.sampler.batch(step))

@@ -22,8 +22,6 @@ from engines.policies.replay import ReplayPolicy
 if TYPE_CHECKING:
     import httpx2
 
-    from engines.policies.hf_local.settings import LocalSettings
-
 PREFIXES = ("openai", "hf", "rehearsal", "replay", "handoff")
 SCRIPTED = ("rehearsal", "replay")
 """Their replies are there at once, so that a pace can be given to them."""
@@ -35,19 +33,13 @@ ReadLog = Callable[[Path], Mapping[str, Sequence[Completion]]]
 
 
 def open_policy(
-    spec: str,
-    endpoint: EndpointSettings = ANY_ENDPOINT,
-    *,
-    folder: Path | None = None,
-    read_log: ReadLog | None = None,
-    local: LocalSettings | None = None,
+    spec: str, endpoint: EndpointSettings = ANY_ENDPOINT, *, read_log: ReadLog | None = None
 ) -> Policy:
     """Open `openai:MODEL`, `hf:MODEL`, `rehearsal[:VARIANT]`, `replay:FILE` or `handoff:DIR`.
 
-    Its model takes the place of the one in `endpoint` or `local`. Rehearsal takes deadline,
-    limits and prices from `endpoint`, but no address or key: with prices written down money can
-    be rehearsed, without them the cost is unknown. A relative FILE, DIR, or folder of a model, is
-    looked up in `folder`, the working directory unless given; `read_log` reads FILE.
+    Its model takes the place of the one in `endpoint`. Rehearsal takes deadline, limits and
+    prices from `endpoint`, but no address or key: with prices written down money can be
+    rehearsed, without them the cost is unknown. `read_log` reads FILE.
 
     Raises:
         PolicyError: the name has no known form, or a model of this process cannot be loaded.
@@ -58,16 +50,16 @@ def open_policy(
         case "openai", model if model:
             return OpenAICompat(replace(endpoint, model=model))
         case "hf", model if model:
-            return _open_local(spec, model, local, folder)
+            return _open_local(spec, model)
         case "rehearsal", _:
             return _open_rehearsal(spec.removesuffix(":"), endpoint)
         case "replay", file if file:
             if read_log is None:
                 raise ValueError("a replay is opened with read_log")
-            path = (folder or Path()) / Path(file).expanduser()
+            path = Path(file).expanduser()
             return ReplayPolicy(path, read_log(path))
         case "handoff", where if where:
-            return HandoffPolicy((folder or Path()) / Path(where).expanduser(), endpoint.max_tokens)
+            return HandoffPolicy(Path(where).expanduser(), endpoint.max_tokens)
     raise _form_error(spec, prefix)
 
 
@@ -76,15 +68,12 @@ def is_scripted(spec: str) -> bool:
     return spec.partition(":")[0] in SCRIPTED
 
 
-def _open_local(
-    spec: str, path: str, settings: LocalSettings | None, folder: Path | None
-) -> Policy:
+def _open_local(spec: str, path: str) -> Policy:
     from engines.policies.hf_local.loading import load_local
     from engines.policies.hf_local.settings import LocalSettings
 
-    beside = (folder or Path()) / Path(path).expanduser()
-    found = str(beside) if beside.is_dir() else path
-    model = load_local(replace(settings or LocalSettings(found), path=found))
+    folder = Path(path).expanduser()
+    model = load_local(LocalSettings(str(folder) if folder.is_dir() else path))
     from engines.policies.hf_local.policy import HFLocal  # imports torch, which is there now
 
     return HFLocal(model, name=spec)

@@ -58,10 +58,19 @@ class ScoreBook:
     sets is asked once.
     """
 
-    def __init__(self, folder: Path, about: Mapping[str, Any], mask: Mask = NO_SECRETS) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        about: Mapping[str, Any],
+        mask: Mask = NO_SECRETS,
+        *,
+        passed_over: dict[Path, int] | None = None,
+    ) -> None:
         """Open the book of `about`, plain JSON values; nothing is written yet.
 
-        `mask` takes secrets out of what is written; the hash is of the values as they are.
+        `mask` takes secrets out of what is written; the hash is of the values as they are. Where
+        `passed_over` is given, it keeps how many bytes each book had when it was first opened: what
+        was known by then is asked anew.
         """
         self.path = folder / digest(about, ID_BYTES)
         self._file = self.path / "scores.jsonl"  # kept, as it is asked about at every try
@@ -71,6 +80,9 @@ class ScoreBook:
         self._known: dict[tuple[str, int], Score] = {}
         self._fd: int | None = None
         self._read_to = 0
+        if passed_over is not None:
+            size = self._file.stat().st_size if self._file.exists() else 0
+            self._read_to = passed_over.setdefault(self._file, size)
         self._read_new_scores()
 
     def find(self, content: str, index: int) -> Score | None:

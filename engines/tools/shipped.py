@@ -145,7 +145,7 @@ def _result_text(result: RunResult) -> str:
     elif not any(parts):
         parts.append(f"{NO_OUTPUT[:-1]}: print the result, or leave it as the last line)")
     if result.variables:
-        names = list(result.variables)
+        names = result.variables
         more = f" and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else ""
         parts.append(f"Variables: {', '.join(names[:MAX_NAMES])}{more}")
     return "\n".join(part for part in parts if part)

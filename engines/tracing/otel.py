@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
     from opentelemetry.sdk.resources import Resource
     from opentelemetry.sdk.trace import ReadableSpan
+    from requests import Response
 
 SERVICE = "practice-studio"
 
@@ -37,7 +38,7 @@ class OTLPCollector:
     def __init__(self, url: str, headers: Mapping[str, str], project: str) -> None:
         self._headers, self._project = dict(headers), project
         self.url, self.reason = url, ""  # why the last request failed
-        self._closed = False
+        self._answer, self._closed = "", False
 
     def answers(self) -> bool:
         # Importing the SDK costs 0.2 s of CPU: not for an address at which nobody listens.
@@ -65,15 +66,34 @@ class OTLPCollector:
     def _export(self, spans: Sequence[ReadableSpan]) -> bool:
         from opentelemetry.sdk.trace.export import SpanExportResult
 
+        self._answer = ""
         return not self._closed and self._exporter.export(spans) is SpanExportResult.SUCCESS
 
     @cached_property
     def _exporter(self) -> OTLPSpanExporter:
+        import requests
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 
         logger = logging.getLogger(OTLPSpanExporter.__module__)
         logger.handlers, logger.propagate = [_LastWords(self)], False
-        return OTLPSpanExporter(self.url, headers=self._headers)
+        session = requests.Session()
+        session.hooks["response"].append(self._check)
+        return OTLPSpanExporter(self.url, headers=self._headers, session=session)
+
+    def _check(self, response: Response, **_: object) -> None:
+        """What sends elsewhere, or a page for people, is no collector; the SDK takes it for one."""
+        self._answer = f"it answers {response.status_code} {response.reason}"
+        is_page = "html" in response.headers.get("Content-Type", "")
+        if response.ok and (is_page or response.status_code >= 300):
+            self._answer += " with a web page" * is_page
+            response.status_code = 400
+
+    def note_failure(self, error: object) -> None:
+        self.reason = self._answer or "it does not answer"
+        kind = type(error).__name__
+        silent = kind.endswith(("ConnectionError", "Timeout"))
+        if isinstance(error, Exception) and not (self._answer or silent):
+            self.reason = f"it cannot be asked: {kind}"
 
     @cached_property
     def _resource(self) -> Resource:
@@ -92,11 +112,8 @@ class _LastWords(logging.Handler):
         self._collector = collector
 
     def emit(self, record: logging.LogRecord) -> None:
-        match record.args:
-            case (_, int(status), reason):
-                self._collector.reason = f"it answers {status} {reason}"
-            case _:
-                self._collector.reason = "it does not answer"
+        args = record.args if isinstance(record.args, tuple) else ()
+        self._collector.note_failure(args[-1] if args else None)
 
 
 def _readable(span: Span, resource: Resource) -> ReadableSpan:

@@ -249,7 +249,7 @@ def check(
         move += "practice.given_ground_truth=false."
         raise DataError(str(source), "No row has an answer.", move)
     if not json:
-        after = f"studio headless rehearsal data.practice={quote(name)}"
+        after = f"studio headless rehearsal --name {quote(name)} data.practice={quote(name)}"
         if report.tries and source.path.parent == open_workspace(context).datasets:
             after = f"studio data review {quote(source.stem)}"
         elif report.tries:

@@ -293,8 +293,7 @@ def report(
     from studio.report.page.html import render_html
     from studio.report.page.markdown import render_markdown
     from studio.run_report.facts import report_facts
-    from studio.run_report.sections import report_page
-    from studio.run_report.writing import write_report
+    from studio.run_report.sections import report_page, write_report
     from studio.secrets.output import MaskedText, remember
     from studio.secrets.rules import run_file_secrets
     from studio.session.client import is_alive

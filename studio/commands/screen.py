@@ -238,7 +238,8 @@ def show(
         return code
     if shown is None:
         if starting is not None:
-            print("the run is being started, and goes on by itself: studio", file=sys.stderr)
+            said = "left before it was open: a run that began goes on, and studio lists it"
+            print(said, file=sys.stderr)
         return exit_codes.DONE
     return _print_outcome(workspace, shown, ended=bool(closed.ended_here))
 

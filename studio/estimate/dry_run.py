@@ -59,7 +59,10 @@ async def print_dry_run(plan: RunPlan, *, json: bool) -> int:
     data = planned | estimate_data(found, variants, notes)
     print_result(data, "\n".join(lines), json=json)
     if not json:
-        tell_next("the same without --dry-run begins it", plan.workspace.path)
+        after = "the same without --dry-run begins it"
+        if facts.steps_done == total:
+            after = "nothing is left: --name NAME begins another run, more practice.epochs go on"
+        tell_next(after, plan.workspace.path)
     return exit_codes.DONE
 
 

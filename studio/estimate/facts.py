@@ -207,7 +207,7 @@ def _with_evaluation(facts: Facts, plan: RunPlan, guidance: str) -> Facts:
     known = 0
     if first or facts.lesson_known:
         settings = measurement_settings(config, plan.fingerprint)
-        book = score_book_opener(plan.workspace.evaluations, settings, config)
+        book = score_book_opener(plan.workspace.evaluations, settings, plan.loaded)
         # Weights that are trained are known by their content; those of a later step by nobody.
         weights = "" if config.trains else weights_digest(config.policy)
         known = len(contents) * k - book(guidance, weights).count_missing(contents, k)

@@ -103,7 +103,7 @@ class EvalPlan:
     def score_books(self) -> dict[str, ScoreBook]:
         """The scores of each guidance, as they are known now."""
         folder, loaded = self.workspace.evaluations, self.loaded
-        book = score_book_opener(folder, self.measured, loaded.config, loaded.mask)
+        book = score_book_opener(folder, self.measured, loaded)
         return {guidance: book(guidance, self.weights) for guidance in self.guidances}
 
     def missing(self) -> tuple[tuple[str, int], ...]:

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate
 
-from engines.core.events import EvaluationFinished
 from engines.core.state.curve import Point, practice_points
 from engines.core.state.run_state import RunState, StepState
 from engines.core.types import NO_USAGE
@@ -127,11 +126,8 @@ def _held_out(state: RunState) -> tuple[Series, ...]:
     return tuple(Series(name, "reward", tuple(sorted(by_set[name]))) for name in by_set)
 
 
-@lru_cache(maxsize=1024)
-def _interval(found: EvaluationFinished) -> tuple[float, float] | None:
-    """Kept, since every step of a long run asks for that of all evaluations before it."""
-    ends = interval_data(found)
-    return (ends[0], ends[1]) if ends else None
+# Kept, since every step of a long run asks for that of all evaluations before it.
+_interval = lru_cache(maxsize=1024)(interval_data)
 
 
 def metric_points(state: RunState, name: str) -> tuple[Point, ...]:

@@ -1,11 +1,82 @@
-"""What to do next: one command that fits what has just happened, the last line of most commands."""
+"""What a run's status is called, what its agent acts with, and the command to go on with."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from shlex import quote
+from typing import Any
 
 from engines.core.state.run_state import RunState
-from studio.report.summary import next_command
+from studio.report.decisions import curation_text
+from studio.report.summary import budget_override, next_command
+from studio.secrets.sanitize import one_line
+
+NO_WORKER = "no worker of the cluster is left; tries wait until it has room for one"
+_LIVING = ("new", "running", "reviewing", "paused")
+"""Statuses in the journal of a run whose process lives, or was killed."""
+_NAME_CHARS, _TIER_CHARS = 80, 200
+
+
+@dataclass(frozen=True, slots=True)
+class ShownStatus:
+    """A status as people read it, and the command that goes on from there ("": none)."""
+
+    word: str
+    alive: bool
+    move: str = ""
+    curation: str = ""  # how far a curation run is, see `curation_text`
+
+    @property
+    def text(self) -> str:
+        word = self.curation or self.word
+        return f"{word} ({self.move})" if self.move else word
+
+
+def shown_status(run: str, row: Mapping[str, Any], *, alive: bool) -> ShownStatus:
+    """What to call a run's status; `alive`: a process answers its socket.
+
+    Of `row` are read `status`, `open` (a number), `ending` and `reason`, as the journal has them,
+    and what `curation_text` reads.
+    """
+    status, name = str(row["status"]), quote(run)
+    resume, move = f"studio headless --resume {name}", ""
+    if status in _LIVING and not alive:
+        return ShownStatus("interrupted", False, f"resume: {resume}")
+    if row.get("ending") == "budget":
+        move = f"budget reached: {resume} {budget_override(str(row['reason']))}"
+    elif status == "paused":
+        move = f"go on: studio ctl resume {name}"
+    elif row["open"] and status in ("reviewing", "held", "finished"):
+        move = f"decide: studio review {name}"
+    elif status in ("stopped", "held", "failed"):
+        move = f"resume: {resume}"
+    word = "held" if status == "reviewing" else status
+    return ShownStatus(word, alive, move, curation_text(row))
+
+
+def sandbox_text(facts: Mapping[str, Any]) -> str:
+    """The layers that contain programs, and what an agent of one's own may reach; "" for none."""
+    text = one_line(str(facts.get("sandbox") or ""), _TIER_CHARS)
+    return f"{text}; network {facts['network']}" if "network" in facts else text
+
+
+def tool_texts(facts: Mapping[str, Any]) -> list[str]:
+    """Each tool with what contains it and what it may reach."""
+    shown = []
+    for tool in facts.get("tools") or ():
+        inside = one_line(str(tool["tier"] or ""), _TIER_CHARS) or "in the studio's process"
+        once = "" if tool["repeatable"] else "; made once, never again after a kill"
+        name = one_line(str(tool["name"]), _NAME_CHARS)
+        shown.append(f"{name}: {inside}; network {tool['network']}{once}")
+    return shown
+
+
+def agent_lines(facts: Mapping[str, Any]) -> list[str]:
+    sandbox = sandbox_text(facts)
+    lines = [f"sandbox: {sandbox}"] if sandbox else []
+    absent = [one_line(str(said), _TIER_CHARS) for said in facts.get("absent") or ()]
+    return lines + [f"tool {text}" for text in tool_texts(facts)] + absent
 
 
 def command_after_run(state: RunState) -> str:

@@ -15,16 +15,11 @@ from engines.core.library import OperationOutcome
 from engines.core.state.run_state import RunState, StepState
 from engines.core.types import Lesson, Verdict
 from studio.report.decisions import step_name
-from studio.report.diagnosis.causes import nothing_read_text
-from studio.report.diagnosis.epochs import diagnose_epoch, diagnosis_lines
+from studio.report.diagnosis import diagnose_epoch, diagnosis_lines, nothing_read_text
+from studio.report.next_step import NO_WORKER
 from studio.report.rates import cell_name, evaluation_text
 from studio.report.step_clock import StepClock
-from studio.report.summary import (
-    count_text,
-    mean_reward_text,
-    run_progress,
-    usage_text,
-)
+from studio.report.summary import count_text, mean_reward_text, run_progress, usage_text
 from studio.report.training import (
     change_text,
     engine_text,
@@ -101,8 +96,9 @@ class LinePrinter:
                 return [f"{of}: mean reward {evaluation_text(found)}"]
             case ev.RunEnded(how="budget" | "failed" | "waiting"):
                 return [f"ended early: {one_line(event.reason, 300)}"]
-            case ev.NodesChanged(lost=str(lost)) if lost:
-                return [f"{one_line(lost, 300)}; its tries are made again"]
+            case ev.NodesChanged(nodes=nodes, lost=str(lost)) if lost:
+                left = [] if nodes else [NO_WORKER]
+                return [one_line(lost, 300), *left]
             case ev.RunPaused():
                 return ["paused (studio ctl resume goes on)"]
             case ev.RunContinued():
@@ -121,7 +117,6 @@ class LinePrinter:
         return _review_lines(event)
 
     def _stage_lines(self, event: ev.StageEntered) -> list[str]:
-        """What waits for a person as a stage begins."""
         state, left, line = self._state, len(self._state.undecided_operations), ""
         if event.stage in ("review", "hold") and left and state.step_trains:
             unasked = event.stage == "review" and state.reviewer != "wait"

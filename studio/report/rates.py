@@ -205,20 +205,15 @@ def _added(cell: CellMeasured, latest: _Cells) -> list[tuple[str, Comparison]]:
         (False, True): "what the weights add to the library",
         (True, False): "what the library adds to the weights",
     }
-    alone = {
-        names[one.trained, one.with_library]: one.result
+    return [
+        (names[one.trained, one.with_library], change)
         for one, _ in latest
         if one.result.data == cell.result.data and one.trained != one.with_library
-    }
-    found = {
-        name: compare(question_rewards(one), question_rewards(cell.result))
-        for name, one in alone.items()
-    }
-    return [(name, change) for name, change in found.items() if change is not None]
+        if (change := compare(question_rewards(one.result), question_rewards(cell.result)))
+    ]
 
 
 def cell_data(state: RunState) -> list[dict[str, Any]]:
-    """The same facts for `--json`."""
     latest = _latest_cells(state)
     return [
         {

@@ -102,7 +102,6 @@ def rollout_text(facts: dict[str, Any]) -> str:
 
 
 def call_lines(name: str, arguments: str) -> list[str]:
-    """A call as plain text shows it."""
     said = sanitize(argument_text(arguments).strip("\n"))
     return [f"[calls {sanitize(name)}]", *([said] if said else [])]
 

@@ -13,7 +13,8 @@ from engines.core.codec import fields_of
 from engines.core.events import EvaluationFinished, RunStarted
 from engines.core.state.run_state import RunState, Stage, StepState
 from engines.record.run_dir import RunDir, Workspace
-from studio.report.diagnosis.epochs import diagnosis_lines, diagnosis_title
+from studio.report.diagnosis import diagnosis_lines, diagnosis_title
+from studio.report.next_step import agent_lines, shown_status
 from studio.report.rates import (
     calls_per_try,
     cell_lines,
@@ -23,7 +24,6 @@ from studio.report.rates import (
     reward_rate_text,
     version_text,
 )
-from studio.report.status import agent_lines, shown_status
 from studio.report.summary import (
     change_lines,
     counted_outcomes,
@@ -115,7 +115,6 @@ def evaluation_facts(state: RunState, found: EvaluationFinished) -> dict[str, An
 
 
 def _review_facts(state: RunState) -> dict[str, Any]:
-    """What waits for a person, and how people decided."""
     return {
         "open": [
             {"id": op.id, "kind": op.kind, "target": op.target, "text": op.text}
@@ -146,7 +145,6 @@ def _existing_places(
 
 
 def run_text(facts: dict[str, Any]) -> str:
-    """The facts as plain lines."""
     library = f"{facts['library']} v{facts['library_before']} -> v{facts['library_after']}"
     lines = [head_text(facts)]
     if facts["scripted"]:

@@ -19,12 +19,12 @@ from engines.core.state.run_state import Rewards, RunState
 from engines.core.text.similarity import format_changes, word_diff
 from engines.core.types import GATE, GroupOutcome, Usage
 from studio.report.decisions import curation_text
-from studio.report.diagnosis.causes import nothing_read_text
-from studio.report.diagnosis.epochs import (
+from studio.report.diagnosis import (
     diagnosis_lines,
     diagnosis_title,
     epoch_diagnoses,
     last_diagnosis,
+    nothing_read_text,
 )
 from studio.report.rates import (
     cell_data,
@@ -203,7 +203,6 @@ def practice_sections(
 
 
 def summary_text(state: RunState, before: Library, after: Library, place: str) -> str:
-    """What a person wants to know at the end, as plain lines."""
     started = state.started
     assert started is not None
     diff = after.diff(before)
@@ -394,7 +393,6 @@ def diff_changes(diff: LibraryDiff) -> list[tuple[tuple[str, ...], str]]:
 
 
 def diff_lines(diff: LibraryDiff) -> list[str]:
-    """The lines alone."""
     return [text for _, text in diff_changes(diff)]
 
 

@@ -97,7 +97,6 @@ def _flat(text: str) -> str:
 
 
 def format_document(run: str, blocks: Sequence[Block]) -> str:
-    """The blocks as one file."""
     lines = [HEAD.format(run=run)]
     for block in (*blocks, Block(NEW)):
         name = f"[{block.name}] "

@@ -34,8 +34,6 @@ _KEPT_STEPS = 16
 
 @dataclass(frozen=True, slots=True)
 class EvidenceRollout:
-    """One rollout that an operation rests on."""
-
     rollout: ev.RolloutFinished
     verdict: Verdict | None
     doubt: str = ""  # why the reflector found the verdict to contradict the attempt
@@ -63,8 +61,6 @@ class GroupEvidence:
 
 
 class EvidenceLoader:
-    """Finds evidence in one run's journal and records."""
-
     def __init__(self, run: RunDir) -> None:
         self._run = run
         self._reading = Lock()  # the readers; pages use them in worker threads
@@ -105,11 +101,9 @@ class EvidenceLoader:
         return tuple(self._group(name, members) for name, members in groups.items())
 
     def reply_source(self, repair: UnparsedReply) -> ReplySource:
-        """What a reply that could not be parsed was drawn from."""
         return find_reply_source(self._run, repair)
 
     def messages(self, witness: EvidenceRollout) -> tuple[Message, ...]:
-        """The witness's whole trajectory."""
         return read_trajectory(self._run.records, witness.rollout.refs)
 
     def _parting(self, group: GroupEvidence) -> tuple[PartingWords, ...]:

@@ -52,8 +52,6 @@ class WaitFor(Protocol):
 
 @dataclass(slots=True, eq=False)
 class LineReview:
-    """One person going through one run's open operations."""
-
     session: Session
     evidence: EvidenceLoader
     wait_for: WaitFor
@@ -179,7 +177,6 @@ class LineReview:
         return False
 
     def _approve_parts(self, operation: Operation, queue: ReviewQueue, listed: str) -> bool:
-        """Take only some parts of a modify, as an edit."""
         before = dict(queue.draft).get(operation.target or "", "")
         parts = changed_parts(before, operation.text) if operation.kind == "modify" else ()
         chosen = {int(word) for word in listed.split() if word.isdecimal()}

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from textwrap import indent
 
-from engines.core.text.similarity import format_changes, similarity, word_diff
+from engines.core.text.similarity import format_changes, word_diff
 from engines.core.types import Flag, Operation, UnparsedReply
 from studio.report.decisions import kind_title
 from studio.review.evidence import GroupEvidence
-from studio.review.wording import ChangedPart, changed_parts
+from studio.review.wording import ChangedPart, changed_parts, find_similar
 from studio.secrets.sanitize import one_line, sanitize
 from studio.session.base import ReviewQueue
 
@@ -133,17 +133,6 @@ def evidence_lines(group: GroupEvidence) -> list[str]:
     return lines
 
 
-def nearest_text(operation: Operation, texts: Mapping[str, str]) -> tuple[str, float] | None:
-    """The other experience most like an operation's text; None where none is like it."""
-    others = [(name, text) for name, text in texts.items() if name != operation.target]
-    if not operation.text or not others or operation.kind == "weights":
-        return None
-    name, score = max(
-        ((name, similarity(operation.text, text)) for name, text in others), key=lambda p: p[1]
-    )
-    return (name, score) if score >= 0.3 else None
-
-
 def operation_text(
     operation: Operation,
     queue: ReviewQueue,
@@ -177,8 +166,10 @@ def operation_text(
     for made in queue.decided:  # what it became is not like it, but it
         if made.operation_id == operation.id:
             texts = {n: text for n, text in texts.items() if n not in (made.assigned, made.target)}
-    if not brief and (near := nearest_text(operation, texts)) is not None:
-        lines.append(f"  similar   {near[0]} {near[1]:.2f}  {one_line(texts[near[0]], 90)}")
+    texts.pop(operation.target or "", None)
+    if operation.text and operation.kind != "weights" and not brief:
+        for name, score, text in find_similar(operation.text, texts.items())[:1]:
+            lines.append(f"  similar   {name} {score:.2f}  {one_line(text, 90)}")
     return "\n".join(lines)
 
 

@@ -60,7 +60,6 @@ class LoopThread:
         self._runner.close()  # cancels the tasks that are left
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Wait for a coroutine and return its result."""
         future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
         try:
             return future.result()
@@ -78,13 +77,12 @@ def open_session(
     It never controls the run. Without a process the run's lock is held until the end.
     """
     with LoopThread() as loop:
-        session: Session = (
-            LiveSession(run, who, as_screen=False)
-            if is_alive(run)
-            else OfflineSession(
-                workspace, run, who, linter=linter, holder="a person's `studio review`", idle_s=None
-            )
-        )
+        session: Session
+        if is_alive(run):
+            session = LiveSession(run, who, as_screen=False)
+        else:
+            holder = "a person's `studio review`"
+            session = OfflineSession(workspace, run, who, linter=linter, holder=holder, idle_s=None)
         try:
             yield session, loop.run
         finally:
@@ -113,7 +111,6 @@ class RunReview:
         return isinstance(self.session, LiveSession)
 
     def run(self, *, reviewer: str, ask: Ask, edit: Edit) -> None:
-        """Ask about all that is open; commit the decisions of a finished run."""
         self._listening = self.wait_for(self._start_listening())
         name, follows = self.session.run.run, self.waits and self._has_process
         is_empty = self._while_allowed(self._is_empty)

@@ -1,13 +1,18 @@
-"""Wordings that a reviewer puts together: some parts of a modify, or two proposals as one. Pure."""
+"""Wordings that a reviewer puts together or compares: parts of a modify, two as one. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-from engines.core.text.similarity import word_diff
+from engines.core.text.similarity import similarity, word_diff
 from engines.core.types import MERGED, Decision, Operation
+
+Near = tuple[str, float, str]
+"""Id, similarity in [0, 1] and text of an experience."""
+_NEAR_MOST, _NEAR_FROM = 5, 0.3
+"""How many are told, and how like they are: below, two texts merely share a language."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,3 +71,13 @@ def merge_decisions(
     more = tuple(name for name in evidence if name not in first.evidence)
     edit = Decision(first.id, "edit", text=text, reviewer=reviewer, evidence=more)
     return (*rejected, (first, edit))
+
+
+def find_similar(text: str, others: Iterable[tuple[str, str]]) -> tuple[Near, ...]:
+    """Those of the others, by id, that are most like a text, the likest first.
+
+    Takes 20 microseconds for each: not for a key's own handler.
+    """
+    scores = ((name, similarity(text, said), said) for name, said in others)
+    near = [each for each in scores if each[1] >= _NEAR_FROM]
+    return tuple(sorted(near, key=lambda each: -each[1])[:_NEAR_MOST])

@@ -32,7 +32,7 @@ from engines.record.seal import add_seal
 from engines.training_free.engine import TrainingFreeEngine
 from engines.training_free.lint import OperationLinter
 from studio.config.run_yaml import dump_run_yaml
-from studio.report.status import agent_lines
+from studio.report.next_step import agent_lines
 from studio.run.acting import sampling_of
 from studio.run.budget import apply_budget, open_budget, prior_usage
 from studio.run.held_out import (
@@ -305,11 +305,11 @@ class _RunParts:
             nodes=self._tell_nodes(),
         )
 
-    def _tell_nodes(self) -> Callable[[], Mapping[str, tuple[str, ...]]]:
+    def _tell_nodes(self) -> Callable[[], Mapping[str, tuple[str, ...]] | None]:
         """Have whoever watches told of nodes and where tries are made; returns who knows it."""
         dispatcher, emit = self.roles.acting.dispatcher, self.recorder.emit
         if dispatcher is None:
-            return dict
+            return lambda: None
         dispatcher.on_nodes = lambda nodes, lost: emit(NodesChanged(nodes, lost))
         dispatcher.on_placed = lambda key, node: emit(RolloutPlaced(key, node))
         return dispatcher.tries_by_node

@@ -10,7 +10,6 @@ from engines.core.errors import ConfigError
 from engines.core.ids import digest, question_of
 from engines.core.protocols import Ledger, Verifier
 from engines.core.settings import LEAST_TRIED
-from engines.core.text.masking import NO_SECRETS, Mask
 from engines.core.types import Problem
 from engines.data.dataset import read_problems
 from engines.pipeline.effect.choice import choice_size
@@ -83,13 +82,17 @@ def measurement_settings(config: RunConfig, fingerprint: Mapping[str, Any]) -> d
 
 
 def score_book_opener(
-    folder: Path, measured: Mapping[str, Any], config: RunConfig, mask: Mask = NO_SECRETS
+    folder: Path, measured: Mapping[str, Any], loaded: LoadedRun
 ) -> Callable[[str, str], ScoreBook]:
     """Opens the scores of a library's text in the prompt, and of a digest of weights.
+
+    What is recorded on a cassette must play anywhere: what is known here does not count then.
 
     They belong to the endpoint as well: two servers may give one model name to different models.
     Within a run the endpoint may move, and its evaluations are still compared.
     """
+    config, tape = loaded.config, loaded.tape
+    passed_over = None if tape is None or tape.plays else tape.passed_over
     roles: list[Role] = ["policy", "judge"] if asks_judge(config.verifier.spec) else ["policy"]
     asked = {role: config.role(role) for role in roles}
     addresses = {
@@ -101,7 +104,7 @@ def score_book_opener(
         about = {**measured, **addresses, "experiences": guidance}
         if weights:  # else scores from before weights were part of the key would not be found
             about["weights"] = weights
-        return ScoreBook(folder, about, mask)
+        return ScoreBook(folder, about, loaded.mask, passed_over=passed_over)
 
     return open_score_book
 
@@ -156,7 +159,7 @@ def open_evaluation(
         sets=sets,
         measuring=setup,
         folder=plan.run.path / "evals",
-        book=score_book_opener(plan.workspace.evaluations, facts, loaded.config, loaded.mask),
+        book=score_book_opener(plan.workspace.evaluations, facts, loaded),
         fingerprint=digest(facts),
         account=plan.run.account,
         strategy=evaluation.strategy,
@@ -220,7 +223,7 @@ def open_effect_gate(
         held_back=gate.data is None,
         seed=config.seed,
         measuring=setup,
-        book=score_book_opener(plan.workspace.evaluations, facts, config, loaded.mask),
+        book=score_book_opener(plan.workspace.evaluations, facts, loaded),
         account=plan.run.account,
         writer=writer,
         weights=weights,

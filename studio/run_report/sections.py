@@ -1,15 +1,20 @@
-"""The page of a report: what its facts say, section by section. Pure."""
+"""The page of a report: what its facts say, section by section; and the file that it goes into."""
 
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+from engines.core.errors import RecordError
 from engines.core.state.curve import Point, pool_points
+from engines.record.appender import write_atomic
+from engines.record.run_dir import Workspace
 from studio.library.diff import ExperiencePair, changes_table
-from studio.report.diagnosis.epochs import diagnosis_lines, diagnosis_title
+from studio.report.diagnosis import diagnosis_lines, diagnosis_title
 from studio.report.page import blocks as b
 from studio.report.rates import reward_rate_text
 from studio.report.run import acts_text, head_text
@@ -128,13 +133,11 @@ def _lessons(facts: Facts) -> list[b.Block]:
         size.append(size[-1]._replace(step=max(size[-1].step, facts["steps"][-1]["step"])))
     growth = b.LineChart("Experiences in the library", [b.Line("experiences", size)], holds=True)
     blocks: list[b.Block] = _charts(growth) if len(size) > 1 else []
-    said = [f"{one['id']}  {one['text']}" for one in lessons[MOST_LESSONS:]]
-    more = (
-        [b.Part(f"{len(said)} more, without their evidence", [b.Items(said)], folded=True)]
-        if said
-        else []
-    )
-    return [*blocks, *map(_lesson, lessons[:MOST_LESSONS]), *more]
+    blocks += map(_lesson, lessons[:MOST_LESSONS])
+    if said := [f"{one['id']}  {one['text']}" for one in lessons[MOST_LESSONS:]]:
+        title = f"{len(said)} more, without their evidence"
+        blocks.append(b.Part(title, [b.Items(said)], folded=True))
+    return blocks
 
 
 def _lesson(lesson: Facts) -> b.Part:
@@ -247,3 +250,24 @@ def _charts(*charts: b.LineChart | b.BarChart) -> list[b.Block]:
     """Those that show anything."""
     shown = [c for c in charts if (c.labels if isinstance(c, b.BarChart) else c.lines)]
     return [b.Charts(shown)] if shown else []
+
+
+_BEGINS = re.compile(rb"# Report of run |<!doctype html>.{0,999}<title>Report of run |$")
+"""What may be overwritten: a report as `report_page` begins it, or nothing."""
+
+
+def write_report(path: Path, data: bytes, workspace: Workspace) -> None:
+    """Write a file whole; a pipe or a device is written to, and a link followed.
+
+    Raises RecordError: it cannot be written. ConflictError: it holds something else.
+    """
+    move = "Choose another file, or remove it."
+    workspace.check_overwrite(path, lambda old: _BEGINS.match(old) is not None, move)
+    if not path.exists() or path.is_file():
+        write_atomic(path.resolve(), data)
+        return
+    try:
+        path.write_bytes(data)
+    except OSError as error:
+        cause = f"cannot be written ({error.strerror})."
+        raise RecordError(str(path), cause, "Choose another place.") from error

@@ -45,8 +45,8 @@ class RequestHandler:
     def status(self) -> dict[str, Any]:
         trying = self._trying is not None and not self._trying.done()
         found = status_of(self._context.recorder.state, self._context.budget)
-        nodes = {name: list(tries) for name, tries in self._context.nodes().items()}
-        found |= {"nodes": nodes} if nodes else {}
+        if (nodes := self._context.nodes()) is not None:
+            found["nodes"] = {name: list(tries) for name, tries in nodes.items()}
         return found | {"trying": trying, "trial_failure": self._trial_failure}
 
     def close(self) -> None:

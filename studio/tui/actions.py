@@ -17,16 +17,10 @@ from studio.tui.drawing.lines import line
 from studio.tui.host import Host
 from studio.tui.keymap import Key, bindings, format_key, keys_of_scope, unused_key_text
 from studio.tui.navigation import Navigation
-from studio.tui.pages.background import resume_run
+from studio.tui.page import resume_run
 from studio.tui.pages.review.page import ReviewPage
 from studio.tui.pages.runs.page import RunsPage
-from studio.tui.terminal.textual_parts import (
-    Box,
-    FirstScreen,
-    Palette,
-    TerminalApp,
-    is_visible,
-)
+from studio.tui.terminal.textual_parts import Box, FirstScreen, Palette, TerminalApp, is_visible
 from studio.tui.widgets.prompt import ASK_KEYS, Prompt
 
 
@@ -73,8 +67,6 @@ class MainScreen(FirstScreen, inherit_bindings=False):
         if is_heard and (widget is None or is_visible(widget)):
             super().set_focus(widget, scroll_visible, from_app_focus)
 
-    # -- pages and panes -----------------------------------------------------------------
-
     def action_page(self, name: str) -> None:
         self._host.forget_message()
         self._navigation.trail.clear()
@@ -103,8 +95,6 @@ class MainScreen(FirstScreen, inherit_bindings=False):
     def action_jump(self) -> None:
         self._navigation.jump_to_pane()
 
-    # -- boxes and the terminal ----------------------------------------------------------
-
     def action_command_palette(self) -> None:
         from studio.tui.palette import StudioCommands
 
@@ -131,8 +121,6 @@ class MainScreen(FirstScreen, inherit_bindings=False):
 
     def action_detach(self) -> None:
         self._host.leave()
-
-    # -- the run -------------------------------------------------------------------------
 
     def action_steer(self) -> None:
         self.is_steering = True

@@ -138,6 +138,8 @@ class StudioApp(TerminalApp, inherit_bindings=False):
         self.apply_settings()
         if (line := current_line()) is not None:
             line.stop()
+            if line.was_left:
+                self.leave()
         has_run = self.session or self.attachment.shown_run or self.attachment.starting
         self.open_page("live" if has_run else "start")
         self.run_worker(self._process_requests())

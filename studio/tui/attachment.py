@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from engines.core import events as ev
 from engines.core.errors import StudioError
@@ -104,7 +105,9 @@ class Attachment:
     def wait_for(self, starting: StartingProcess) -> None:
         """Attach to the run of this process once it is ready."""
         self.starting = starting
-        self._app.run_worker(self._wait_for(starting))
+        # Made when it is begun: a screen that is left before has nothing that was never awaited.
+        work: Any = partial(self._wait_for, starting)
+        self._app.run_worker(work)
 
     async def _wait_for(self, starting: StartingProcess) -> None:
         from studio.run.detached import ReadyRun
@@ -161,7 +164,8 @@ class Attachment:
     # -- opening and closing -------------------------------------------------------------
 
     def attach(self, run: str) -> None:
-        self._app.run_worker(self._attach_to(run), exclusive=True, group="attach")
+        work: Any = partial(self._attach_to, run)
+        self._app.run_worker(work, exclusive=True, group="attach")
 
     async def _attach_to(self, run: str) -> None:
         # Imported late: the first frame waits for no module of a run.
@@ -189,7 +193,6 @@ class Attachment:
             self._host.open_page("live")
 
     def listen(self, session: Session) -> None:
-        """Show this session, and handle its messages as they come."""
         self.session = session
         self._is_cut, self._budget = False, {}
         self.drafts = Drafts(None if session.label else session.run)  # a replay writes none
@@ -197,7 +200,6 @@ class Attachment:
         self._reader = asyncio.create_task(self._read_messages(session))
 
     async def close(self) -> None:
-        """Save the drafts and close the session."""
         session, self.session = self.session, None
         self.drafts.save()
         if self._reader is not None:
@@ -237,13 +239,12 @@ class Attachment:
                 self._change_controller(mine, who)
             case Disconnected(reason=reason, ended=ended):
                 self._is_ready = False
+                session = self.session
                 if not ended:
                     self._host.tell(f"{reason}; trying again", "failed")
-                elif self.session is not None and self.session.label:
-                    self._host.tell(reason)
-                elif self.state is not None and self.state.ending == "finished":
+                elif session and not session.label and session.state.ending == "finished":
                     over = "the run is finished, and its process has ended"
-                    self._host.tell(curation_text(self.state) or over)
+                    self._host.tell(curation_text(session.state) or over)
                 else:
                     self._host.tell(reason)
         for page in self._navigation.pages:

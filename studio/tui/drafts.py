@@ -21,19 +21,14 @@ MOST_BYTES = 4_000_000
 """Of the file: what is larger was not written here."""
 FILE = "screen.json"
 _VERSION = 1
-_PLACE = frozenset({"page", "cursor", "scroll", "filter"})
 _DAMAGE = (ValueError, KeyError, TypeError, AttributeError, ArithmeticError, RecursionError)
 """What reading a file ends in that holds anything else than drafts."""
 
 
 class Drafts:
-    """Page, place and wordings under way of one run; of none, nothing is written.
-
-    Assigning a field marks it for saving; who changes `edits` or `notes` calls `mark_changed()`.
-    """
+    """Page, place and wordings under way of one run; of none, nothing is written."""
 
     def __init__(self, run: RunDir | None) -> None:
-        self._dirty = False
         self._refused = False  # the disk did, the last time, and it was told
         self._saved_at = float("-inf")
         self.run = run
@@ -48,43 +43,39 @@ class Drafts:
         if run is not None:
             self._read(run.path / FILE)
         self.left_at = (self.page, self.cursor)  # as the file had them
-        self._dirty = False
+        self._saved: object = self._contents  # as the file has it; None: whatever it has
 
-    def __setattr__(self, name: str, value: object) -> None:
-        if name in _PLACE and getattr(self, name, None) != value:
-            self._dirty = True
-        super().__setattr__(name, value)
+    @property
+    def _contents(self) -> tuple[object, ...]:
+        place = self.page, self.cursor, self.scroll, self.filter
+        return (*place, dict(self.edits), dict(self.notes))
 
     def take_over_file(self) -> None:
         """Keep the file from now on, with the texts that another screen wrote meanwhile."""
         self._merge()
-        self._dirty = True
-
-    def mark_changed(self) -> None:
-        self._dirty = True
+        self._saved = None
 
     def save_if_due(self, now: float) -> None:
         """Save what changed, at most every two seconds of the screen's monotonic clock."""
-        if self._dirty and not 0 <= now - self._saved_at < SAVE_EVERY_S:
+        if not 0 <= now - self._saved_at < SAVE_EVERY_S and self._contents != self._saved:
             self._saved_at = now
             self.save()
 
     def save(self) -> None:
         """Save at once what changed. A disk that refuses is told in `trouble`, once."""
-        if not self._dirty or self.run is None or not self.writes:
+        if self._contents == self._saved or self.run is None or not self.writes:
             return
-        self._dirty = False
         self._merge()
         data = json.dumps(self._as_dict(), ensure_ascii=True, indent=1).encode()
         try:
             write_atomic(self.run.path / FILE, data)
-        except RecordError as error:
-            self._dirty = True  # perhaps there is room again in two seconds
+        except RecordError as error:  # perhaps there is room again in two seconds
             if not self._refused:
                 self.trouble = f"drafts are not kept: {error}"
             self._refused = True
         else:
             self._refused = False
+            self._saved = self._contents
             self._known = dict(self.edits), dict(self.notes)
 
     def _merge(self) -> None:

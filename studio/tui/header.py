@@ -13,7 +13,7 @@ from engines.core.state.run_state import RunState
 from studio.report.decisions import curation_text
 from studio.secrets.sanitize import sanitize
 from studio.tui.drawing.cells import fit
-from studio.tui.drawing.lines import Line, Span, width_of
+from studio.tui.drawing.lines import Line, Span, line, width_of
 from studio.tui.keymap import PAGES
 
 
@@ -56,7 +56,6 @@ _SHORT = {
 
 
 def status_word(state: RunState | None, facts: SessionStatus) -> str:
-    """What the run is doing, in capitals."""
     if facts.starting:
         return "STARTING"
     if facts.opening:
@@ -117,7 +116,8 @@ def header_line(state: RunState | None, facts: SessionStatus, width: int) -> Lin
     kept.insert(3, (0, (_SHORT.get(word, word) if narrow else word, style)))
     gap = " " if narrow else " | "
     while True:
-        out = _join_spans([span for _, span in kept], gap)
+        first, *further = (span for _, span in kept)
+        out = line(" ", first, *(part for span in further for part in ((gap, "dim"), span)))
         last = max(rank for rank, _ in kept)
         if width_of(out) <= width or not last:
             return out
@@ -167,11 +167,6 @@ def _run_fields(
     return fields
 
 
-def _join_spans(spans: list[Span], gap: str) -> Line:
-    between: Span = (gap, "dim")
-    return ((" ", ""), spans[0], *(part for span in spans[1:] for part in (between, span)))
-
-
 def tabs_line(state: RunState | None, page: str, width: int) -> Line:
     """The second line: the pages with their numbers, the open one in brackets."""
     waiting, flagged = _waiting_counts(state) if state is not None else (0, 0)
@@ -191,7 +186,6 @@ def tabs_line(state: RunState | None, page: str, width: int) -> Line:
 
 
 def tab_presses(tabs: Line) -> dict[str, tuple[str, ...]]:
-    """What a click on each part of the second line presses."""
     signs = {":": "colon", "?": "question_mark"}
     labels = [text.strip("[ ]") for text, _ in tabs]
     return {label: (signs.get(label[0], label[0]),) for label in labels if label}

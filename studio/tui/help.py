@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import groupby
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar
 
-from textual import events
-from textual.app import App, ComposeResult
+from rich.console import Console
+from rich.style import Style
+from textual.app import App
 from textual.binding import Binding, BindingType
-from textual.containers import Vertical
 from textual.widgets import Input
 
 from studio.secrets.sanitize import one_line
@@ -17,9 +17,9 @@ from studio.tui.drawing.lines import BLANK, Line, labelled_lines, line, paragrap
 from studio.tui.host import Host
 from studio.tui.keymap import SCOPES, Key, keys_of_scope, offer_keys
 from studio.tui.pages.text import holds_words
-from studio.tui.terminal.textual_parts import Box, has_synchronized_output
+from studio.tui.terminal.textual_parts import has_synchronized_output
 from studio.tui.widgets.line_view import LineView
-from studio.tui.widgets.prompt import ASK_KEYS, Prompt
+from studio.tui.widgets.prompt import Prompt, PromptBox
 
 SAFE = (
     "Safe is an operation without a flag that adds, modifies or keeps. A flag says that a person "
@@ -101,7 +101,7 @@ def terminal_facts(app: App[Any], host: Host) -> list[tuple[str, str]]:
     return facts
 
 
-class TextScreen(Box[None]):
+class TextScreen(PromptBox):
     """Lines over a page, which `/` narrows to those of some words; escape or q leave it."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -109,43 +109,19 @@ class TextScreen(Box[None]):
         Binding("y,Y", "copy", "copy"),
         Binding("slash", "filter", "filter"),
     ]
+    offers = offer_keys({"slash": "filters", "y": "copies it", "escape": "leaves"})
+    hint = "/ filters   y copies it   esc leaves"
 
     def __init__(self, title: str) -> None:
-        super().__init__()
-        self._title = title
+        super().__init__(title, LineView(id="help"), Prompt(id="help-filter"))
         self.words = ""
-
-    @property
-    def host(self) -> Host:
-        return cast("Host", self.app)
-
-    @property
-    def offered(self) -> Sequence[Key]:
-        if any(prompt.is_asking for prompt in self.query(Prompt)):
-            return ASK_KEYS
-        return offer_keys({"slash": "filters", "y": "copies it", "escape": "leaves"})
 
     def text_lines(self, width: int) -> list[Line]:
         """What holds `words`, for a width in cells."""
         raise NotImplementedError
 
-    def compose(self) -> ComposeResult:
-        with Vertical(classes="box") as box:
-            box.border_title = self._title
-            box.border_subtitle = "/ filters   y copies it   esc leaves"
-            yield LineView(id="help")
-            yield Prompt(id="help-filter")
-
-    def on_mount(self) -> None:
-        self.query_one(LineView).focus()
-        self.call_after_refresh(self.show)
-
-    def on_resize(self, event: events.Resize) -> None:
-        self.call_after_refresh(self.show)
-
     def show(self) -> None:
-        view = self.query_one(LineView)
-        view.show_lines(self.text_lines(view.line_width))
+        self.view.show_lines(self.text_lines(self.view.line_width))
 
     def action_leave(self) -> None:
         if self.words:
@@ -154,7 +130,7 @@ class TextScreen(Box[None]):
             self.dismiss(None)
 
     def action_filter(self) -> None:
-        asked = self.query_one(Prompt).ask("filter:", self.words)
+        asked = self.prompt.ask("filter:", self.words)
 
         async def wait() -> None:
             if await asked is None:
@@ -168,19 +144,17 @@ class TextScreen(Box[None]):
     def _show_only(self, words: str) -> None:
         self.words = words
         self.show()
-        self.query_one(LineView).action_move_to_end(-1)
+        self.view.action_move_to_end(-1)
 
     def action_copy(self) -> None:
         from studio.tui.terminal.clipboard import copy_text
 
-        answer = copy_text(self.host, self.query_one(LineView).text())
+        answer = copy_text(self.host, self.view.text())
         self.host.tell(answer)
-        self.query_one(Vertical).border_subtitle = one_line(answer, 60).replace("[", "(")
+        self.frame.border_subtitle = one_line(answer, 60).replace("[", "(")
 
 
 class HelpScreen(TextScreen):
-    """The help over a page, its own keys first."""
-
     def __init__(self, page_name: str) -> None:
         super().__init__("Help")
         self.scopes = (page_name, "list", "loop", "global")
@@ -199,7 +173,6 @@ class GuideScreen(TextScreen):
 
     def text_lines(self, width: int) -> list[Line]:
         from studio.guide import read_page
-        from studio.tui.drawing.markdown import markdown_lines
 
         out: list[Line] = []
         for is_text, group in groupby(markdown_lines(read_page(self._topic), width - 1), key=bool):
@@ -207,3 +180,22 @@ class GuideScreen(TextScreen):
             if is_text and holds_words(" ".join(map(plain_text, block)), self.words):
                 out += [*block, BLANK]
         return out[:-1] or [line(f"nothing here holds {one_line(self.words, 60)!r}: esc clears")]
+
+
+def markdown_lines(text: str, width: int) -> list[Line]:
+    """A page of Markdown as `studio guide` prints it, wrapped to a width in cells."""
+    from rich.markdown import Markdown  # heavy, and the help of the keys needs none
+
+    rows = Console(width=width).render_lines(Markdown(text, hyperlinks=False), pad=False)
+    out: list[Line] = []
+    for row in rows:
+        is_blank = not "".join(segment.text for segment in row).strip()
+        if not is_blank or (out and out[-1]):  # one blank line is enough
+            out.append(() if is_blank else tuple((s.text, _style_name(s.style)) for s in row))
+    return out
+
+
+def _style_name(style: Style | None) -> str:
+    if style is None:
+        return ""
+    return "key" if style.bgcolor else "title" if style.bold else "dim" if style.dim else ""

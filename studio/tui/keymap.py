@@ -102,7 +102,6 @@ def keys_of_scope(scope: str, keys: tuple[Key, ...] = KEYS) -> tuple[Key, ...]:
 
 
 def bindings(*scopes: str) -> list[Binding]:
-    """Textual's bindings of these scopes."""
     return [
         Binding(
             key.keys,
@@ -185,7 +184,6 @@ _WRITTEN = {
 
 
 def format_key(key: str) -> str:
-    """How a key is written for people."""
     return _WRITTEN.get(key, key)
 
 

@@ -29,7 +29,6 @@ class Navigation:
         self.is_drawn = False  # the first frame was, so that every page has its parts
 
     def page(self, name: str | None = None) -> Page:
-        """A page by its scope; None: the open one."""
         return self._app.screen_stack[0].query_one(f"#{name or self.page_name}", Page)
 
     @property
@@ -37,8 +36,6 @@ class Navigation:
         if not self._pages:  # asked for at every message of a run
             self._pages = list(self._app.screen_stack[0].query(Page))
         return self._pages
-
-    # -- pages ---------------------------------------------------------------------------
 
     def open_page(self, name: str, target: str = "", *, keep_trail: bool = False) -> None:
         """Show a page, perhaps at an id; `keep_trail`: escape does not come back from there."""
@@ -103,8 +100,6 @@ class Navigation:
             self.open_page(page.scope, target)
         else:
             self._host.tell(f"{target}: nothing has this name", "failed")
-
-    # -- panes ---------------------------------------------------------------------------
 
     def focus_page(self) -> None:
         """Give the focus to the open page where nothing has it."""

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
 from typing import ClassVar, cast
 
 from textual.containers import Container
 from textual.widget import Widget
 
+from engines.core.errors import RecordError, StudioError
 from engines.core.state.run_state import RunState
+from engines.record.appender import write_atomic
+from engines.record.run_dir import Workspace
 from studio.session.base import Message, Session
 from studio.tui.host import Host
 from studio.tui.keymap import Key, bindings
@@ -49,6 +53,33 @@ class Page(Container):
 
     def draw(self) -> None:
         """Show what is; called when the page opens, and at most ten times a second after events."""
+
+    def draw_if_open(self) -> None:
+        if self.is_open:
+            self.host.draw_now()
+
+    def run_exclusive(self, group: str, work: Callable[[], Awaitable[object]]) -> None:
+        """Run it beside the screen, in place of older work of its group.
+
+        A callable, since a coroutine that is replaced before it began is never awaited.
+        """
+        self.run_worker(work, group=group, exclusive=True)
+
+    def export_file(self, write: Callable[[], str], what: str) -> None:
+        """Write a file in a thread, and tell its path, or why there is none.
+
+        `write` blocks and returns the path; `what` is such as "the difference is".
+        """
+
+        async def export() -> None:
+            try:
+                path = await asyncio.to_thread(write)
+            except StudioError as error:
+                self.host.tell(str(error), "failed")
+            else:
+                self.host.tell(f"{what} written to {path}")
+
+        self.run_exclusive("export", export)
 
     def handle_message(self, message: Message) -> None:
         """One message of the session, also while another page is open; must be cheap."""
@@ -100,3 +131,37 @@ class Page(Container):
             lines = (found.line, *found.more) if found is not None else ()
             return "\n".join(plain_text(each).strip() for each in lines)
         return view.text() if isinstance(view, LineView) else ""
+
+
+def write_export(workspace: Workspace, name: str, data: bytes) -> str:
+    """Write into `exports/` of the workspace, in place of an older file; returns the path.
+
+    Raises RecordError: it cannot be written.
+    """
+    target = workspace.path / "exports" / name
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RecordError(
+            str(target.parent), f"it could not be made: {error.strerror}.", "Make room for it."
+        ) from error
+    write_atomic(target, data)
+    return str(target)
+
+
+async def resume_run(host: Host, run: str, how: str, why: str, given: Sequence[str] = ()) -> None:
+    """Start a run's process again; where a budget ended it, ask for a larger one.
+
+    `how` and `why` it ended; `given` are settings for the rest of it.
+    """
+    words = ["--resume", run, *given]
+    if how == "budget" and not any(word.startswith("budget.") for word in given):
+        from studio.report.summary import budget_override
+
+        key = budget_override(why).removesuffix("…")
+        more = (await host.ask("budget reached; resume with", key) or "").strip()
+        if more in ("", key):
+            host.tell("not resumed: the budget is still the one that was reached")
+            return
+        words += more.split()
+    host.start_run(words)

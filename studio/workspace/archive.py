@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from io import BytesIO
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
 import orjson
@@ -202,9 +202,18 @@ def _read_manifest(file: Path) -> tuple[str, _Files]:
             source = tar.extractfile(first) if first and first.name == _MANIFEST else None
             data = orjson.loads(source.read()) if source else {}
         check_name(data["run"])
-        return data["run"], {name: (size, digest) for name, (size, digest) in data["files"].items()}
+        files = {name: (size, digest) for name, (size, digest) in data["files"].items()}
+        if "journal.jsonl" not in files or not all(map(_is_inside, files)):
+            raise ValueError("these are not the files of a run")
+        return data["run"], files
     except (*_UNREADABLE, ValueError, KeyError, TypeError, StudioError) as error:
         raise RecordError(str(file), "it is no archive of a run, or damaged.", _COPY) from error
+
+
+def _is_inside(name: str) -> bool:
+    """Whether a file of this name is in the folder that it is taken to be in, and nowhere else."""
+    path = PurePosixPath(name)
+    return not path.is_absolute() and ".." not in path.parts and str(path) == name != "."
 
 
 def _read(file: Path, place: Callable[[str], Path | None]) -> _Files:
@@ -215,7 +224,7 @@ def _read(file: Path, place: Callable[[str], Path | None]) -> _Files:
         with tarfile.open(file, "r:gz") as tar:
             for member in tar:
                 name = member.name.removeprefix(f"{run}/")
-                if name not in packed or not member.isfile() or ".." in Path(name).parts:
+                if name not in packed or not member.isfile():
                     continue  # the manifest; anything else is missing from what was packed
                 source = tar.extractfile(member)
                 assert source is not None
@@ -230,7 +239,8 @@ def _write(source: IO[bytes], target: Path | None, modified: float) -> str:
     digest = hashlib.sha256()
     if target is not None:
         make_private_folder(target.parent)
-    fd = os.open(target or os.devnull, os.O_WRONLY | os.O_CREAT, 0o600)
+    anew = os.O_CREAT | os.O_EXCL if target else 0
+    fd = os.open(target or os.devnull, os.O_WRONLY | anew, 0o600)
     with os.fdopen(fd, "wb") as file:
         while block := source.read(_BLOCK):
             digest.update(block)

@@ -16,7 +16,7 @@ from engines.record.catalogue.rows import load_run_rows, run_row
 from engines.record.run_dir import RunDir, Workspace
 from studio.presets import list_presets
 from studio.report.decisions import to_decide_text
-from studio.report.status import ShownStatus, shown_status
+from studio.report.next_step import ShownStatus, shown_status
 from studio.report.tables import COLUMNS, indent_text, table
 from studio.report.training import learned_text, row_curve
 from studio.secrets.sanitize import sanitize

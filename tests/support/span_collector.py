@@ -35,9 +35,13 @@ class SentSpan:
 
 @dataclass
 class SpanCollector:
-    """`status` is what it answers with; while it is `held`, no request is answered at all."""
+    """`status` is what it answers with, and `content` of what kind.
+
+    While it is `held`, no request is answered at all.
+    """
 
     status: int = 200
+    content: str = "application/x-protobuf"
     port: int = 0
     bodies: list[bytes] = field(default_factory=list)
     headers: list[Mapping[str, str]] = field(default_factory=list)
@@ -53,9 +57,9 @@ class SpanCollector:
             self.held.wait()
         self.headers.append(dict(request.headers))
         self.paths.append(request.path)
-        if self.status == 200:
+        if self.status == 200 and "html" not in self.content:
             self.bodies.append(body)
-        return self.status, "application/x-protobuf", b""
+        return self.status, self.content, b""
 
     @property
     def spans(self) -> list[SentSpan]:
@@ -104,8 +108,10 @@ def _value(value: Any) -> Any:
 
 
 @contextmanager
-def collecting(status: int = 200, *, held: bool = False) -> Iterator[SpanCollector]:
-    collector = SpanCollector(status, held=threading.Event() if held else None)
+def collecting(
+    status: int = 200, content: str = SpanCollector.content, *, held: bool = False
+) -> Iterator[SpanCollector]:
+    collector = SpanCollector(status, content, held=threading.Event() if held else None)
     with serving(collector.reply) as port:
         collector.port = port
         try:

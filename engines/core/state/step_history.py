@@ -153,11 +153,6 @@ class RunHistory:
         known = self.steps.items()
         return {step: one.planned_steps for step, one in known if one.lesson and one.trains}
 
-    def find_operation(self, operation_id: str) -> Operation | None:
-        """An operation of any step, as it was proposed."""
-        every = (operation for step in self.steps.values() for operation in step.operations)
-        return next((one for one in every if one.id == operation_id), None)
-
 
 def run_history(events: Iterable[ev.DurableEvent]) -> RunHistory:
     """The history that a run's events give, in one pass."""

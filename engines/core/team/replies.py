@@ -9,7 +9,7 @@ import json
 import re
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from engines.core.text.objects import drop_thoughts, objects_with
@@ -21,20 +21,16 @@ FIXED: tuple[Speaker, ...] = ("planner_fixed", "executor", "verifier", "generato
 PlanForm = Literal["json", "lines"]
 MAX_MENDED_CHARS = 20_000
 
+# By which keys each kind of reply is known.
+_OF_ANALYSIS = ("concise_summary", "required_skills", "relevant_tools", "additional_considerations")
+_OF_PLAN = ("tool_name", "sub_goal", "justification", "context")
+_OF_COMMAND = ("tool_name", "arguments", "analysis", "explanation", "command")
+_OF_CHECK = ("stop_signal", "analysis")
+
 _FENCE = re.compile(r"```[^\n`]*\n(.*?)(?:```|\Z)", re.S)
 _LINE = re.compile(r"[\s>*`#-]*([\w .-]{1,60}?)[`*]*\s*[:：]\s*(\S.*)")
 _NO_TOOL = {"", "none", "null", "no", "no_tool", "final", "final_answer", "finish", "stop", "n/a"}
 _YES, _NO = {"true", "yes", "stop"}, {"false", "no", "continue"}
-
-
-@dataclass(frozen=True, slots=True)
-class QueryAnalysis:
-    """What a question asks for, and which skills and tools it needs."""
-
-    concise_summary: str
-    required_skills: str = ""
-    relevant_tools: str = ""
-    additional_considerations: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +39,6 @@ class NextStep:
 
     tool_name: str
     sub_goal: str = ""
-    justification: str = ""
     context: str = ""
 
 
@@ -53,41 +48,32 @@ class ToolCommand:
 
     tool_name: str
     arguments: Mapping[str, Any]
-    analysis: str = ""
-    explanation: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class MemoryVerification:
-    """Whether what is in memory answers the question."""
-
-    stop_signal: bool
-    analysis: str = ""
-
-
-def read_analysis(text: str) -> QueryAnalysis:
-    found = _as_texts(read_object(text, _field_names(QueryAnalysis)))
+def read_analysis(text: str) -> str:
+    """What a question asks for, which is all that an analysis must say."""
+    found = _as_texts(read_object(text, _OF_ANALYSIS))
     if not found.get("concise_summary"):
         raise ReplyProblem('"concise_summary" is missing.')
-    return QueryAnalysis(**_keep_fields(QueryAnalysis, found))
+    return found["concise_summary"]
 
 
 def read_plan(text: str, tools: Collection[str], form: PlanForm = "json") -> NextStep:
     """The next step, of a tool that there is."""
     if form == "lines":
         return _read_plan_line(text, tools)
-    found = _as_texts(read_object(text, _field_names(NextStep)))
+    found = _as_texts(read_object(text, _OF_PLAN))
     if "tool_name" not in found:
         raise ReplyProblem('"tool_name" is missing: name a tool, or write "none".')
     name = match_tool(found["tool_name"], tools)
     if name and not found.get("sub_goal"):
         raise ReplyProblem('"sub_goal" is missing: say what the tool should find out.')
-    return NextStep(**{**_keep_fields(NextStep, found), "tool_name": name})
+    return NextStep(name, found.get("sub_goal", ""), found.get("context", ""))
 
 
 def read_command(text: str, wanted: str, tools: Mapping[str, Mapping[str, Any]]) -> ToolCommand:
     """The command for the tool `wanted`; `tools` are names with the schemas of their arguments."""
-    found = read_object(text, _field_names(ToolCommand) | {"command"})
+    found = read_object(text, _OF_COMMAND)
     said = found.get("command", found)
     own = tools.get(wanted, {}).get("properties", {})  # an argument may be called "name", too
     name = wanted
@@ -109,19 +95,18 @@ def read_command(text: str, wanted: str, tools: Mapping[str, Mapping[str, Any]])
         said = {next(iter(takes)): said}  # some models give a lone argument without its name
     if not isinstance(said, dict):
         raise ReplyProblem(f'"command" must hold the arguments {", ".join(takes)} as an object.')
-    texts = _as_texts(found)
-    return ToolCommand(name, said, texts.get("analysis", ""), texts.get("explanation", ""))
+    return ToolCommand(name, said)
 
 
-def read_check(text: str) -> MemoryVerification:
+def read_check(text: str) -> bool:
     """Whether to stop. The word STOP in a sentence is no signal: "do not STOP" holds it, too."""
-    found = read_object(text, _field_names(MemoryVerification))
+    found = read_object(text, _OF_CHECK)
     if "stop_signal" not in found:
         raise ReplyProblem('"stop_signal" is missing: write true or false.')
     word = str(found["stop_signal"]).strip().strip("\"'`.!").casefold()
     if word not in _YES | _NO:
         raise ReplyProblem(f'"stop_signal" must be true or false, and not {word[:40]!r}.')
-    return MemoryVerification(word in _YES, _as_texts(found).get("analysis", ""))
+    return word in _YES
 
 
 def match_tool(said: str, tools: Collection[str]) -> str:
@@ -201,11 +186,3 @@ def _as_texts(row: Mapping[str, Any]) -> dict[str, str]:
         return value.strip() if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
     return {key: "" if value is None else text(value) for key, value in row.items()}
-
-
-def _field_names(kind: type[Any]) -> set[str]:
-    return {field.name for field in fields(kind)}
-
-
-def _keep_fields(kind: type[Any], found: Mapping[str, str]) -> dict[str, str]:
-    return {name: found[name] for name in _field_names(kind) if name in found}

@@ -137,11 +137,8 @@ def _check_same_adapter(folder: Path, model: PeftModel) -> None:
     for key in _DECIDES:
         before, now = _value_text(saved.get(key)), _value_text(current.get(key))
         if saved.get(key) != current.get(key):
-            raise ConflictError(
-                str(folder),
-                f"its adapter has {key} {before}, and this run's has {now}.",
-                "Set policy.local.lora as it was in that run.",
-            )
+            cause = f"its adapter has {key} {before}, and this run's has {now}."
+            raise ConflictError(str(folder), cause, "Set policy.local.lora as it was in that run.")
 
 
 def _value_text(value: object) -> str:
@@ -152,11 +149,9 @@ def _require_adapter(local: LocalModel) -> PeftModel:
     from peft import PeftModel
 
     if not isinstance(local.model, PeftModel):
-        raise ConfigError(
-            "policy.local.lora",
-            f"{local.name} was loaded without an adapter, so there is nothing to save.",
-            "Set policy.local.lora, for example to {rank: 8}.",
-        )
+        cause = f"{local.name} was loaded without an adapter, so there is nothing to save."
+        move = "Set policy.local.lora, for example to {rank: 8}."
+        raise ConfigError("policy.local.lora", cause, move)
     return local.model
 
 

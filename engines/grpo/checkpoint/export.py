@@ -64,11 +64,9 @@ def export_merged(checkpoint: Path, to: Path, card: str, base: LocalSettings) ->
     )
     # 4-bit weights have another digest than those they were made from.
     if facts.get("quantise") != "nf4" and local.base_digest != facts.get("digest"):
-        raise ConflictError(
-            str(checkpoint),
-            f"it was trained on {facts.get('name')}, and the weights of {base.path} are others.",
-            "Put the base model back that the run was trained on.",
-        )
+        cause = f"it was trained on {facts.get('name')}, and the weights of {base.path} are others."
+        move = "Put the base model back that the run was trained on."
+        raise ConflictError(str(checkpoint), cause, move)
     from engines.policies.hf_local.building import quiet_transformers
 
     whole = local.model.merge_and_unload()

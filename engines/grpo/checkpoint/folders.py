@@ -133,11 +133,8 @@ def check_seal(folder: Path) -> str:
     except OSError as error:
         raise unreadable_error(folder / SEAL, error) from error
     if written != FORMAT:
-        raise RecordError(
-            str(folder),
-            f"the checkpoint has format {written}, and this version reads {FORMAT}.",
-            "Use the version of practice studio that wrote it.",
-        )
+        cause = f"the checkpoint has format {written}, and this version reads {FORMAT}."
+        raise RecordError(str(folder), cause, "Use the version of practice studio that wrote it.")
     for name, expected in files.items():
         try:
             actual = _file_digest(folder / name)

@@ -16,12 +16,7 @@ from engines.core.types import Group, GroupOutcome, LostWork, WeightUpdate
 from engines.grpo.engine.collapse import CollapseRollback
 from engines.grpo.engine.optimiser import Optimiser
 from engines.grpo.engine.update import BatchUpdate, UpdateMetrics, UpdatePlan
-from engines.grpo.engine.weight_engine import (
-    OutOfMemory,
-    PreparedBatch,
-    TrainedBatch,
-    WeightEngine,
-)
+from engines.grpo.engine.weight_engine import OutOfMemory, PreparedBatch, TrainedBatch, WeightEngine
 from engines.grpo.loss.collate import CollatedBatch, batch_advantages, collate, is_known
 from engines.grpo.ranks.ranks import ALONE, Ranks
 from engines.grpo.settings import GRPOSettings

@@ -44,11 +44,8 @@ class Optimiser:
     def __init__(self, local: LocalModel, settings: GRPOSettings | SFTSettings) -> None:
         named = local.trainable_parameters()
         if not named:
-            raise PolicyError(
-                f"policy {local.name!r}",
-                "none of its weights can be trained.",
-                "Give it an adapter: policy.local.lora.rank, for instance 8.",
-            )
+            move = "Give it an adapter: policy.local.lora.rank, for instance 8."
+            raise PolicyError(f"policy {local.name!r}", "none of its weights can be trained.", move)
         self._local, self._max_grad_norm = local, settings.max_grad_norm
         self._shapes = {name: parameter.shape for name, parameter in named}
         self._adamw: Any = torch.optim.AdamW(

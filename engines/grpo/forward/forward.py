@@ -57,8 +57,7 @@ def completion_logps(
     empty = logp.new_zeros(rows.trainable.numel())
     shape = rows.trainable.shape
     return TokenScores(
-        empty.index_put((flat,), logp).view(shape),
-        empty.index_put((flat,), entropy).view(shape),
+        empty.index_put((flat,), logp).view(shape), empty.index_put((flat,), entropy).view(shape)
     )
 
 
@@ -124,10 +123,7 @@ def _whole_sequence_states(base: Any, rows: Rows) -> Tensor:
     ids = torch.where(spots < begins, prompts, rows.completions.gather(1, after))
     kept = spots < begins + rows.lengths[:, None]
     hidden: Tensor = getattr(base, base.base_model_prefix)(
-        input_ids=ids,
-        attention_mask=kept,
-        position_ids=spots.expand(len(ids), -1),
-        use_cache=False,
+        input_ids=ids, attention_mask=kept, position_ids=spots.expand(len(ids), -1), use_cache=False
     ).last_hidden_state
     at = begins - 1 + torch.arange(long, device=device)[None]  # (B, T)
     return hidden.gather(1, at[..., None].expand(-1, -1, hidden.shape[-1]))

@@ -151,11 +151,8 @@ def tokenise_demonstration(
     most = max((*example.prompt_ids, *example.token_ids), default=0)
     size = local.base.get_input_embeddings().num_embeddings
     if most >= size:
-        raise DataError(
-            shown.place,
-            f"its token {most} is none of the {size} that {local.name} knows.",
-            "Take the ids out: the text is tokenised then.",
-        )
+        cause = f"its token {most} is none of the {size} that {local.name} knows."
+        raise DataError(shown.place, cause, "Take the ids out: the text is tokenised then.")
     return example
 
 
@@ -229,11 +226,8 @@ def _parse_demonstrations(place: str, row: Mapping[str, Any]) -> Iterable[Demons
         asked = (message.content.strip() for message in messages if message.role == "user")
         question = next(filter(None, asked), "")
         if replies[0] == 0 or not question:
-            raise DataError(
-                place,
-                '"messages" holds a reply without anything that was asked.',
-                "Put a message of the user before it.",
-            )
+            cause = '"messages" holds a reply without anything that was asked.'
+            raise DataError(place, cause, "Put a message of the user before it.")
         return [
             Demonstration(question, messages[n].content, messages[:n], place=place) for n in replies
         ]

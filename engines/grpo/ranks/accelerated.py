@@ -68,11 +68,9 @@ class AcceleratedRanks(Ranks):
             # Words travel between CPUs: a GPU that waits for one would be busy all the while.
             self._words = dist.new_group(backend="gloo", timeout=WAIT)
         except (RuntimeError, ValueError) as error:
-            raise PolicyError(
-                PLACE,
-                f"the processes did not find each other ({_short_error_text(error)}).",
-                "See that all of them run and that nothing else uses the port.",
-            ) from error
+            cause = f"the processes did not find each other ({_short_error_text(error)})."
+            move = "See that all of them run and that nothing else uses the port."
+            raise PolicyError(PLACE, cause, move) from error
         state = self.accelerator.state
         if not gpu and _is_set("ACCELERATE_USE_FSDP"):
             # accelerate 1.15 divides weights over accelerators only. On CPUs, where it is tried
@@ -140,11 +138,8 @@ class AcceleratedRanks(Ranks):
         Raises PolicyError: a rank is gone, or was before.
         """
         if self.apart:
-            raise PolicyError(
-                PLACE,
-                f"the ranks have come apart ({self.apart}).",
-                "Resume the run, which goes on from its last checkpoint.",
-            )
+            move = "Resume the run, which goes on from its last checkpoint."
+            raise PolicyError(PLACE, f"the ranks have come apart ({self.apart}).", move)
         try:
             self._broadcast(word)
         except PolicyError as error:

@@ -54,11 +54,8 @@ def read_request(arguments: Sequence[str]) -> LaunchRequest:
         )
     except Exception as error:  # ValueError, TypeError, KeyError, AttributeError, yaml's own
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise ConfigError(
-            place,
-            f"accelerate cannot read it ({reason[:200]}).",
-            "Write it with `accelerate config`.",
-        ) from error
+        cause = f"accelerate cannot read it ({reason[:200]})."
+        raise ConfigError(place, cause, "Write it with `accelerate config`.") from error
 
 
 def start_processes(request: LaunchRequest, module: str) -> int:

@@ -57,11 +57,9 @@ def open_engine(
     gone.
     """
     if local.settings.device not in OWN_DEVICES:
-        raise PolicyError(
-            "policy.local.device",
-            f"{local.settings.device} leaves no device of its own to each process.",
-            "Set it to auto, or train with one process.",
-        )
+        cause = f"{local.settings.device} leaves no device of its own to each process."
+        move = "Set it to auto, or train with one process."
+        raise PolicyError("policy.local.device", cause, move)
     alike = replace(local.settings, threads=local.threads)
     opening = OpenModel(alike, local.adapter_state(), settings, total_steps, seed)
     ranks.send(opening)

@@ -100,7 +100,6 @@ class LookResult:
     verdict: EffectVerdict | None
     difference: float
     interval: Interval  # 95 %, holds at whichever look one stops
-    z: float  # of the evidence that it helps
 
 
 def judge_look(plan: SequentialPlan, number: int, pairs: Pairs) -> LookResult:
@@ -108,7 +107,7 @@ def judge_look(plan: SequentialPlan, number: int, pairs: Pairs) -> LookResult:
     rows = [row for row in pairs if row]
     if not rows:
         verdict: EffectVerdict | None = "cannot tell" if number + 1 == len(plan.looks) else None
-        return LookResult(verdict, 0.0, Interval(-1.0, 1.0), 0.0)
+        return LookResult(verdict, 0.0, Interval(-1.0, 1.0))
     changes = [math.fsum(row) / len(row) for row in rows]
     difference = math.fsum(changes) / len(changes)
     helps, hurts = sign_flip_tails([change for row in rows for change in row])
@@ -133,7 +132,7 @@ def judge_look(plan: SequentialPlan, number: int, pairs: Pairs) -> LookResult:
         interval = Interval(max(-1.0, difference - half), min(1.0, difference + half))
     else:
         interval = paired_interval_of(changes)
-    return LookResult(verdict, difference, interval, z)
+    return LookResult(verdict, difference, interval)
 
 
 def _spread(rows: Pairs, changes: Sequence[float], pool: int) -> float:

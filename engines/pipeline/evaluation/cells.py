@@ -12,12 +12,7 @@ from functools import partial
 from engines.core.events import CellMeasured
 from engines.core.library import Library
 from engines.core.waiting.threads import run_to_end
-from engines.pipeline.evaluation.evaluate import (
-    Evaluation,
-    PinnedVersion,
-    measure_set,
-    write_whole,
-)
+from engines.pipeline.evaluation.evaluate import Evaluation, PinnedVersion, measure_set, write_whole
 from engines.pipeline.recorder import Recorder
 
 FirstWeights = Callable[[], AbstractAsyncContextManager[None]]

@@ -120,11 +120,9 @@ def _choose_device(name: str, place: str) -> torch.device:
         device = torch.device(name)
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError, NotImplementedError) as error:
-        raise PolicyError(
-            place,
-            f"there is no device {name!r} here ({_first_line(error)}).",
-            "Write device: auto, cpu, or one that torch knows.",
-        ) from None
+        cause = f"there is no device {name!r} here ({_first_line(error)})."
+        move = "Write device: auto, cpu, or one that torch knows."
+        raise PolicyError(place, cause, move) from None
     return device
 
 
@@ -140,11 +138,8 @@ def _placement_options(settings: LocalSettings, device: torch.device, place: str
     if settings.quantise != "nf4":
         return {"device_map": "auto"} if spread else {}
     if device.type != "cuda":
-        raise PolicyError(
-            place,
-            "4-bit weights (quantise: nf4) need a GPU, and there is none.",
-            "Write quantise: none.",
-        )
+        cause = "4-bit weights (quantise: nf4) need a GPU, and there is none."
+        raise PolicyError(place, cause, "Write quantise: none.")
     quantised = transformers.BitsAndBytesConfig(
         load_in_4bit=True,
         bnb_4bit_quant_type="nf4",
@@ -201,11 +196,8 @@ def _check_config(config: Any, place: str) -> None:
     fits = not named or any(name.endswith(_LANGUAGE_MODEL) for name in named)
     if not known or not fits or getattr(config, "is_encoder_decoder", False):
         what = named[0] if named else config.model_type
-        raise PolicyError(
-            place,
-            f"{what} is no causal language model.",
-            "Choose a decoder such as Llama, Qwen, Mistral or Gemma.",
-        )
+        cause = f"{what} is no causal language model."
+        raise PolicyError(place, cause, "Choose a decoder such as Llama, Qwen, Mistral or Gemma.")
 
 
 def _check_weights(info: Any, place: str) -> None:
@@ -213,11 +205,8 @@ def _check_weights(info: Any, place: str) -> None:
     missing = sorted(info["missing_keys"])
     if missing:
         more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
-        raise PolicyError(
-            place,
-            f"its files lack the weight {missing[0]}{more}.",
-            "Save the model again, or choose another folder.",
-        )
+        cause = f"its files lack the weight {missing[0]}{more}."
+        raise PolicyError(place, cause, "Save the model again, or choose another folder.")
 
 
 @contextlib.contextmanager
@@ -228,11 +217,9 @@ def _explain_load_errors(place: str, source: str, folder: Path | None) -> Iterat
         raise
     except Exception as error:  # libraries raise OSError, ValueError, KeyError, safetensors' own
         if "trust_remote_code" in str(error):
-            raise PolicyError(
-                place,
-                "it comes with program code of its own, which is not run unasked.",
-                "Read that code, then write trust_remote_code: true.",
-            ) from None
+            cause = "it comes with program code of its own, which is not run unasked."
+            move = "Read that code, then write trust_remote_code: true."
+            raise PolicyError(place, cause, move) from None
         if folder is None and isinstance(error, OSError):
             raise PolicyError(
                 place,
@@ -240,11 +227,9 @@ def _explain_load_errors(place: str, source: str, folder: Path | None) -> Iterat
                 f"({_first_line(error)}).",
                 "Check the name and the connection, or write the folder of a model.",
             ) from None
-        raise PolicyError(
-            place,
-            f"transformers cannot load it ({type(error).__name__}: {_first_line(error)}).",
-            "Check that the folder is whole and made for transformers 5.",
-        ) from error
+        cause = f"transformers cannot load it ({type(error).__name__}: {_first_line(error)})."
+        move = "Check that the folder is whole and made for transformers 5."
+        raise PolicyError(place, cause, move) from error
 
 
 def _first_line(error: BaseException) -> str:

@@ -53,11 +53,9 @@ def _check_packages(settings: LocalSettings, place: str) -> None:
     if missing:
         raise PolicyError(place, f"{' and '.join(missing)} cannot be imported.", EXTRA)
     if settings.quantise == "nf4" and find_spec("bitsandbytes") is None:
-        raise PolicyError(
-            place,
-            "4-bit weights (quantise: nf4) need bitsandbytes, which cannot be imported.",
-            f"Install the extra: {install_command('qlora')}. Or write quantise: none.",
-        )
+        cause = "4-bit weights (quantise: nf4) need bitsandbytes, which cannot be imported."
+        move = f"Install the extra: {install_command('qlora')}. Or write quantise: none."
+        raise PolicyError(place, cause, move)
 
 
 def _find_folder(path: str, place: str) -> Path | None:
@@ -66,34 +64,24 @@ def _find_folder(path: str, place: str) -> Path | None:
     if _HUB_NAME.match(path) and not folder.exists():
         return None
     if not folder.is_dir():
-        raise PolicyError(
-            place,
-            f"{folder} is {'a file' if folder.exists() else 'no folder'}.",
-            "Write the folder of a transformers model, or its name on the hub.",
-        )
+        cause = f"{folder} is {'a file' if folder.exists() else 'no folder'}."
+        move = "Write the folder of a transformers model, or its name on the hub."
+        raise PolicyError(place, cause, move)
     if not (folder / "config.json").is_file():
         if (folder / "adapter_config.json").is_file():
-            raise PolicyError(
-                place,
-                "the folder holds an adapter and no model.",
-                "Name it as the adapter (policy.adapter) and its base model as the model.",
-            )
+            move = "Name it as the adapter (policy.adapter) and its base model as the model."
+            raise PolicyError(place, "the folder holds an adapter and no model.", move)
         raise PolicyError(
             place, "the folder has no config.json.", "Write the folder of a transformers model."
         )
     if not any((folder / name).is_file() for name in _TOKENIZERS):
-        raise PolicyError(
-            place,
-            "the folder has no tokenizer.",
-            "Copy the tokenizer files of its base model into it (tokenizer.json and the rest).",
-        )
+        move = "Copy the tokenizer files of its base model into it (tokenizer.json and the rest)."
+        raise PolicyError(place, "the folder has no tokenizer.", move)
     return folder
 
 
 def _check_adapter(adapter: Path) -> None:
     if not (adapter / "adapter_config.json").is_file():
-        raise PolicyError(
-            f"adapter {adapter}",
-            "there is no adapter_config.json." if adapter.is_dir() else "it is no folder.",
-            "Write a folder that PEFT wrote, such as one of a checkpoint.",
-        )
+        cause = "there is no adapter_config.json." if adapter.is_dir() else "it is no folder."
+        move = "Write a folder that PEFT wrote, such as one of a checkpoint."
+        raise PolicyError(f"adapter {adapter}", cause, move)

@@ -83,11 +83,9 @@ def load_adapter(model: Any, folder: Path, trainable: bool) -> Any:
         return peft.PeftModel.from_pretrained(model, str(folder), is_trainable=trainable)
     except Exception as error:  # ValueError, RuntimeError, KeyError, safetensors' own
         reason = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
-        raise PolicyError(
-            f"adapter {folder}",
-            f"it does not fit the model ({type(error).__name__}: {reason[:200]}).",
-            "Choose the model that it was trained on, or leave it out.",
-        ) from None
+        cause = f"it does not fit the model ({type(error).__name__}: {reason[:200]})."
+        move = "Choose the model that it was trained on, or leave it out."
+        raise PolicyError(f"adapter {folder}", cause, move) from None
 
 
 def base_digest(model: nn.Module) -> str:

@@ -213,11 +213,9 @@ class LocalModel:
         if not self.settings.gradient_checkpointing:
             return
         if not self.base.supports_gradient_checkpointing:
-            raise PolicyError(
-                f"policy {self.name!r}",
-                "the model supports no gradient checkpointing.",
-                "Write gradient_checkpointing: false.",
-            )
+            cause = "the model supports no gradient checkpointing."
+            move = "Write gradient_checkpointing: false."
+            raise PolicyError(f"policy {self.name!r}", cause, move)
         self.base.activation_checkpointing_enable({"use_reentrant": False})
         self._set_checkpointing(True)
 

@@ -79,16 +79,9 @@ class LocalSettings:
     def __post_init__(self) -> None:
         for url in self.rollouts_url or ():
             if not url.startswith(("http://", "https://")):
-                raise SettingError(
-                    "policy.local",
-                    "rollouts_url",
-                    f"{url!r} is no address.",
-                    "Write it as http://HOST:8000/v1.",
-                )
+                move = "Write it as http://HOST:8000/v1."
+                raise SettingError("policy.local", "rollouts_url", f"{url!r} is no address.", move)
         if self.rollouts_sleep and not self.rollouts_url:
-            raise SettingError(
-                "policy.local",
-                "rollouts_sleep",
-                "no server samples the rollouts.",
-                "Set policy.local.rollouts_url, or leave it out.",
-            )
+            cause = "no server samples the rollouts."
+            move = "Set policy.local.rollouts_url, or leave it out."
+            raise SettingError("policy.local", "rollouts_sleep", cause, move)

@@ -116,10 +116,7 @@ class TeamPolicy(WrappedPolicy):
         return prompt.render(**{name: values[name] for name in prompt.variables})
 
     def _calls(
-        self,
-        reply: Completion,
-        messages: Sequence[Message],
-        tools: Mapping[str, Mapping[str, Any]],
+        self, reply: Completion, messages: Sequence[Message], tools: Mapping[str, Mapping[str, Any]]
     ) -> tuple[ToolCall, ...]:
         plan = last_plan(messages, tools, self.form)
         schemas = {name: tool["parameters"] for name, tool in tools.items()}

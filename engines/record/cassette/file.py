@@ -17,7 +17,7 @@ from typing import Any, Literal
 import orjson
 
 from engines.core.codec import dumps, from_dict, to_dict
-from engines.core.errors import ConflictError, StudioError
+from engines.core.errors import ConflictError, DamagedError, StudioError
 from engines.core.ids import digest
 from engines.core.text.masking import NO_SECRETS, Mask
 from engines.core.types import CallKey
@@ -164,7 +164,8 @@ class Cassette:
         else:
             cause += ": nothing was recorded there"
         dot = "" if cause.endswith("\n") else "."
-        move = "Take back what was changed since, or record another: --record FILE."
+        move = "Take back what was changed since, leave --cassette out to ask the model, or record "
+        move += "another: --record FILE."
         return CassetteError(f"cassette {self.path}", f"{cause}{dot}", move)
 
 
@@ -174,6 +175,7 @@ class Tape:
 
     path: Path
     plays: bool
+    passed_over: dict[Path, int] = field(default_factory=dict)  # see `ScoreBook`
     _opened: Cassette | None = None
 
     def open(self, what: str, *, mask: Mask, resumes: bool, tell: Tell) -> Cassette:
@@ -251,10 +253,16 @@ def _read_lines(
                 raise ConflictError(f"{option} {path}", "a later release wrote it.", move)
         visit(line)
 
+    if path.exists() and not path.is_file():  # a pipe would be waited for
+        raise _no_cassette_error(path, option)
     with suppress(OSError), path.open("rb") as file:
         if not (head := b'{"n":').startswith(file.read(len(head))):
             raise _no_cassette_error(path, option)
-    return lines.read(path, chained=False, visit=check_first)
+    try:
+        return lines.read(path, chained=False, visit=check_first)
+    except DamagedError as error:
+        move = "Restore it from a copy, or record another."
+        raise ConflictError(f"{option} {error.place}", error.cause, move) from error
 
 
 def _no_cassette_error(path: Path, option: str) -> ConflictError:

@@ -271,27 +271,27 @@ class Dispatcher:
         worker = _Worker(process, line, self.models.resolve)
         self.whole_groups = bool(opened["whole_groups"])
         pushing = asyncio.create_task(_push(process, outgoing))
-        await self._set_ready(worker)
-        lost: Exception = WorkerLost(process.node, "the run has ended")
+        self._ready[worker] = None
+        await self._tell_ready()
+        lost, told = WorkerLost(process.node, "the run has ended"), ""
         try:
             while True:
                 for item in await process.poll():
                     worker.line.receive(item)
         except WorkerLost as error:
             lost = error
+            told = f"{lost}; its tries are made again" if worker.tries else str(lost)
         finally:
             pushing.cancel()
+            # First, or a try that is lost by this is given the same worker for its second time.
+            del self._ready[worker]
             worker.line.lose(lost)
             with suppress(Exception):
                 process.kill()
-            await self._set_ready(worker, lost=str(lost))
+            await self._tell_ready(told)
 
-    async def _set_ready(self, worker: _Worker, *, lost: str = "") -> None:
+    async def _tell_ready(self, lost: str = "") -> None:
         async with self._changed:
-            if lost:
-                self._ready.pop(worker, None)
-            else:
-                self._ready[worker] = None
             self._changed.notify_all()
         self.on_nodes(self.nodes, lost)
 

@@ -11,7 +11,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -20,42 +20,58 @@ STUDIO = str(Path(__file__).parents[3])
 STARTED = b'{"error": ""}\n'
 """What is answered to an order once all is well."""
 START_S = 60.0  # importing sympy takes 0.5 s on a quiet machine and many seconds on a full one
-# Keys in our environment are not the code's business. The hash seed is fixed because sympy's
-# choice between equal forms follows it; one thread, because none may run when a process is forked.
-_ENVIRONMENT = {
-    "PYTHONPATH": STUDIO,
-    "PYTHONHASHSEED": "0",
-    **dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1"),
-}
+# One thread, because none may run when a process is forked.
+_THREADS = dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 _KEPT = ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "PYTHONHOME")
 
 
-def start_module(
-    name: str,
-    order: Mapping[str, Any],
+def bare_environment() -> dict[str, str]:
+    """For code that the keys in our environment are no business of.
+
+    The hash seed is fixed because sympy's choice between equal forms follows it.
+    """
+    return {name: os.environ[name] for name in _KEPT if name in os.environ} | {
+        "PYTHONHASHSEED": "0"
+    }
+
+
+def start_python(
+    arguments: Sequence[str],
+    environment: Mapping[str, str],
     *,
+    paths: Iterable[str],
     stdin: int | IO[bytes] = subprocess.DEVNULL,
 ) -> tuple[subprocess.Popen[bytes], socket.socket]:
-    """Start a module of this package in a session of its own, with our end of a socket to it.
+    """Start Python in a session of its own, with our end of a socket to it. Raises OSError.
 
-    The socket waits for at most `START_S`. Blocks. Raises OSError.
+    It imports from `paths`. Its last argument is the number of its own end. The session keeps
+    Ctrl-C away from it, and lets it be killed together with its children.
     """
     ours, theirs = socket.socketpair()
-    kept = {name: os.environ[name] for name in _KEPT if name in os.environ}
     try:
         with theirs:
             process = subprocess.Popen(
-                [sys.executable, "-P", "-s", "-m", f"{__package__}.{name}", str(theirs.fileno())],
+                [sys.executable, "-P", *arguments, str(theirs.fileno())],
                 pass_fds=(theirs.fileno(),),
                 stdin=stdin,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
-                env={**kept, **_ENVIRONMENT},
+                env={**environment, "PYTHONPATH": os.pathsep.join(map(os.path.abspath, paths))},
                 start_new_session=True,
             )
     except BaseException:
         ours.close()
         raise
+    return process, ours
+
+
+def start_module(
+    name: str, order: Mapping[str, Any], *, stdin: int | IO[bytes] = subprocess.DEVNULL
+) -> tuple[subprocess.Popen[bytes], socket.socket]:
+    """Start a module of this package by `start_python`. Its socket waits for at most `START_S`."""
+    arguments = ["-s", "-m", f"{__package__}.{name}"]
+    environment = bare_environment() | _THREADS
+    process, ours = start_python(arguments, environment, paths=[STUDIO], stdin=stdin)
     ours.settimeout(START_S)
     try:
         ours.sendall(json.dumps(order).encode() + b"\n")

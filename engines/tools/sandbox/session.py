@@ -13,7 +13,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from engines.tools.sandbox.host import Host, Interpreter
@@ -32,14 +32,14 @@ class RunResult:
     """What one call came to. All texts are bounded; bytes that are no UTF-8 are replaced.
 
     `value` is the repr of the last statement, "" where that is no expression or None; `variables`
-    are the public names with short reprs; `error` holds the code's own last lines.
+    are the public names; `error` holds the code's own last lines.
     """
 
     status: Status
     stdout: str = ""
     stderr: str = ""
     value: str = ""
-    variables: Mapping[str, str] = field(default_factory=dict)
+    variables: tuple[str, ...] = ()
     error: str = ""
     elapsed_s: float = 0.0
 
@@ -181,8 +181,8 @@ def parse_reply(reply: Any, call: int = 0) -> dict[str, Any]:
         case _:
             raise ValueError("this is no reply")
     variables = reply.get("variables")
-    pairs = list(variables.items())[:MAX_VARIABLES] if isinstance(variables, dict) else []
-    short = {_text(name)[:MAX_SHORT]: _text(value)[:MAX_SHORT] for name, value in pairs}
+    names = variables[:MAX_VARIABLES] if isinstance(variables, list) else []
+    short = tuple(_text(name)[:MAX_SHORT] for name in names)
     value, error = (_text(reply.get(name))[:MAX_TEXT] for name in ("value", "error"))
     return {"status": status, "value": value, "error": error, "variables": short}
 

@@ -9,12 +9,14 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from engines.core.errors import VerifierError
 from engines.core.process.scratch_folder import ScratchFolder
-from engines.verifiers.process_pool.child import Child, Message, kill_session, start_program
+from engines.tools.sandbox.control import start_python
+from engines.verifiers.process_pool.child import Child, Message, kill_session
 from engines.verifiers.stated_answer import short_text
 
 DIED = {
@@ -111,7 +113,9 @@ async def _start_child(on_message: Callable[[Message], None], on_exit: Callable[
     # Our environment is passed on whole: the file is the user's code and may need its keys.
     environment = {**os.environ, "TMPDIR": folder.path}
     try:
-        process, ours = start_program(["-m", "engines.verifiers.foreign.worker"], environment)
+        process, ours = start_python(
+            ["-m", "engines.verifiers.foreign.worker"], environment, paths=sys.path
+        )
     except BaseException:
         folder.remove()
         raise

@@ -1,4 +1,4 @@
-"""Our end of a child process: its start, its end, and a socket with one JSON object a line."""
+"""Our end of a child process: its end, and a socket with one JSON object a line."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ import os
 import signal
 import socket
 import subprocess
-import sys
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 Message = Mapping[str, Any]
@@ -98,35 +97,8 @@ class Child(asyncio.Protocol):
         await self._kill()
 
 
-def start_program(
-    arguments: Sequence[str], environment: Mapping[str, str]
-) -> tuple[subprocess.Popen[bytes], socket.socket]:
-    """Start Python in a session of its own, with our end of a socket to it.
-
-    Its last argument is the number of its own end. The session keeps Ctrl-C away from it, and
-    lets it be killed together with its children.
-    """
-    paths = os.pathsep.join(map(os.path.abspath, sys.path))
-    ours, theirs = socket.socketpair()
-    try:
-        with theirs:
-            process = subprocess.Popen(
-                [sys.executable, "-P", *arguments, str(theirs.fileno())],
-                pass_fds=(theirs.fileno(),),
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                env={**environment, "PYTHONPATH": paths},
-                start_new_session=True,
-            )
-    except BaseException:
-        ours.close()
-        raise
-    return process, ours
-
-
 async def kill_session(process: subprocess.Popen[bytes]) -> None:
-    """Kill a program of `start_program` with its children, and reap it."""
+    """Kill a program of `start_python` with its children, and reap it."""
     if process.returncode is None:  # later the id may be another process's
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)

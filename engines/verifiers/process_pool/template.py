@@ -9,29 +9,23 @@ import json
 import os
 import socket
 import subprocess
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from engines.core.errors import VerifierError
-from engines.verifiers.process_pool.child import Child, Message, kill_session, start_program
-
-START_S = 60.0  # importing sympy takes 0.5 s on a quiet machine and many seconds on a full one
+from engines.tools.sandbox.control import START_S, bare_environment, start_python
+from engines.verifiers.process_pool.child import Child, Message, kill_session
 
 
 class Template:
     """The process that workers are forked from. Raises OSError: it cannot be started."""
 
     def __init__(self, task: str, memory_mb: int) -> None:
-        # Keys in our environment are not the workers' business. The hash seed is fixed
-        # because sympy's choice between equal forms follows it.
-        kept = ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "PYTHONHOME")
-        environment = {name: os.environ[name] for name in kept if name in os.environ}
         program = str(Path(__file__).with_name("worker.py"))
-        self.process, self._control = start_program(
-            [program, task, str(memory_mb << 20), str(os.getpid())],
-            {**environment, "PYTHONHASHSEED": "0"},
-        )
+        arguments = [program, task, str(memory_mb << 20), str(os.getpid())]
+        self.process, self._control = start_python(arguments, bare_environment(), paths=sys.path)
         self._control.setblocking(False)
         self.ready = False  # True once it listens: before, the end of its socket does not end it
 
@@ -100,11 +94,9 @@ class ForkLauncher:
             async with self._ordering:
                 template, pid, ours = await self._fork()
         except OSError as error:
-            raise VerifierError(
-                f'checking process "{self._name}"',
-                f"it cannot be started ({error}).",
-                "Reinstall practice-studio, or free processes and memory, and start again.",
-            ) from error
+            cause = f"it cannot be started ({error})."
+            move = "Reinstall practice-studio, or free processes and memory, and start again."
+            raise VerifierError(f'checking process "{self._name}"', cause, move) from error
         kill = functools.partial(self._kill, template, pid)
         # One question in work, one in the socket: the worker never waits for us.
         child = Child(on_message, on_exit, json.loads, kill, prefetch=1)

@@ -39,7 +39,6 @@ class SweepRun:
     jobs: int = 1
     budget_usd: float | None = None
     own_limit_usd: float | None = None  # of each run, as its run file has it
-    own_library: bool = False  # the run file names a library, which the runs must not share
     codes: set[int] = field(default_factory=set)
     _stopping: bool = False  # nothing more is begun
     _too_little_usd: float = 0.0  # with which a run did not come to its end
@@ -95,8 +94,7 @@ class SweepRun:
                 return
             limits = [f"budget.cost_usd={most:.6f}"]
         self.tell(f"{where}: begins")
-        library = [f"library.name={name}"] if self.own_library else []
-        words = [*self.grid.fixed, *result.cell.overrides, *library, *limits]
+        words = [*self.grid.words(result.cell), *limits]
         process = await asyncio.create_subprocess_exec(
             *studio_command(self.workspace.path, "headless", "--name", name),
             *("--restart-step", "null", "--", self.grid.runfile, *words),

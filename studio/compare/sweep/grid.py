@@ -5,20 +5,23 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import product
+from itertools import islice, product
 from pathlib import Path
 from typing import Any
 
 import orjson
 
 from engines.core.errors import ConfigError, ConflictError
+from engines.core.ids import digest
 from engines.record.appender import make_folder, write_atomic
 from engines.record.run_dir import Workspace
 from engines.record.seal import add_seal, refuse_altered
 from studio.config.settings.base import NAME_LENGTH
 
 MOST_CELLS = 1_000
-_UNSAFE = re.compile(r"[^A-Za-z0-9.]+")
+_MOST_READ = 10 * MOST_CELLS  # values of a key
+_READABLE = 40  # characters of a cell's name where it cannot tell all
+_UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,19 +49,27 @@ class Grid:
     runfile: str
     fixed: tuple[str, ...]
     keys: Mapping[str, tuple[str, ...]]
+    own_library: bool = False  # the run file names a library, which the runs must not share
 
     @property
     def cells(self) -> list[Cell]:
         rows = [dict(zip(self.keys, row, strict=True)) for row in product(*self.keys.values())]
         last = [key.rpartition(".")[2] for key in self.keys]
         short = {k: e if last.count(e) == 1 else k for k, e in zip(self.keys, last, strict=True)}
-        names = [
-            ".".join(f"{short[key]}_{_UNSAFE.sub('_', value)}" for key, value in row.items())
-            for row in rows
-        ]
-        if len(set(names)) < len(names) or len(self.name) + max(map(len, names)) >= NAME_LENGTH:
-            names = [f"cell_{number}" for number in range(1, len(rows) + 1)]
-        return [Cell(f"{self.name}-{n}", row) for n, row in zip(names, rows, strict=True)]
+        return [Cell(f"{self.name}-{self._cell_name(row, short)}", row) for row in rows]
+
+    def _cell_name(self, row: Mapping[str, str], short: Mapping[str, str]) -> str:
+        """By its own settings alone: another order of values, or more of them, changes no name."""
+        name = ".".join(f"{short[key]}_{_UNSAFE.sub('_', value)}" for key, value in row.items())
+        is_whole = len(self.name) + len(name) < NAME_LENGTH
+        if is_whole and not any(map(_UNSAFE.search, row.values())):
+            return name
+        return f"{name[:_READABLE]}.{digest(row, 6)}"
+
+    def words(self, cell: Cell) -> list[str]:
+        """The overrides of a cell's run, but for its name."""
+        library = [f"library.name={cell.name}"] if self.own_library else []
+        return [*self.fixed, *cell.overrides, *library]
 
 
 def parse_grid(
@@ -75,17 +86,26 @@ def parse_grid(
     from hydra.errors import HydraException
 
     parser, fixed, keys = OverridesParser.create(), list[str](), dict[str, tuple[str, ...]]()
+    seen = set[str]()
     for word in words:
         try:
             found = parser.parse_override(word)
+            is_swept = found.is_sweep_override()
+            # A range may have more values than anybody waits for.
+            every = map(str, found.sweep_string_iterator()) if is_swept else ()
+            values = tuple(islice(every, _MOST_READ))
         except HydraException as error:
             cause = f"it cannot be read ({str(error).splitlines()[0][:120]})."
             move = "Write KEY=A,B; a value with a comma in quotes."
             raise ConfigError(word, cause, move) from error
-        if not found.is_sweep_override():
+        if (key := found.key_or_group) in seen:
+            raise ConfigError(word, f"{key} is there already.", "Give all its values in one word.")
+        seen.add(key)
+        if not is_swept:
             fixed.append(word)
             continue
-        values = tuple(map(str, found.sweep_string_iterator()))
+        if not values:
+            raise ConfigError(word, "it gives no value.", "Write KEY=A,B.")
         if len(set(values)) < len(values):
             raise ConfigError(word, "a value is there twice.", "Give each once.")
         keys[word.partition("=")[0]] = values
@@ -96,7 +116,8 @@ def parse_grid(
     for values in keys.values():
         count *= len(values)
     if count > MOST_CELLS:
-        cause = f"the grid has {count:,} runs, more than {MOST_CELLS:,}."
+        more = " or more" * any(len(values) == _MOST_READ for values in keys.values())
+        cause = f"the grid has {count:,}{more} runs, and at most {MOST_CELLS:,} are possible."
         raise ConfigError("studio sweep", cause, "Sweep fewer values at a time.")
     return tuple(fixed), keys
 
@@ -112,7 +133,7 @@ def remember_grid(grid: Grid, workspace: Workspace) -> None:
         "runfile": grid.runfile,
         "overrides": list(grid.fixed),
         "keys": {key: list(values) for key, values in grid.keys.items()},
-        "runs": [cell.name for cell in grid.cells],
+        "runs": {cell.name: dict(cell.settings) for cell in grid.cells},
     }
     if path.exists():
         refuse_altered(path)
@@ -121,7 +142,7 @@ def remember_grid(grid: Grid, workspace: Workspace) -> None:
         except ValueError as error:
             raise ConflictError(str(path), "it is no file of a sweep.", "Move it away.") from error
         alike = all(known.get(part) == data[part] for part in ("runfile", "overrides"))
-        if not alike or not set(known.get("runs", ())) <= set(data["runs"]):
+        if not alike or data["runs"] | known["runs"] != data["runs"]:
             cause = "there is another one of this name, with other settings."
             raise ConflictError(f"sweep {grid.name}", cause, "Name this one: --name NAME.")
     make_folder(path.parent)

@@ -84,12 +84,14 @@ def sweep_blocks(grid: Grid, results: Sequence[CellResult]) -> list[Block]:
         tokens = "-" if usage is None else f"{usage.tokens:,}"
         own = [result.cell.shown[key] for key in keys]
         figures = [_figures(change) for change in result.changes]
-        figures = figures or [[result.status, "-", "-", "-", "-"]]
+        figures = figures or [["-", "-", "-", "-", result.status]]
         rows += [[*own, *one, tokens, cost] for one in figures]
     headings = [key.rpartition(".")[2].upper() for key in keys]
     headings += ["SET", "BEFORE", "AFTER", "GAIN", "VERDICT", "TOKENS", "$"]
     done = sum(result.is_finished for result in results)
-    head = [f"{done} of {len(results)} runs are finished"]
+    head = [f"{done} of {len(results)} runs are finished; TOKENS and $ are what each paid itself"]
+    if any(result.changes for result in results):
+        head[0] += ", and what another run had measured was not paid again"
     return [Block("Runs", head, headings, rows), *_spread_blocks(results)]
 
 
@@ -110,8 +112,11 @@ def _spread_blocks(results: Sequence[CellResult]) -> list[Block]:
             p = "<0.001" if one.p < 0.0005 else f"{one.p:.3f}"
             share = f"{one.share:.0%}"
             rows.append([name, one.key, share, f"{one.deviation:.3f}", p, one.verdict, means])
-        by = "noise of measuring" if spread.by_noise else "rest"
-        lines.append(f"{name}: {spread.rest:.0%} is no key's alone; p is against the {by}")
+        by = "the noise of measuring" if spread.by_noise else "these"
+        lines.append(
+            f"{name}: {spread.rest:.0%} of the differences follow from no key alone; "
+            f"P is of a key's differences against {by}"
+        )
     headings = ("SET", "KEY", "SHARE", "SD", "P", "VERDICT", "MEAN GAIN")
     return [Block("Spread", lines, headings, rows)] if lines else []
 

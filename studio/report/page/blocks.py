@@ -26,8 +26,6 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class Items:
-    """A list, an item a line."""
-
     items: Sequence[str]
 
 
@@ -79,8 +77,6 @@ Chart = LineChart | BarChart
 
 @dataclass(frozen=True, slots=True)
 class Charts:
-    """Charts side by side where there is room."""
-
     charts: Sequence[Chart]
 
 

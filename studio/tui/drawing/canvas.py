@@ -75,7 +75,7 @@ class StreamCanvas(Widget, can_focus=True):
     def is_dirty(self) -> bool:
         """Whether a flush would draw something."""
         panes = (self._panes[id] for id in self._boxes)
-        return any(pane.has_pending or pane.head != pane.model for pane in panes)
+        return any(pane.pending or pane.head != pane.model for pane in panes)
 
     def pane_text(self, id: str, *, marked: bool = False) -> str:
         """What is kept of a pane's text, sanitized; `marked`: as it streamed, for a canvas."""
@@ -129,7 +129,6 @@ class StreamCanvas(Widget, can_focus=True):
             pane.feed(text)
 
     def reset(self, id: str, text: str = "") -> None:
-        """Let a pane begin anew with this text."""
         if (pane := self._panes.get(id)) is not None:
             pane.reset(text)
             if id in self._boxes:
@@ -242,7 +241,6 @@ class StreamCanvas(Widget, can_focus=True):
     # -- geometry ----------------------------------------------------------------------------
 
     def _arrange(self) -> None:
-        """Place the panes anew and draw everything."""
         before = self.visible_ids
         columns, rows = self.size
         at = self._order.index(self.focused_id) if self.focused_id in self._order else 0
@@ -315,8 +313,6 @@ class StreamCanvas(Widget, can_focus=True):
                 regions.append(Region(left + begin, y, max(1, end - begin), 1))
         return regions
 
-    # -- drawing -----------------------------------------------------------------------------
-
     def render_lines(self, crop: Region) -> list[Strip]:
         """Rows of cells; nothing but the rows that changed is made again."""
         # Once for all rows: Textual works its style out through all ancestors.
@@ -363,7 +359,6 @@ class StreamCanvas(Widget, can_focus=True):
         return Strip(_make_segments(spans, base, theme), columns)
 
     def _row_spans(self, id: str, y: int) -> list[Span]:
-        """The cells of a pane in one row."""
         pane, box = self._panes[id], self._boxes[id]
         signs = self._glyphs
         if self.mode == "wall":
@@ -401,7 +396,6 @@ def _changed_range(before: str, after: str) -> tuple[int, int]:
 
 
 def _make_segments(spans: Sequence[Span], base: Style, theme: str) -> list[Segment]:
-    """One segment for neighbours of one style."""
     out: list[Segment] = []
     for name, group in groupby((span for span in spans if span[0]), key=itemgetter(1)):
         style = base + themes.style(name, theme) if name else base

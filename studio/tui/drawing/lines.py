@@ -31,8 +31,12 @@ class Row:
     more: tuple[Line, ...] = ()  # further lines of it
 
 
+def note_rows(lines: Iterable[Line]) -> list[Row]:
+    """Rows that say something and cannot be chosen."""
+    return [Row("", each) for each in lines]
+
+
 def line(*parts: str | Span) -> Line:
-    """A line of plain texts and styled spans."""
     return tuple((part, "") if isinstance(part, str) else part for part in parts if part)
 
 

@@ -1,10 +1,18 @@
-"""One rollout of the canvas: what is known of it, and the rows that are drawn of it."""
+"""One rollout of the canvas: its growing text, wrapped as it comes, and the rows drawn of it.
+
+Wrapping costs what is added, not what is kept. What is shown is `wrap(escape_unsafe(text))` of
+what is kept, wherever the text was cut on its way.
+"""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import islice
 
-from engines.core.text.tool_marks import MARK, split_marks, unfinished_mark
+from engines.core.text.sanitize import escape_unsafe
+from engines.core.text.tool_marks import MARK, CallMark, ResultMark, split_marks, unfinished_mark
 from studio.tui.drawing.cells import (
     GLYPHS_UNICODE,
     Glyphs,
@@ -12,8 +20,204 @@ from studio.tui.drawing.cells import (
     crop,
     fit,
     normalize_width,
+    wrap_pieces,
 )
-from studio.tui.drawing.tail import TailBuffer
+from studio.tui.drawing.tool_block import ToolBlock
+
+ROWS = 400
+_UNFOLDED_ROWS = 5
+"""So many times as many while tool blocks are unfolded: folded again, nothing is missing."""
+
+_OPEN_END = re.compile(
+    "(?:[\u200c\u200d]?\U0001f3f4[\U000e0061-\U000e007a]{0,5}|[\u200c\u200d])\\Z"
+)
+"""What may be shown otherwise once more is known: joiners, and the beginning of a flag."""
+
+
+_BLOCK = re.compile(f"({MARK}[0-9]+\n)")
+"""Stands for a tool block among the pieces; sanitized text never holds its first character."""
+
+
+class TailBuffer:
+    """The last `cap` rows of one text at one width, in cells.
+
+    A tool block is one piece with as many rows as it has; the pieces beside its other rows are "".
+    Text is made harmless as it comes; secrets are masked where it comes from. What was wrapped
+    will not change.
+    """
+
+    def __init__(self, width: int, cap: int = ROWS, signs: Glyphs = GLYPHS_UNICODE) -> None:
+        self.width = max(1, width)
+        self._cap = max(1, cap)
+        self._signs = signs
+        self.unfolded = False
+        self.reset()
+
+    def reset(self, text: str = "") -> None:
+        self._pieces: list[str] = []  # rows that are done, with what ends them
+        self._rows: list[str] = []  # the same as they are shown
+        self._open = ""  # from where the last row begins
+        self.blocks: dict[str, ToolBlock] = {}  # by the pieces that stand for them
+        self.first = 0  # how many rows were dropped: the number of the first one kept
+        self._before = ""  # the last character wrapped, which the next one may depend on
+        self._waiting = ""  # some characters at most, that may be shown otherwise yet
+        self.feed(text)
+
+    def feed(self, text: str) -> None:
+        """Take what comes next; where it was cut does not matter."""
+        text = self._waiting + text
+        found = None if text.isascii() else _OPEN_END.search(text)
+        ready = text[: found.start()] if found else text
+        self._waiting = text[len(ready) :]
+        if ready:
+            self._wrap(self._open + normalize_width(self._sanitize(ready)))
+            self._before = ready[-1]
+
+    def _sanitize(self, text: str) -> str:
+        if not self._before or text.isascii():
+            return escape_unsafe(text)
+        return escape_unsafe(self._before + text)[len(escape_unsafe(self._before)) :]
+
+    @property
+    def _provisional_text(self) -> str:
+        """What waits, as it is shown if nothing follows."""
+        return normalize_width(self._sanitize(self._waiting)) if self._waiting else ""
+
+    def feed_mark(self, mark: CallMark | ResultMark) -> None:
+        """Take a tool call in, or the result of one, which joins its call wherever that stands."""
+        block = None
+        if isinstance(mark, ResultMark):
+            found = (
+                piece
+                for piece in self.blocks
+                if (block := self.blocks[piece]).result is None and block.call.id == mark.id
+            )
+            if (piece := next(found, None)) is not None:
+                self.blocks[piece].result = mark
+                self._draw_block(piece)
+                return
+            block = ToolBlock(CallMark(mark.id, mark.name, ""), mark)  # its call scrolled away
+        else:
+            block = ToolBlock(mark)
+        if self._open or self._sanitize(self._waiting):
+            self.feed("\n")
+        number = int(next(reversed(self.blocks))[1:]) + 1 if self.blocks else 0
+        piece = f"{MARK}{number}\n"
+        self.blocks[piece] = block
+        self._add_block(piece)
+
+    def resize(self, width: int, *, unfolded: bool | None = None) -> None:
+        """Wrap what is kept to another width, or with its tool blocks folded or not."""
+        width, unfolded = max(1, width), self.unfolded if unfolded is None else unfolded
+        if width == self.width and (unfolded == self.unfolded or not self.blocks):
+            self.unfolded = unfolded
+            return
+        kept = "".join(self._pieces) + self._open
+        self.width, self.unfolded = width, unfolded
+        self._pieces, self._rows, self._open, self.first = [], [], "", 0
+        for piece in _BLOCK.split(kept) if self.blocks else (kept,):
+            if piece in self.blocks:
+                self._add_block(piece)
+            else:
+                self._wrap(self._open + piece)
+
+    def anchor(self, row: int) -> int:
+        """What a row is called whether tool blocks are folded or not: see `row_of`."""
+        return sum(map(bool, self._pieces[: max(0, row - self.first)]))
+
+    def row_of(self, anchor: int) -> int:
+        solid = (at for at, piece in enumerate(self._pieces) if piece)
+        return self.first + next(islice(solid, anchor, None), len(self._pieces))
+
+    @property
+    def total(self) -> int:
+        """Rows there were, the dropped ones included."""
+        return self.first + len(self._rows) + len(self._last_rows())
+
+    def rows(self, start: int, end: int) -> list[str]:
+        """Rows by their numbers, those that are not there left away."""
+        start, end = max(0, start - self.first), max(0, end - self.first)
+        out = self._rows[start:end]
+        if end > len(self._rows):
+            done = len(self._rows)
+            out += self._last_rows()[max(0, start - done) : end - done]
+        return out
+
+    @property
+    def text(self) -> str:
+        """What is kept, inert."""
+        return self._join_pieces(lambda block: block.text)
+
+    @property
+    def marked_text(self) -> str:
+        """The same with marks, to be fed to another buffer."""
+        return self._join_pieces(lambda block: block.marks)
+
+    def _join_pieces(self, write: Callable[[ToolBlock], str]) -> str:
+        pieces = self._pieces
+        if self.blocks:
+            pieces = [write(self.blocks[p]) if p in self.blocks else p for p in pieces]
+        return "".join(pieces) + self._open + self._provisional_text
+
+    def is_line_start(self, row: int) -> bool:
+        """Whether this row is where a line of the text begins, and no rest of one."""
+        before = row - 1 - self.first
+        if before < 0:
+            return row == 0
+        return before < len(self._pieces) and self._pieces[before].endswith("\n")
+
+    def last_line(self) -> str:
+        """The last line of the text in which something stands, whole as far as it is kept."""
+        line = self._open + self._provisional_text
+        for at, piece in enumerate(reversed(self._pieces), 1):
+            if piece.endswith("\n"):
+                if line.strip():
+                    break
+                if piece in self.blocks:
+                    return self._rows[-at]
+                line = ""
+            line = piece + line
+        return line.strip()
+
+    def _wrap(self, text: str) -> None:
+        pieces = wrap_pieces(text, self.width)
+        self._open = pieces.pop()
+        if pieces:
+            self._pieces += pieces
+            self._rows += [piece.rstrip(" \n") for piece in pieces]
+            self._drop_surplus()
+
+    def _drop_surplus(self) -> None:
+        # In blocks, so that dropping costs nothing a row.
+        cap = self._cap * (_UNFOLDED_ROWS if self.unfolded else 1)
+        if (surplus := len(self._rows) - cap) > 0:
+            if self.blocks:
+                for piece in self._pieces[:surplus]:
+                    self.blocks.pop(piece, None)
+            del self._pieces[:surplus], self._rows[:surplus]
+            self.first += surplus
+
+    def _add_block(self, piece: str) -> None:
+        self._pieces.append(piece)
+        self._rows.append("")
+        self._draw_block(piece)
+
+    def _draw_block(self, piece: str) -> None:
+        rows = self.blocks[piece].rows(self.width, self._signs, unfolded=self.unfolded)
+        at = self._pieces.index(piece)
+        end = next(
+            (n for n in range(at + 1, len(self._pieces)) if self._pieces[n]), len(self._rows)
+        )
+        self._pieces[at:end] = [piece, *[""] * (len(rows) - 1)]
+        self._rows[at:end] = rows
+        self._drop_surplus()
+
+    def _last_rows(self) -> list[str]:
+        rest = self._provisional_text
+        # What is open fits into one row, which need not be wrapped again.
+        pieces = wrap_pieces(self._open + rest, self.width) if rest else [self._open]
+        return [piece.rstrip(" \n") for piece in pieces]
+
 
 _PENDING_CHARS = 65_536
 """Text of a pane that is not drawn waits up to here before it is wrapped."""
@@ -37,11 +241,6 @@ class Pane:
     Once the text is whole the window shows as much of its end as there is room for.
     """
 
-    __slots__ = (
-        *("_last", "_mark", "_pending", "_size", "_tail", "_top", "_unfolds"),
-        *("above", "head", "lead", "model", "shown"),
-    )
-
     def __init__(self, model: PaneModel, signs: Glyphs = GLYPHS_UNICODE) -> None:
         self.model = model
         self.head = model  # what its title was drawn from
@@ -49,16 +248,12 @@ class Pane:
         self.shown: list[str] = []  # rows as they are drawn
         self.above = 0  # rows of the text before those
         self._tail = TailBuffer(20, signs=signs)
-        self._pending: list[str] = []
+        self.pending: list[str] = []  # what came since it was drawn
         self._size = 0  # characters pending
         self._mark = ""  # the beginning of one, whose end has not come yet
         self._top = 0  # below 0: as low as the window is full
         self._unfolds = False  # its tool blocks
         self._last: str | None = None  # the last line of the text, once somebody asked
-
-    @property
-    def has_pending(self) -> bool:
-        return bool(self._pending)
 
     @property
     def text(self) -> str:
@@ -74,38 +269,36 @@ class Pane:
     @property
     def has_tools(self) -> bool:
         self._drain()
-        return self._tail.has_blocks
+        return bool(self._tail.blocks)
 
     def feed(self, text: str) -> None:
         if text:
-            self._pending.append(text)
+            self.pending.append(text)
             self._size += len(text)
             if self._size > _PENDING_CHARS:
                 self._drain()
 
     def reset(self, text: str) -> None:
-        self._pending, self._size, self._top, self._last = [], 0, 0, None
+        self.pending, self._size, self._top, self._last = [], 0, 0, None
         self._mark = ""
         self._tail.reset()
         self.feed(text)
 
     def _drain(self) -> None:
-        if self._pending:
+        if self.pending:
             self._last = None
-            text = "".join(self._pending)
-            self._pending, self._size = [], 0
-            if MARK in text or self._mark:
-                self._feed_marks(self._mark + text)
-            else:
+            text = "".join(self.pending)
+            self.pending, self._size = [], 0
+            if MARK not in text and not self._mark:
                 self._tail.feed(text)
-
-    def _feed_marks(self, text: str) -> None:
-        self._mark = unfinished_mark(text)
-        for part in split_marks(text):
-            if isinstance(part, str):
-                self._tail.feed(part)
-            else:
-                self._tail.feed_mark(part)
+                return
+            text = self._mark + text
+            self._mark = unfinished_mark(text)
+            for part in split_marks(text):
+                if isinstance(part, str):
+                    self._tail.feed(part)
+                else:
+                    self._tail.feed_mark(part)
 
     def toggle_tools(self, row: int) -> tuple[bool, int]:
         """Fold its tool blocks, or unfold them: whether they are now, and where that row is."""

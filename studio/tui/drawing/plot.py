@@ -46,8 +46,6 @@ class Plot:
         self._signs: list[dict[int, str]] = [{} for _ in range(self.height)]
         self._styles = [[""] * self.width for _ in range(self.height)]
 
-    # -- places --------------------------------------------------------------------------------
-
     def column(self, step: int) -> int:
         """The cell above which a step stands."""
         return self.columns([step])[0]
@@ -73,8 +71,6 @@ class Plot:
         if all(0 <= x <= right and 0 <= y <= bottom for x, y in set(found)):
             return found
         return [(min(right, max(0, x)), min(bottom, max(0, y))) for x, y in found]
-
-    # -- drawing -------------------------------------------------------------------------------
 
     def dots(self, points: Iterable[Point], style: str) -> None:
         """A dot a point: however many there are, the highest and the lowest of a column stay."""
@@ -170,7 +166,6 @@ def thin(points: Sequence[Point], parts: int) -> Sequence[Point]:
 
 
 def _dots_between(start: tuple[int, int], end: tuple[int, int]) -> Iterable[tuple[int, int]]:
-    """The places of a straight line between two, without them."""
     (x, y), (to_x, to_y) = start, end
     count = max(abs(to_x - x), abs(to_y - y))
     for at in range(1, count):

@@ -220,12 +220,9 @@ def _judge(
 ) -> tuple[str, str]:
     """What is to be thought of a figure: by its bound, by the last one, or by what is usual."""
     if name in _BOUNDS and (limit := _bound_of(name, settings)) is not None:
-        over = not value <= limit  # also what is no number
-        return (
-            (f"OUT OF BOUNDS: above {limit:g}", "flag")
-            if over
-            else (f"good: at most {limit:g}", "won")
-        )
+        if value <= limit:
+            return f"good: at most {limit:g}", "won"
+        return f"OUT OF BOUNDS: above {limit:g}", "flag"  # also what is no number
     if not math.isfinite(value):
         return "no number", "flag"
     known = [each for each in past if math.isfinite(each)]
@@ -233,10 +230,9 @@ def _judge(
         return ("better", "won") if value > known[-1] else ("worse", "lost")
     if name in _FIRST[1:5] and len(known) > 1:
         middle = sorted(known)[len(known) // 2]
-        usual = middle / 2 <= value <= 2 * middle
-        return (
-            ("usual", "dim") if usual else (f"unusual: median {figure_text(name, middle)}", "flag")
-        )
+        if middle / 2 <= value <= 2 * middle:
+            return "usual", "dim"
+        return f"unusual: median {figure_text(name, middle)}", "flag"
     return ("no bound is set", "dim") if name in _BOUNDS else ("", "")
 
 

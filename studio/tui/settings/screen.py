@@ -4,21 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import fields, replace
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar
 
-from textual import events
-from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.containers import Vertical
 
 from engines.core.errors import StudioError
 from studio.secrets.sanitize import one_line
 from studio.tui.drawing.lines import Row, line
-from studio.tui.host import Host
 from studio.tui.keymap import Key, offer_keys
 from studio.tui.settings.file import CHOICES, ScreenSettings, write_settings
-from studio.tui.terminal.textual_parts import Box
-from studio.tui.widgets.prompt import ASK_KEYS, Prompt
+from studio.tui.widgets.prompt import Prompt, PromptBox
 from studio.tui.widgets.row_list import RowList
 
 MEANING = {
@@ -29,7 +24,6 @@ MEANING = {
 
 
 def value_text(settings: ScreenSettings, name: str) -> str:
-    """A setting as its row shows it."""
     value = getattr(settings, name)
     if value is None:
         return "auto"
@@ -64,59 +58,35 @@ def setting_rows(settings: ScreenSettings, keys: Sequence[Key], width: int) -> l
     return out
 
 
-class SettingsScreen(Box[None]):
+class SettingsScreen(PromptBox):
     """One row a setting; enter or space changes it at once."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,q,f2", "leave", "leave"),
         Binding("enter,space", "turn", "change"),
     ]
+    offers = offer_keys({"enter": "changes it", "escape": "leaves"})
+    hint = "enter changes   esc leaves"
+    view: RowList
 
     def __init__(self, at: str = "theme") -> None:
-        super().__init__()
+        super().__init__("Settings", RowList(id="settings"), Prompt(id="setting"))
         self._at = at  # the setting that the cursor begins on
 
-    @property
-    def host(self) -> Host:
-        return cast("Host", self.app)
-
-    @property
-    def offered(self) -> Sequence[Key]:
-        if any(prompt.is_asking for prompt in self.query(Prompt)):
-            return ASK_KEYS
-        return offer_keys({"enter": "changes it", "escape": "leaves"})
-
-    def compose(self) -> ComposeResult:
-        with Vertical(classes="box") as box:
-            box.border_title = "Settings"
-            box.border_subtitle = "enter changes   esc leaves"
-            yield RowList(id="settings")
-            yield Prompt(id="setting")
-
-    def on_mount(self) -> None:
-        self.query_one(RowList).focus()
-        self.call_after_refresh(self.show)
-
-    def on_resize(self, event: events.Resize) -> None:
-        self.call_after_refresh(self.show)
-
     def show(self) -> None:
-        view, settings = self.query_one(RowList), self.host.settings
+        view, settings = self.view, self.host.settings
         view.show_rows(setting_rows(settings, self.host.keys, view.line_width), self._at or None)
         self._at = ""
 
-    def action_leave(self) -> None:
-        self.dismiss(None)
-
     def action_turn(self) -> None:
-        name = self.query_one(RowList).key
+        name = self.view.key
         if name == "command":
             self.run_worker(self._ask_command())
         elif name:
             self._save(with_next_value(self.host.settings, name))
 
     async def _ask_command(self) -> None:
-        text = await self.query_one(Prompt).ask("command:", self.host.settings.command)
+        text = await self.prompt.ask("command:", self.host.settings.command)
         if text is None:
             return
         import shlex
@@ -143,4 +113,4 @@ class SettingsScreen(Box[None]):
 
     def _say(self, text: str) -> None:
         shown = one_line(text, 60).replace("[", "(")
-        self.query_one(Vertical).border_subtitle = f"{shown}   enter changes   esc leaves"
+        self.frame.border_subtitle = f"{shown}   {self.hint}"

@@ -19,7 +19,6 @@ FILE = "copied.txt"
 
 
 def has_clipboard(environ: Mapping[str, str]) -> bool:
-    """Whether the terminal may know OSC 52."""
     term = environ.get("TERM", "")
     return bool(term) and term not in ("dumb", "linux", "unknown") and not term.startswith("vt")
 

@@ -80,7 +80,6 @@ class FrameClock:
             self.tick()
 
     def tick(self) -> None:
-        """Drain and draw."""
         self._beats += 1
         for drain in self._drains:
             drain()
@@ -98,7 +97,6 @@ class FrameClock:
                     self.pacer.mark_limited()
 
     def record_written(self, size: int) -> None:
-        """So many bytes went to the driver."""
         self.written += size
         if self.pacer is not None:
             self.pacer.record_sent(size, time.monotonic())

@@ -17,7 +17,6 @@ from studio.tui.settings.file import ScreenSettings
 
 
 def apply_look(app: App[Any], settings: ScreenSettings, environ: Mapping[str, str]) -> None:
-    """Let the app show what the settings say now."""
     if themes.choose_theme(environ, settings.theme) != app.theme:
         if not environ.get("NO_COLOR"):  # left over from a theme without colours
             app._filters = [one for one in app._filters if not isinstance(one, NoColor)]
@@ -90,7 +89,6 @@ class AsciiFilter(LineFilter):
 
 
 def use_ascii(app: App[Any], plain: bool) -> None:
-    """Draw borders and signs in ASCII, or no longer."""
     app.set_class(plain, "-ascii")
     filters = [one for one in app._filters if not isinstance(one, AsciiFilter)]
     if plain != (len(filters) < len(app._filters)):

@@ -65,7 +65,6 @@ class Notifier:
             self._call_person(state, now)
 
     def restore_title(self) -> None:
-        """Give the terminal its own title back."""
         if self._titled:
             self._titled = False
             # Those that keep a stack of titles take theirs from it, the others a blank one.

@@ -1,4 +1,4 @@
-"""What stands on the terminal while the screen loads: a line, and no typed key.
+"""What stands on the terminal while the screen loads: a line, and no typed key but `q`.
 
 Imports nothing that takes time: on a slow machine the screen itself takes seconds to import.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import os
+import select
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -23,6 +24,7 @@ class OpeningLine:
 
     def __init__(self) -> None:
         self.attributes = read_attributes()  # of the terminal as it was
+        self.was_left = False  # by `q`, before there was anything to leave
         self._is_ours = True  # and no driver's yet
         self._handlers: dict[int, Any] = {}
 
@@ -60,7 +62,10 @@ class OpeningLine:
         with contextlib.suppress(Exception):
             import termios
 
-            termios.tcflush(0, termios.TCIFLUSH)  # typed at what was not there
+            typed = b""  # at what was not there
+            while select.select([0], [], [], 0)[0] and (more := os.read(0, 1024)):
+                typed += more
+            self.was_left = typed[-1:] == b"q"
             termios.tcsetattr(0, termios.TCSANOW, self.attributes or [])
 
 
@@ -82,7 +87,6 @@ def opening_line() -> Iterator[None]:
 
 
 def current_line() -> OpeningLine | None:
-    """The line that stands on the terminal now."""
     return _shown
 
 

@@ -49,7 +49,6 @@ class Pacer:
         return self.rtt_s is None and self._lost > 0
 
     def record_sent(self, size: int, now: float) -> None:
-        """So many bytes were written, by whomever."""
         self._refill(now)
         # A page that is drawn anew may cost a second of streams, and not more.
         self._tokens = max(self._tokens - size, -self.rate)

@@ -141,9 +141,6 @@ def _force_exit(attributes: list[Any] | None, code: int) -> None:
     os._exit(code)
 
 
-# -- what a terminal's encoding has not --------------------------------------------------
-
-
 def _replace_unencodable(error: UnicodeError) -> tuple[str, int]:
     """A question mark for each cell, so that columns stay where they are."""
     if not isinstance(error, UnicodeEncodeError):

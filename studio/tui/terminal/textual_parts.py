@@ -67,8 +67,6 @@ XTermParser._sequence_to_key_events = _escape_first  # type: ignore
 
 
 class TerminalApp(App[int], inherit_bindings=False):  # Textual's own ctrl+q is not wanted
-    """An app that follows its terminal."""
-
     frame_clock: FrameClock  # from the first frame on
 
     def __init__(self, environ: Mapping[str, str], clock: Callable[[], float]) -> None:
@@ -166,7 +164,6 @@ class TerminalApp(App[int], inherit_bindings=False):  # Textual's own ctrl+q is 
         self.screen.refresh(repaint=True)
 
     def send_to_terminal(self, sequence: str) -> None:
-        """Write a control sequence, beside what is drawn."""
         if self._driver is not None and not self.is_headless:
             self._driver.write(sequence)
 

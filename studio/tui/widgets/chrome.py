@@ -38,7 +38,6 @@ class Chrome(Widget):
             self.refresh(Region(0, at, self.size.width, 1))
 
     def on_click(self, event: Click) -> None:
-        """As if the keys that stand there were pressed."""
         if event.y < len(self.lines):
             for key in keys_at(self.lines[event.y], self._presses[event.y], event.x):
                 self.app.simulate_key(key)

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from asyncio import Future, get_running_loop
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import cast
 
 from textual import events
 from textual.app import ComposeResult
-from textual.containers import Horizontal
+from textual.containers import Horizontal, Vertical
 from textual.widget import Widget
 from textual.widgets import Input, Static
 
-from studio.tui.keymap import offer_keys
-from studio.tui.terminal.textual_parts import is_visible, make_compact
+from studio.tui.host import Host
+from studio.tui.keymap import Key, offer_keys
+from studio.tui.terminal.textual_parts import Box, is_visible, make_compact
+from studio.tui.widgets.line_view import LineView
 
 ASK_KEYS = offer_keys({"enter": "hands it in", "escape": "leaves"})
 """What the bottom line tells of while a text is asked for."""
@@ -91,7 +94,6 @@ class Prompt(Horizontal):
             self.call_later(redraw)
 
     def answer(self, text: str | None) -> None:
-        """End the question."""
         asked, self._asked, self.shortcut = self._asked, None, None
         self.display = False
         before, self._before = self._before, None
@@ -105,3 +107,41 @@ class Prompt(Horizontal):
     def on_input_submitted(self, event: Input.Submitted) -> None:
         event.stop()
         self.answer(event.value)
+
+
+class PromptBox(Box[None]):
+    """Lines or rows over a page, and a prompt below them."""
+
+    offers: tuple[Key, ...]
+    hint: str  # on the lower border
+
+    def __init__(self, title: str, view: LineView, prompt: Prompt) -> None:
+        super().__init__()
+        self.view, self.prompt = view, prompt
+        self.frame = Vertical(view, prompt, classes="box")
+        self.frame.border_title, self.frame.border_subtitle = title, self.hint
+
+    @property
+    def host(self) -> Host:
+        return cast("Host", self.app)
+
+    @property
+    def offered(self) -> Sequence[Key]:
+        return ASK_KEYS if self.prompt.is_asking else self.offers
+
+    def compose(self) -> ComposeResult:
+        yield self.frame
+
+    def on_mount(self) -> None:
+        self.view.focus()
+        self.call_after_refresh(self.show)
+
+    def on_resize(self, event: events.Resize) -> None:
+        self.call_after_refresh(self.show)
+
+    def show(self) -> None:
+        """Show what there is now."""
+        raise NotImplementedError
+
+    def action_leave(self) -> None:
+        self.dismiss(None)

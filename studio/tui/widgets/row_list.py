@@ -18,15 +18,9 @@ class RowList(LineView):
     """Rows of one line or several, one under the cursor: marked `>`, what is plain there bold."""
 
     class Moved(Message):
-        """The cursor stands on another row."""
-
         def __init__(self, rows: RowList, key: str) -> None:
             super().__init__()
             self.rows, self.key = rows, key
-
-        @property
-        def control(self) -> RowList:
-            return self.rows
 
         @property
         def is_current(self) -> bool:
@@ -82,8 +76,6 @@ class RowList(LineView):
         self._scroll_to_cursor(margin=margin)
         return True
 
-    # -- drawing -------------------------------------------------------------------------------
-
     def line_at(self, at: int) -> Line:
         if not 0 <= at < len(self.lines):
             return ()
@@ -108,8 +100,6 @@ class RowList(LineView):
             if self.line_at(at) != before:
                 self.refresh_line(at)
 
-    # -- what lies out of sight ------------------------------------------------------------------
-
     @property
     def out_of_sight(self) -> tuple[int, int]:
         """Rows that begin above what is seen, and rows that end below it."""
@@ -127,8 +117,6 @@ class RowList(LineView):
     def on_resize(self) -> None:
         # Where nobody has moved yet, how low the list was as its rows came decides nothing.
         self._scroll_to_cursor(None if self._was_moved else 0)
-
-    # -- moving --------------------------------------------------------------------------------
 
     def _find(self, key: str) -> int | None:
         keys = [row.key for row in self.rows]

@@ -226,17 +226,17 @@ def test_a_damaged_line_is_named_with_its_number(tmp_path: Path, row: object, ca
 
 def test_a_missing_or_empty_log_is_refused_when_it_is_opened(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"no such file.*after replay:"):
-        open_policy("replay:none.jsonl", folder=tmp_path, read_log=read_rollout_log)
+        open_policy(f"replay:{tmp_path / 'none.jsonl'}", read_log=read_rollout_log)
     with pytest.raises(DataError, match="empty"):
         a_replay(a_log(tmp_path, b""))
 
 
-async def test_a_relative_log_is_looked_up_in_the_given_folder(tmp_path: Path) -> None:
+async def test_a_relative_log_is_looked_up_in_the_working_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     a_log(tmp_path, a_row("How many?", "a"))
-    assert (
-        await said(open_policy("replay:log.jsonl", folder=tmp_path, read_log=read_rollout_log))
-        == "a"
-    )
+    monkeypatch.chdir(tmp_path)
+    assert await said(open_policy("replay:log.jsonl", read_log=read_rollout_log)) == "a"
 
 
 async def test_the_public_rollout_log_is_answered_row_by_row_as_it_stands() -> None:

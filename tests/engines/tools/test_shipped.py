@@ -58,9 +58,9 @@ def code(text: str) -> str:
 
 OUTCOMES = {
     "print": RunResult("ok", stdout="a\nb\n"),
-    "both": RunResult("ok", stdout="a\n", value="5", variables={"x": "int"}),
+    "both": RunResult("ok", stdout="a\n", value="5", variables=("x",)),
     "value": RunResult("ok", value="[1, 2]"),
-    "nothing": RunResult("ok", variables={f"v{n}": "int" for n in range(14)}),
+    "nothing": RunResult("ok", variables=tuple(f"v{n}" for n in range(14))),
     "bad": RunResult("error", stdout="so far\n", error="NameError: name 'y' is not defined"),
     "long": RunResult("timeout", error="stopped after 10 s"),
     "warn": RunResult("ok", stderr="careful\n", value="1"),

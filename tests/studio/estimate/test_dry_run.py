@@ -197,6 +197,17 @@ def test_status_says_what_is_left_of_a_budget(tmp_path: Path) -> None:
     assert status_of(RunState())["budget_left"] == {}
 
 
+def test_status_says_where_tries_are_made_and_that_no_worker_is_left() -> None:
+    from engines.core.state.run_state import RunState
+    from studio.session.status import status_of
+    from studio.workspace.run_control import status_lines
+
+    here = status_of(RunState())
+    assert "node" not in "".join(status_lines(here))
+    assert "node n1: s1p0r0" in status_lines(here | {"nodes": {"n1": ["s1p0r0"]}})
+    assert "no worker of the cluster is left" in "".join(status_lines(here | {"nodes": {}}))
+
+
 def test_status_says_which_replies_wait_to_be_mended() -> None:
     from engines.core.state.run_state import RunState
     from engines.core.types import UnparsedReply

@@ -22,8 +22,7 @@ from studio.report.curves import (
 from studio.report.fork_history import with_parent
 from studio.tui.drawing.cells import GLYPHS_UNICODE
 from studio.tui.drawing.lines import plain_text
-from studio.tui.pages.progress.view import draw_picture
-from studio.tui.widgets.progress_strip import strip_lines
+from studio.tui.pages.progress.view import draw_picture, strip_lines
 from tests.support.builders import a_run
 from tests.support.training_runs import (
     a_state,

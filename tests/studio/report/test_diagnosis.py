@@ -11,8 +11,7 @@ from engines.core import events as ev
 from engines.core.library import OperationOutcome
 from engines.core.state.fold import fold, fold_events
 from engines.core.types import Credit, Reflection, Usage, Verdict
-from studio.report.diagnosis.causes import RULES, find_causes
-from studio.report.diagnosis.epochs import diagnosis_lines, epoch_diagnoses
+from studio.report.diagnosis import RULES, diagnosis_lines, epoch_diagnoses, find_causes
 from studio.report.progress import LinePrinter
 from studio.report.summary import summary_text
 from tests.engines.pipeline.evaluation.test_diagnosis import measured

@@ -185,6 +185,13 @@ def test_other_events_that_matter_are_a_line_each(event: ev.DurableEvent, line: 
     assert told(event) == [line]
 
 
+def test_a_lost_worker_is_told_and_that_none_is_left() -> None:
+    lost = "node n1 was lost: its process ended; its tries are made again"
+    assert told(ev.NodesChanged(("n1",))) == []
+    assert told(ev.NodesChanged(("n1",), lost)) == [lost]
+    assert told(ev.NodesChanged((), lost))[1].startswith("no worker of the cluster is left")
+
+
 def test_a_failed_rollout_is_told_on_one_harmless_line_of_bounded_length() -> None:
     (line,) = told(a_step(), a_rollout_finished(error="status: \x1b[31mno\nway " + "x" * 500))[1:]
     assert line.startswith("step 1: a rollout failed: status: \\u001b[31mno way")

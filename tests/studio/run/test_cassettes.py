@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import socket
@@ -195,6 +196,14 @@ def test_a_file_that_is_no_new_one_is_not_recorded_over(taped: Path, tmp_path: P
     for option in ("--record", "--cassette"):
         done = studio("headless", "rehearsal", *SMALL, option, str(other), workspace=tmp_path)
         assert done.code == 2 and "is no cassette" in done.stderr
+        pipe = tmp_path / "pipe"  # nobody ever writes to it
+        pipe.exists() or os.mkfifo(pipe)
+        done = studio("headless", "rehearsal", *SMALL, option, str(pipe), workspace=tmp_path)
+        assert done.code == 2 and "is no cassette" in done.stderr
+    edited = tmp_path / "edited"
+    edited.write_bytes(before.replace(b'"model"', b'"modal"', 1))
+    done = studio("headless", "rehearsal", *SMALL, "--cassette", str(edited), workspace=tmp_path)
+    assert done.code == 2 and "fails its checksum" in done.stderr and "doctor" not in done.stderr
     missing = str(tmp_path / "none")
     done = studio("headless", "rehearsal", *SMALL, "--cassette", missing, workspace=tmp_path)
     assert done.code == 2 and "there is no such file" in done.stderr
@@ -203,6 +212,24 @@ def test_a_file_that_is_no_new_one_is_not_recorded_over(taped: Path, tmp_path: P
     assert done.code == 2 and "Leave one of the two out" in done.stderr
     assert (taped.read_bytes(), other.read_text()) == (before, "mine\n")
     assert not Path(missing).exists() and not (tmp_path / "runs").exists()
+
+
+def test_a_recording_asks_what_its_workspace_knows_already_and_plays_anywhere(
+    tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    tape, words = tmp_path / "tape", ("headless", "rehearsal", *SMALL, "--name")
+    known, first, again = (tmp_path / name for name in ("known", "first", "again"))
+    assert studio(*words, "known", workspace=first).code == 0
+    assert studio(*words, "mine", "--record", str(tape), workspace=first).code == 0
+    assert studio(*words, "later", workspace=first).code == 0
+    assert studio(*words, "mine", workspace=known).code == 0
+    request.getfixturevalue("no_network")
+    played = studio(*words, "mine", "--cassette", str(tape), workspace=again)
+    assert played.code == 0, played.stderr
+    whole = comparable(run_of(first, "mine"))
+    assert whole == comparable(run_of(again, "mine")) == comparable(run_of(known, "mine"))
+    calls = [run_of(first, name).state().total_usage.calls for name in ("known", "mine", "later")]
+    assert calls[0] == calls[1] > calls[2]  # what a recording found out is known as usual
 
 
 def test_evaluations_and_tries_are_recorded_and_played_too(

@@ -69,7 +69,7 @@ class Process(Desk):
             pace_tokens_per_s=40.0,
             records=self.run.records,
             rollouts=SimpleNamespace(kill=self._kill),
-            nodes=dict,
+            nodes=lambda: None,
         )
         serving = serve(cast(RunContext, practice), path or self.run.socket, batch_s=0.0)
         await self._stack.enter_async_context(serving)

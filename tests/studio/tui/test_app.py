@@ -128,7 +128,6 @@ async def test_a_decision_puts_the_drafts_on_disk(tmp_path: Path) -> None:
     async with app.run_test() as pilot:
         await pilot.pause()
         app.drafts.edits["op1.2"] = "half a thought"
-        app.drafts.mark_changed()
         operation = session.state.undecided_operations[0]
         decided = ev.OperationDecided(1, Decision(operation.id, "approve", reviewer="ann"))
         await session.push(EventReceived(decided))

@@ -30,7 +30,6 @@ def test_what_was_begun_is_there_again(tmp_path: Path) -> None:
     drafts.page, drafts.cursor, drafts.scroll, drafts.filter = "review", "op2.1", 7, "lattice"
     drafts.edits["op2.1"] = "Wörter\nund 漢字"
     drafts.notes["op2.2"] = "ask ann"
-    drafts.mark_changed()
     drafts.save()
     again = Drafts(run)
     assert (again.page, again.cursor, again.scroll, again.filter) == (
@@ -51,7 +50,6 @@ def test_a_screen_without_a_run_writes_nothing(
     monkeypatch.chdir(tmp_path)
     drafts = Drafts(None)
     drafts.page = "start"
-    drafts.mark_changed()
     drafts.save()
     drafts.save_if_due(100.0)
     assert list(tmp_path.iterdir()) == []
@@ -92,7 +90,6 @@ def test_the_file_is_private_and_holds_no_secret(tmp_path: Path) -> None:
         drafts = Drafts(run)
         drafts.edits["op1.1"] = "use sk-very-secret-key to call"
         drafts.notes["op1.1"] = drafts.filter = "sk-very-secret-key"
-        drafts.mark_changed()
         drafts.save()
     finally:
         output.forget()
@@ -184,7 +181,6 @@ def test_a_screen_that_looks_on_leaves_the_drafts_of_who_decides(tmp_path: Path)
     run = a_run(tmp_path)
     driver, observer = Drafts(run), Drafts(run)
     driver.edits["op1.1"] = "half a thought"
-    driver.mark_changed()
     driver.save()
     observer.writes = False
     observer.page = "runs"
@@ -206,13 +202,11 @@ def test_who_takes_over_has_what_the_other_screen_began(tmp_path: Path) -> None:
     looks_on, drives = Drafts(run), Drafts(run)
     looks_on.writes = False
     drives.edits["op1.1"] = "Carry one, always."
-    drives.mark_changed()
     drives.save()
     looks_on.take_over_file()
     looks_on.writes = True
     assert looks_on.edits == {"op1.1": "Carry one, always."}
     looks_on.edits["op1.2"] = "Check units."
-    looks_on.mark_changed()
     looks_on.save()
     assert Drafts(run).edits == {"op1.1": "Carry one, always.", "op1.2": "Check units."}
 
@@ -221,15 +215,12 @@ def test_two_screens_that_save_lose_nothing_of_each_other(tmp_path: Path) -> Non
     run = a_run(tmp_path)
     begun = Drafts(run)
     begun.edits.update({"a": "one", "b": "two"})
-    begun.mark_changed()
     begun.save()
     mine, other = Drafts(run), Drafts(run)
     other.edits["c"], other.edits["b"] = "three", "two and more"
     del other.edits["a"]  # decided there
-    other.mark_changed()
     other.save()
     mine.notes["b"] = "ask ann"
-    mine.mark_changed()
     mine.save()
     found = Drafts(run)
     assert found.edits == {"b": "two and more", "c": "three"} and found.notes == {"b": "ask ann"}
@@ -241,8 +232,7 @@ def test_a_secret_that_is_hidden_in_the_file_stays_in_what_is_typed(tmp_path: Pa
     try:
         drafts = Drafts(run)
         drafts.edits["a"] = typed = "use sk-very-secret-key to call"
-        for _ in range(2):
-            drafts.mark_changed()
+        for drafts.scroll in (1, 2):
             drafts.save()
             assert drafts.edits["a"] == typed
     finally:

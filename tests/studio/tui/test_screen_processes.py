@@ -144,6 +144,14 @@ def test_who_leaves_in_the_middle_comes_back_to_the_same_operation(workspace: Pa
     assert [decision.operation_id for decision in decisions(workspace)] == [first]
 
 
+def test_a_q_that_is_typed_while_the_screen_opens_leaves_it(workspace: Path) -> None:
+    with seated(workspace, *STARTED) as screen:
+        screen.until("opening ...").type("q")
+        assert screen.ended() == 0
+        assert screen.is_sane
+        assert "goes on" in screen.text and "never awaited" not in screen.text
+
+
 def test_a_window_that_is_closed_ends_nothing_and_keeps_what_was_being_written(
     workspace: Path,
 ) -> None:

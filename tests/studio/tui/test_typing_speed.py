@@ -26,15 +26,14 @@ from studio.session.base import EventReceived, TextPiece, TextReceived
 from studio.tui.app import StudioApp
 from studio.tui.help import GuideScreen, HelpScreen
 from studio.tui.keymap import KEYS
-from studio.tui.pages.diff.picker import ReferencePicker
-from studio.tui.pages.progress.picker import RunPicker
+from studio.tui.pages.diff.page import ReferencePicker
+from studio.tui.pages.progress.page import RunPicker
 from studio.tui.pages.review.panes import ReviewPanes
 from studio.tui.settings.screen import SettingsScreen
 from studio.tui.terminal.textual_parts import Palette
-from studio.tui.widgets.confirm import Confirm
+from studio.tui.widgets.confirm import Confirm, TickList
 from studio.tui.widgets.edit_box import EditBox
 from studio.tui.widgets.prompt import Prompt, is_visible
-from studio.tui.widgets.tick_list import TickList
 from tests.studio.tui.stage import FakeSession, app_before_lesson, check_painted
 
 LEAVES = {"global.detach", "global.interrupt", "global.redraw"}
@@ -92,8 +91,8 @@ def watch_openings(patch: pytest.MonkeyPatch, opened: set[str]) -> None:
         watch(screen, "__init__", lambda self, *_, **__: type(self).__name__)
     watch(ReviewPanes, "open_box", lambda self, editing, _: "merge" if editing.others else "edit")
     watch(EditBox, "release", lambda self, asks=False: "edit question" if asks else "")
-    watch(ReferencePicker, "open", lambda self, side, _: side)
-    watch(RunPicker, "show", lambda self, on: "lay over" if on else "")
+    watch(ReferencePicker, "open", lambda self, side: side)
+    watch(RunPicker, "open", lambda self, side: "lay over")
     watch(FakeSession, "propose", lambda self, _: "propose")
 
 

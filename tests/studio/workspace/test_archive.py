@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import os
 import tarfile
@@ -120,19 +121,32 @@ def test_a_damaged_archive_restores_nothing(practised: Path, run: Path, tmp_path
         assert refused.code == 2 and "not the file that was written" in refused.stderr
         refused = studio("runs", "restore", str(file), workspace=practised)
         assert refused.code == 2 and str(file) in refused.stderr
-    hostile = tmp_path / "hostile.tar.gz"
-    (tmp_path / "evil").write_text("x")
-    (tmp_path / "manifest.json").write_text(json.dumps({"run": "a", "files": {"../x": [1, "0"]}}))
-    with tarfile.open(hostile, "w:gz") as tar:
-        tar.add(tmp_path / "manifest.json", "manifest.json")
-        tar.add(tmp_path / "evil", "a/../x")
-    assert studio("runs", "restore", str(hostile), workspace=practised).code == 2
-    assert not run.exists() and not (practised / "x").exists()
-    assert not list(practised.glob(".*.tmp"))
+    assert not run.exists() and not list(practised.glob(".*.tmp"))
     file.write_bytes(whole)
     assert studio("runs", "restore", "rehearsal", workspace=practised).code == 0
     again = studio("runs", "restore", "rehearsal", workspace=practised)
     assert again.code == 2 and "a run of that name is in the workspace" in again.stderr
+
+
+@pytest.mark.parametrize("name", ["../x", "{outside}", "./x", "", "no journal"])
+def test_an_archive_writes_nothing_but_a_run(practised: Path, tmp_path: Path, name: str) -> None:
+    outside = tmp_path / "outside"
+    outside.write_text("whole")
+    name = name.format(outside=outside)
+    contents = {name: b"evil", **({} if name == "no journal" else {"journal.jsonl": b""})}
+    listed = {n: [len(c), hashlib.sha256(c).hexdigest()] for n, c in contents.items()}
+    files = {f"nice/{name}": content for name, content in contents.items()}
+    files = {"manifest.json": json.dumps({"run": "nice", "files": listed}).encode(), **files}
+    with tarfile.open(tmp_path / "hostile.tar.gz", "w:gz") as tar:
+        for path, content in files.items():
+            entry = tarfile.TarInfo(path)
+            entry.size = len(content)
+            tar.addfile(entry, io.BytesIO(content))
+    before = sorted(practised.rglob("*"))
+    done = studio("runs", "restore", str(tmp_path / "hostile.tar.gz"), workspace=practised)
+    assert (done.code, outside.read_text()) == (2, "whole")
+    assert "it is no archive of a run, or damaged" in done.stderr
+    assert sorted(practised.rglob("*")) == before
 
 
 def test_of_a_linked_run_only_the_link_goes(practised: Path, run: Path, tmp_path: Path) -> None:

@@ -16,13 +16,7 @@ from engines.record.libraries import LibraryFolder
 from engines.record.run_dir import Workspace
 from studio.library.references import FoundVersion, find_version
 from studio.report.summary import mean_reward_text
-from studio.tui.pages.diff.view import (
-    ARROW,
-    Choice,
-    Comparison,
-    Side,
-    make_entry,
-)
+from studio.tui.pages.diff.view import ARROW, Choice, Comparison, Side, make_entry
 
 
 def compare(base: str, target: str, workspace: Workspace) -> Comparison:

@@ -5,31 +5,163 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from functools import partial
+from typing import Literal
 
+from rich.text import Text
 from textual.app import ComposeResult
 from textual.widget import Widget
-from textual.widgets import Input
 
 from engines.core.errors import StudioError
 from engines.core.events import EvaluationFinished, LessonCommitted, StepFinished
 from studio.secrets.sanitize import one_line
 from studio.session.base import EventReceived, Message, SnapshotReceived
-from studio.tui.drawing.lines import Line, paragraph
+from studio.tui.drawing.lines import Line, Row, line, paragraph
 from studio.tui.keymap import Key
-from studio.tui.page import Page
-from studio.tui.pages.background import draw_if_open, export_file, run_exclusive, write_export
+from studio.tui.page import Page, write_export
 from studio.tui.pages.diff import view
-from studio.tui.pages.diff.body import ComparisonBody
-from studio.tui.pages.diff.picker import ReferencePicker
+from studio.tui.pages.diff.view import Block, Choice, Comparison, choice_rows
+from studio.tui.pages.picker import Picker
 from studio.tui.widgets.line_view import LineView
-from studio.tui.widgets.pick_line import PickLine
+
+
+class ComparisonBody:
+    """Lays the changes out anew only where something is different."""
+
+    def __init__(self, page: Page) -> None:
+        self._page = page
+        self.pane = LineView(id="diff-body", classes="pane")
+        self.found: Comparison | None = None
+        self.at = ""  # the change under the cursor
+        self.shows_equal = True
+        self._mode: view.Mode = view.MODES[0]
+        self._laid: tuple[object, list[Block]] = (None, [])
+
+    @property
+    def _room(self) -> int:
+        """Cells of a change beside the cursor's mark."""
+        return max(12, self.pane.line_width - 1)
+
+    @property
+    def mode(self) -> view.Mode:
+        """How changes are drawn: as was chosen, where there is room for it."""
+        return view.effective_mode(self._mode, self._room)
+
+    def choose_next_mode(self) -> None:
+        offered = [mode for mode in view.MODES if view.effective_mode(mode, self._room) == mode]
+        self._mode = offered[(offered.index(self.mode) + 1) % len(offered)]
+
+    @property
+    def blocks(self) -> list[Block]:
+        if self.found is None:
+            return []
+        made_of = (self.found, self._room, self.mode, self.shows_equal, self._page.filter_text)
+        if self._laid[0] != made_of:
+            self._laid = (made_of, view.blocks(*made_of))
+        return self._laid[1]
+
+    def draw(self) -> None:
+        pane, found = self.pane, self.found
+        if found is None:
+            pane.border_title = None
+            pane.say_below()
+            pane.show_lines([])
+            return
+        blocks = self.blocks
+        if self.at not in {block.id for block in blocks}:
+            self.at = view.find_next_change(blocks, "", 1)
+        equal = sum(not one.differs for one in found.entries)
+        pane.border_title = Text(view.pane_title(found, self._room, self.mode))
+        hidden = f"{equal} equal hidden (=)" if equal and not self.shows_equal else ""
+        words = self._page.filter_text
+        filtered = f"/ {one_line(words, 20)}" if words else ""
+        pane.say_below("  ".join(filter(None, (filtered, hidden))))
+        lines: list[Line] = []
+        if blocks:
+            for block in blocks:
+                mark = (">", "focus") if block.id == self.at else (" ", "")
+                lines += [(mark, *block.lines[0]), *(((" ", ""), *row) for row in block.lines[1:])]
+        elif found.weights and not words:
+            for text in found.weights:
+                lines += paragraph([(one_line(text, 400), "")], pane.line_width, "  ")
+        else:
+            lines = paragraph([(self._empty_text(equal), "dim")], pane.line_width)
+        pane.show_lines(lines)
+
+    def _empty_text(self, equal: int) -> str:
+        if self._page.filter_text:
+            return f"nothing here holds {self._page.filter_text!r}: esc clears the filter"
+        if equal:
+            return f"the same library: no experience differs, {equal} are equal (= shows them)"
+        return "both are empty"
+
+    def scroll_to_change(self) -> None:
+        """Bring the change under the cursor into view, all of it where it fits."""
+        top = 0
+        for block in self.blocks:
+            if block.id == self.at:
+                height, now = self.pane.size.height, round(self.pane.scroll_y)
+                if top < now or top + len(block.lines) > now + height:
+                    self.pane.scroll_to(y=max(0, top - height // 4), animate=False, force=True)
+                return
+            top += len(block.lines)
+
+    def go_to_change(self, name: str) -> None:
+        self.at = name
+        self.draw()
+        self.scroll_to_change()
+
+
+_TYPED = " "  # the row that asks for a reference: no reference is a blank
+
+
+class ReferencePicker(Picker):
+    """Its side is "base" or "target": which of the two references is chosen."""
+
+    shown = ""  # what is compared now on that side
+    _choices: tuple[Choice, ...] | None = None  # None: not read yet
+
+    @property
+    def reference(self) -> str:
+        """What is under the cursor, or was typed."""
+        return self.line.value.strip() if self.list.key == _TYPED else self.list.key
+
+    async def load(self) -> None:
+        from studio.tui.pages.diff import loader
+
+        session, workspace = self._page.session, self._page.host.workspace
+        run = session.run.run if session is not None else None
+        try:
+            self._choices = await asyncio.to_thread(loader.load_choices, workspace, run)
+        except StudioError as error:
+            self._choices = (Choice("", str(error)),)
+        if self.side:
+            self._page.draw_if_open()
+            self.list.go_to(self.shown)
+
+    def draw(self) -> None:
+        self.list.border_title = "compare with …" if self.side == "base" else "compare …"
+        if self._choices is None:
+            self.list.show_rows([Row("", line(("reading what there is …", "dim")))])
+            return
+        text = self.line.value.strip()
+        rows = choice_rows(self._choices, text, max(12, self.list.line_width - 2))
+        listed = [row.key for row in rows if row.key]
+        if not text:
+            hint = "arrows choose; or type NAME@V, RUN@epoch:N, RUN@step:N or a file"
+            rows.insert(0, Row("", line((hint, "dim"))))
+        elif text not in listed:
+            rows.insert(0, Row(_TYPED, line(("as it is typed: ", "dim"), one_line(text, 400))))
+        wanted = None
+        if text != self._narrowed:  # the likeliest, unless somebody has moved since
+            wanted = text if text in listed else next(iter(listed), _TYPED)
+        self._narrowed = text
+        self.list.show_rows(rows, wanted)
+
 
 _MOVES_A_HEAD = LessonCommitted | EvaluationFinished | StepFinished
 
 
 class DiffPage(Page):
-    """Keeps what it shows until something else was found."""
-
     scope = "diff"
 
     def __init__(self) -> None:
@@ -37,7 +169,7 @@ class DiffPage(Page):
         self.head = LineView(id="diff-head")
         self.head.can_focus = False
         self.body = ComparisonBody(self)
-        self.picker = ReferencePicker(self)
+        self.picker = ReferencePicker(self, self.action_choose)
         self._trouble = ""
         self._asked: tuple[str, str] | None = None  # None: a run's start and the head
         self._reading: object | None = None
@@ -99,7 +231,7 @@ class DiffPage(Page):
     def compare(self, asked: tuple[str, str] | None) -> None:
         """Compare these references, or what is compared where nobody asked."""
         self._reading = token = object()
-        run_exclusive(self, "compare", partial(self._load_comparison, asked, token))
+        self.run_exclusive("compare", partial(self._load_comparison, asked, token))
 
     async def _load_comparison(self, asked: tuple[str, str] | None, token: object) -> None:
         from studio.tui.pages.diff import loader
@@ -118,9 +250,7 @@ class DiffPage(Page):
         finally:
             if self._reading is token:
                 self._reading = None
-        draw_if_open(self)
-
-    # -- drawing ---------------------------------------------------------------------------
+        self.draw_if_open()
 
     def draw(self) -> None:
         self._reload_if_due()
@@ -150,8 +280,6 @@ class DiffPage(Page):
             text = "nothing has been learned in this workspace yet: 0 starts a run"
         return paragraph([(text, style)], width)
 
-    # -- keys ------------------------------------------------------------------------------
-
     def action_step_change(self, by: int) -> None:
         if self.picker.side:
             return
@@ -179,12 +307,15 @@ class DiffPage(Page):
         self.host.tell(text)
 
     def action_base(self) -> None:
-        self._trouble = ""
-        self.picker.open("base", self.found)
+        self._choose_side("base")
 
     def action_target(self) -> None:
+        self._choose_side("target")
+
+    def _choose_side(self, side: Literal["base", "target"]) -> None:
         self._trouble = ""
-        self.picker.open("target", self.found)
+        self.picker.shown = getattr(self.found, side).reference if self.found is not None else ""
+        self.picker.open(side)
 
     def action_choose(self) -> None:
         side, reference = self.picker.side, self.picker.reference
@@ -200,22 +331,6 @@ class DiffPage(Page):
             self.compare((one, other) if arrow else chosen)
             self.host.draw_now()
 
-    def on_input_changed(self, event: Input.Changed) -> None:
-        event.stop()
-        if self.picker.side:
-            self.picker.draw()
-
-    def on_input_submitted(self, event: Input.Submitted) -> None:
-        event.stop()
-        if self.picker.side:
-            self.action_choose()
-
-    def on_pick_line_left(self, event: PickLine.Left) -> None:
-        event.stop()
-        if self.picker.side:
-            self.picker.close()
-            self.host.draw_now()
-
     def action_export(self) -> None:
         found = self.found
         if found is None:
@@ -223,7 +338,7 @@ class DiffPage(Page):
         elif not self.picker.side:
             data = f"{found.text}\n".encode("utf-8", "replace")
             write = partial(write_export, self.host.workspace, view.file_name(found), data)
-            export_file(self, write, "the difference is")
+            self.export_file(write, "the difference is")
 
     def go_back(self) -> bool:
         if super().go_back():

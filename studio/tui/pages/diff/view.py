@@ -148,10 +148,7 @@ def head_lines(of: Comparison, mode: Mode, width: int, height: int) -> list[Line
     base, target = of.base, of.target
     held = max(base.experiences, target.experiences)
     tokens = prompt_tokens_text(f"{base.tokens} -> {target.tokens}", held)
-    counted = line(
-        (counts_text(of), ""),
-        (f"   {tokens} (estimated)", "dim"),
-    )
+    counted = line(counts_text(of), (f"   {tokens} (estimated)", "dim"))
     if of.weights:
         counted = line("two steps of a run that trains weights")
     title = line(

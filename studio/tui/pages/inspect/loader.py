@@ -20,7 +20,6 @@ from engines.record.step_history import read_step
 from studio.secrets.sanitize import sanitize
 from studio.session.base import TextPiece
 from studio.tui.page import Page
-from studio.tui.pages.background import draw_if_open
 from studio.tui.pages.inspect import view
 from studio.tui.pages.inspect.view import GroupSummary, Member
 
@@ -151,7 +150,11 @@ class GroupRecords:
 
     def reload_if_due(self) -> None:
         session = self._page.session
-        if session is not None and not self.is_reading and (self.is_stale or self._target):
+        if session is None or self.is_reading:
+            return
+        if not (self.group or self._target or self.trouble):  # there may be one by now
+            self._target = _newest_group(self._page.state)
+        if self.is_stale or self._target:
             self.is_reading = True
             self._page.run_worker(self._read(session.run, session.state), group="inspect")
 
@@ -180,7 +183,7 @@ class GroupRecords:
             self.forget_run()
             return
         self.subscribe(anew=self.group != before)
-        draw_if_open(self._page)
+        self._page.draw_if_open()
         if self._answers is None or self._answers[0] != str(run.path):
             self._answers = (str(run.path), {})
             self._page.run_worker(self._read_answers(run), group="truths")
@@ -214,12 +217,8 @@ class GroupRecords:
         groups = self._journal[1].groups(names)
         self.question = sanitize(groups[0].question) if groups and groups[0].witnesses else ""
         for witness in (witness for group in groups for witness in group.witnesses):
-            known = self.rollouts.get(witness.id)
-            if (
-                known is None
-                or known.rollout != witness.rollout
-                or known.verdict != witness.verdict
-            ):
+            known, found = self.rollouts.get(witness.id), (witness.rollout, witness.verdict)
+            if known is None or (known.rollout, known.verdict) != found:
                 self.rollouts[witness.id] = read_rollout(run, witness.rollout, witness.verdict)
         step, current = self.step, state.current
         is_current = current is not None and current.step == step

@@ -15,7 +15,7 @@ from studio.report.decisions import no_practice_text
 from studio.secrets.sanitize import one_line, sanitize
 from studio.session.base import EventReceived, Message, Session, SnapshotReceived, TextReceived
 from studio.tui.drawing.cells import fit
-from studio.tui.drawing.lines import Line, Row, line, paragraph
+from studio.tui.drawing.lines import Line, line, note_rows, paragraph
 from studio.tui.keymap import Key
 from studio.tui.page import Page
 from studio.tui.pages.inspect import view
@@ -83,20 +83,14 @@ class InspectPage(Page):
     def on_hide(self) -> None:
         self.records.unsubscribe()
 
-    # -- drawing ---------------------------------------------------------------------------
-
     def draw(self) -> None:
         self.records.reload_if_due()
         records, found, group = self.records, self.list_pane, self.records.summary
         self.set_class(records.split is not None, "-split")
         self.has_nothing = group is None
         if group is None:
-            found.show_rows(
-                [
-                    Row("", each)
-                    for each in _empty_lines(records, self.session, found.line_width - 2)
-                ]
-            )
+            empty = _empty_lines(records, self.session, found.line_width - 2)
+            found.show_rows(note_rows(empty))
             self.text_pane.show_rows([])
             self.transcripts.forget_rows()
             self.facts_pane.show_lines([])
@@ -117,8 +111,6 @@ class InspectPage(Page):
         self.transcripts.draw(self.text_pane, left, group)
         if right:
             self.transcripts.draw(self.other_pane, right, group)
-
-    # -- choosing --------------------------------------------------------------------------
 
     def on_row_list_moved(self, event: RowList.Moved) -> None:
         here = event.rows is self.list_pane and event.is_current
@@ -217,7 +209,6 @@ class InspectPage(Page):
         return next((one for one in (self.text_pane, self.other_pane) if one is focused), None)
 
     def _shown_name(self, pane: RowList) -> str:
-        """The rollout in a text pane."""
         return (self.records.split or (self.records.chosen,))[-1 if pane is self.other_pane else 0]
 
     def _shown_parts(self, pane: RowList) -> tuple[Part, ...]:
@@ -314,11 +305,8 @@ def _empty_lines(records: GroupRecords, session: Session | None, width: int) -> 
     if records.trouble:
         return paragraph([(sanitize(records.trouble), "failed")], width)
     if session is None:
-        return [
-            line("no run is open:"),
-            line(("5", "key"), " lists them"),
-            line(("0", "key"), " starts one"),
-        ]
+        keys = line(("5", "key"), " lists them"), line(("0", "key"), " starts one")
+        return [line("no run is open:"), *keys]
     if records.is_reading:
         return [line("reading the records ...")]
     text = "no rollout yet: it stands here once the first is under way"

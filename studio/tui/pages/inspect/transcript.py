@@ -16,8 +16,6 @@ from studio.tui.widgets.row_list import RowList
 
 
 class Transcripts:
-    """Draws rollouts of one group into panes."""
-
     def __init__(self, records: GroupRecords) -> None:
         self._records = records
         self.wanted = ""  # what is searched for
@@ -34,7 +32,6 @@ class Transcripts:
         self._drawn.clear()
 
     def parts(self, name: str, group: GroupSummary) -> tuple[Part, ...]:
-        """The parts of a rollout, whether it has ended or streams."""
         whole, live = self._records.rollouts.get(name), self._records.live
         if whole is None:
             return view.live_parts(live[name]) if name in live else ()
@@ -67,11 +64,9 @@ class Transcripts:
         winner, loser, divergence = found
         if name == winner:
             return view.mark_parting(parts, divergence.winner, "added")
-        return (
-            view.mark_parting(parts, divergence.loser, "removed")
-            if name == loser
-            else MarkedParts(parts)
-        )
+        if name == loser:
+            return view.mark_parting(parts, divergence.loser, "removed")
+        return MarkedParts(parts)
 
     def go_to_parting(self, pane: RowList, name: str, group: GroupSummary) -> bool:
         marked = self.mark_parts(name, group)

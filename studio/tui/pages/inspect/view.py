@@ -53,8 +53,6 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class GroupSummary:
-    """What stands in the left pane besides the rollouts."""
-
     id: str
     problem: str
     epoch: int
@@ -65,7 +63,6 @@ class GroupSummary:
 
     @property
     def version_text(self) -> str:
-        """The version that its rollouts were made with."""
         if self.policy_version is not None:
             return f"policy v{self.policy_version}"
         return f"library v{self.library_version}"
@@ -127,7 +124,6 @@ _MARKS = {"won": "+", "lost": "-", "error": "!", "open": "?", "streaming": ">", 
 
 
 def make_member(whole: RecordedRollout | None, rollout_id: str, index: int, live: bool) -> Member:
-    """How a rollout stands in its group."""
     if whole is None:
         return Member(rollout_id, index, "streaming" if live else "queued")
     verdict, status = whole.verdict, whole.rollout.status
@@ -162,7 +158,6 @@ def group_rows(group: GroupSummary, width: int) -> list[Row]:
 def answer_lines(
     whole: RecordedRollout | None, truth: str | None, group: GroupSummary, width: int
 ) -> list[Line]:
-    """Expected and got, and what the group is about."""
     expected, got = expected_and_got(whole, truth)
     out: list[Line] = []
     if expected is not None:
@@ -242,7 +237,6 @@ def rollout_parts(
 
 
 def live_parts(text: str) -> tuple[Part, ...]:
-    """What is known of a rollout under way."""
     cut = len(text) > LIVE_TAIL_CHARS
     note = f"(under way; its last {LIVE_TAIL_CHARS:,} characters)" if cut else "(under way)"
     out: list[Part] = []
@@ -382,7 +376,6 @@ def find_hits(parts: Sequence[Part], wanted: str) -> tuple[Hit, ...]:
 
 
 def find_hit_row(hit: Hit, parts: Sequence[Part], width: int) -> str:
-    """The key of the row in which a hit begins."""
     part = next(one for one in parts if one.key == hit.part)
     ends = list(accumulate(len(piece) for piece in _wrap_text(part.text, max(1, width - LABEL))))
     return f"{part.key}:{bisect_right(ends, hit.start)}"
@@ -402,7 +395,6 @@ def winners_and_losers(members: Sequence[Member], chosen: str) -> tuple[list[str
 
 
 def whole_text(parts: Sequence[Part]) -> str:
-    """Everything, as a pager or a clipboard takes it."""
     return "\n\n".join(
         f"[{part.label}]{f' {part.note}' if part.note else ''}\n{part.text}" for part in parts
     )

@@ -16,11 +16,10 @@ from engines.core.library import Library
 from engines.record.libraries import LibraryFolder, version_path
 from engines.record.run_dir import Workspace
 from studio.library.citations import Citation, Citations
+from studio.review.wording import Near, find_similar
 from studio.session.base import EventReceived, Message, Session, SnapshotReceived
-from studio.tui.page import Page
-from studio.tui.pages.background import draw_if_open, run_exclusive, write_export
+from studio.tui.page import Page, write_export
 from studio.tui.pages.library.view import History, Item
-from studio.tui.pages.text import Near, find_similar
 
 _MOVES_THE_HEAD = LessonCommitted | LessonReturned
 _BRINGS_USES = StepFinished | LessonProposed | LessonCommitted
@@ -104,12 +103,12 @@ class LibraryLoader:
             self.is_due = False
             if name:
                 self._is_reading = True
-                run_exclusive(page, "library", partial(self._read, name))
+                page.run_exclusive("library", partial(self._read, name))
             elif session is None:
-                run_exclusive(page, "libraries", self._list)
+                page.run_exclusive("libraries", self._list)
         if self._count_due and not self._is_counting and session is not None and self.history:
             self._count_due, self._is_counting = False, True
-            run_exclusive(page, "citations", partial(self._count_citations, session))
+            page.run_exclusive("citations", partial(self._count_citations, session))
 
     async def _read(self, name: str) -> None:
         folder = self.folder or self._page.host.workspace.library(name)
@@ -124,14 +123,14 @@ class LibraryLoader:
                 self.labels = labels
         finally:
             self._is_reading = False
-        draw_if_open(self._page)
+        self._page.draw_if_open()
 
     async def _list(self) -> None:
         try:
             self.libraries = await asyncio.to_thread(list_libraries, self._page.host.workspace)
         except StudioError as error:
             self.trouble = str(error)
-        draw_if_open(self._page)
+        self._page.draw_if_open()
 
     async def _count_citations(self, session: Session) -> None:
         citations = self.citations or Citations(session.run)
@@ -145,14 +144,14 @@ class LibraryLoader:
             self.citations = citations
             names = {e.id for library, _ in self.history for e in library.experiences}
             self.uses = citations.by_experience(names)
-            draw_if_open(self._page)
+            self._page.draw_if_open()
 
     def similar(self, library: Library, one: Item) -> tuple[Near, ...] | None:
         """Experiences most like this one; None: they are being looked for."""
         key = (library.content_hash, one.id)
         if key not in self._similar and key != self._comparing:
             self._comparing = key
-            run_exclusive(self._page, "near", partial(self._find_similar, library, one))
+            self._page.run_exclusive("near", partial(self._find_similar, library, one))
         return self._similar.get(key)
 
     async def _find_similar(self, library: Library, one: Item) -> None:
@@ -162,13 +161,13 @@ class LibraryLoader:
             self._similar.clear()
         self._similar[library.content_hash, one.id] = found
         self._comparing = None
-        draw_if_open(self._page)
+        self._page.draw_if_open()
 
     def request_commits(self, name: str) -> None:
         """Have the commits read that concern one experience."""
         self.commits, self.commits_of = None, name
         if self.folder is not None:
-            run_exclusive(self._page, "history", partial(self._read_commits, self.folder, name))
+            self._page.run_exclusive("history", partial(self._read_commits, self.folder, name))
 
     async def _read_commits(self, folder: LibraryFolder, name: str) -> None:
         from studio.library.text import history_lines
@@ -177,4 +176,4 @@ class LibraryLoader:
             self.commits = await asyncio.to_thread(history_lines, folder, name)
         except StudioError as error:
             self.commits = [str(error)]
-        draw_if_open(self._page)
+        self._page.draw_if_open()

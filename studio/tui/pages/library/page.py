@@ -16,7 +16,6 @@ from studio.session.base import Message
 from studio.tui.drawing.lines import paragraph
 from studio.tui.keymap import Key
 from studio.tui.page import Page
-from studio.tui.pages.background import export_file, run_exclusive
 from studio.tui.pages.library import view
 from studio.tui.pages.library.loader import LibraryLoader, export_library
 from studio.tui.pages.library.panes import EntryList, Side, SidePane
@@ -101,8 +100,6 @@ class LibraryPage(Page):
         self._made_of = made
         return LibraryState(head, draft, waiting, self.loader.uses)
 
-    # -- drawing ---------------------------------------------------------------------------
-
     def draw(self) -> None:
         name = self.library_name
         if self.loader.shows_other_than(name):
@@ -156,7 +153,7 @@ class LibraryPage(Page):
     ) -> None:
         """Ask for a change of one, or of what is under the cursor, if it may be changed."""
         if self._can_change() and (one := one or self.entries.item) is not None:
-            run_exclusive(self, "asks", partial(ask, one))
+            self.run_exclusive("asks", partial(ask, one))
             await asyncio.sleep(0)  # the box opens: the next key is the text's first letter
 
     async def action_edit(self) -> None:
@@ -195,7 +192,7 @@ class LibraryPage(Page):
 
     async def action_insert(self) -> None:
         if self._can_change(needs_one=False):
-            run_exclusive(self, "asks", self.proposals.insert)
+            self.run_exclusive("asks", self.proposals.insert)
             await asyncio.sleep(0)
 
     def on_edit_box_handed_in(self, event: EditBox.HandedIn) -> None:
@@ -250,7 +247,7 @@ class LibraryPage(Page):
             return
         library = self.contents.library
         write = partial(export_library, self.host.workspace, folder, library)
-        export_file(self, write, f"{library.name}@{library.version} is")
+        self.export_file(write, f"{library.name}@{library.version} is")
 
     # -- what every page has ---------------------------------------------------------------
 

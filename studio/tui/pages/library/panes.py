@@ -9,7 +9,7 @@ from rich.text import Text
 from engines.core.state.use_counts import NO_USES
 from studio.secrets.sanitize import one_line
 from studio.tui.drawing.cells import choose_glyphs
-from studio.tui.drawing.lines import Line, Row, line, paragraph
+from studio.tui.drawing.lines import Line, line, note_rows, paragraph
 from studio.tui.page import Page
 from studio.tui.pages.library import view
 from studio.tui.pages.library.loader import LibraryLoader
@@ -22,8 +22,6 @@ Side = Literal["about", "uses", "history", "change"]
 
 
 class EntryList:
-    """Its order, and what is listed of a library."""
-
     def __init__(self, page: Page, loader: LibraryLoader) -> None:
         self._page, self._loader = page, loader
         self.pane = RowList(id="library-list", classes="pane")
@@ -34,7 +32,6 @@ class EntryList:
 
     @property
     def item(self) -> Item | None:
-        """What is under the cursor."""
         key = self.pane.key
         return next((one for one in self.items if one.id == key), None)
 
@@ -68,7 +65,8 @@ class EntryList:
             signs = choose_glyphs(self._page.app.has_class("-ascii"))
             rows = view.item_rows(self.items, *size, cited=bool(self._loader.uses), signs=signs)
             wanted = self.wanted if self.wanted in {one.id for one in self.items} else None
-            pane.show_rows(rows or _note_rows(self._nothing_text(contents), "dim", width), wanted)
+            nothing = paragraph([(self._nothing_text(contents), "dim")], width)
+            pane.show_rows(rows or note_rows(nothing), wanted)
             if wanted:
                 self.wanted = ""
         held = {e.id for e in contents.library.experiences}
@@ -122,13 +120,11 @@ class EntryList:
             text = "the run has not begun: its library is not known yet"
         elif name or loader.libraries is None:
             text = "reading the library …"
-        pane.show_rows(_note_rows(text, style, width))
+        pane.show_rows(note_rows(paragraph(((text, style),), width)))
         return False
 
 
 class SidePane:
-    """What it shows of the experience under the cursor."""
-
     def __init__(self, page: Page, loader: LibraryLoader) -> None:
         self._page, self._loader = page, loader
         self.about = LineView(id="library-about", classes="pane")
@@ -206,8 +202,3 @@ class SidePane:
             known=citations.rollouts if citations is not None else {},
         )
         pane.show_rows(rows)
-
-
-def _note_rows(text: str, style: str, width: int) -> list[Row]:
-    """Rows that say something and cannot be chosen."""
-    return [Row("", row) for row in paragraph(((text, style),), width)]

@@ -15,7 +15,6 @@ from studio.review.actions import toggle_pin
 from studio.session.base import Session
 from studio.tui.drawing.lines import line
 from studio.tui.page import Page
-from studio.tui.pages.background import draw_if_open
 from studio.tui.pages.library.view import Item
 from studio.tui.pages.text import display_text
 from studio.tui.widgets.edit_box import EditBox
@@ -74,12 +73,8 @@ class ProposalKeys:
             host.tell(f"{one.id} stays")
             return
         if other is None or other.id == one.id:
-            why = (
-                "there is no such experience"
-                if other is None
-                else "it cannot be merged into itself"
-            )
-            host.tell(f"{into}: {why}", "failed")
+            itself, unknown = "it cannot be merged into itself", "there is no such experience"
+            host.tell(f"{into}: {itself if other else unknown}", "failed")
             return
         now = other.drafted or other.text
         key = (f"merge {one.id}", other.id)
@@ -107,8 +102,6 @@ class ProposalKeys:
             return
         self._propose(self._make_operation("add", None, text))
 
-    # -- the box ---------------------------------------------------------------------------
-
     async def _ask_wording(self, title: str, key: _Key, text: str) -> str | None:
         """Ask for a wording in the box; None where it was left. What was typed is kept."""
         page, box, wording = self._page, self.box, get_running_loop().create_future()
@@ -132,14 +125,11 @@ class ProposalKeys:
                 page.remove_class("-editing")
                 if page.is_open and (home := page.initial_focus()) is not None:
                     home.focus(scroll_visible=False)
-                    page.call_after_refresh(draw_if_open, page)
+                    page.call_after_refresh(page.draw_if_open)
 
     def answer(self, text: str | None) -> None:
-        """The box was handed in, or left."""
         if self._wording is not None and not self._wording.done():
             self._wording.set_result(text)
-
-    # -- asking the run --------------------------------------------------------------------
 
     def _make_operation(
         self, kind: OperationKind, target: str | None, text: str, why: str = ""

@@ -14,11 +14,12 @@ from engines.core.text.similarity import word_count, word_diff
 from engines.core.types import Operation
 from studio.library.citations import Citation
 from studio.report.summary import count_text, prompt_tokens_text
+from studio.review.wording import Near
 from studio.tui.drawing.cells import GLYPHS_UNICODE, Glyphs, fit, pad, wrap
 from studio.tui.drawing.cells import cell_width as cells
 from studio.tui.drawing.lines import Line, Row, Span, labelled_lines, line, paragraph, spread
 from studio.tui.pages.diff.view import change_spans
-from studio.tui.pages.text import Near, count_spans, display_text, holds_words
+from studio.tui.pages.text import count_spans, display_text, holds_words
 
 Sort = Literal["id", "uses", "worth", "length"]
 SORTS: tuple[Sort, ...] = ("id", "uses", "worth", "length")

@@ -58,7 +58,6 @@ class Batch:
 
     @property
     def size(self) -> int:
-        """How many rollouts it has."""
         return sum(self.sizes)
 
     @property
@@ -123,7 +122,6 @@ def current_batch(state: RunState | None) -> Batch | None:
 
 
 def _describe_ended(found: ev.RolloutFinished, verdict: Verdict | None) -> tuple[str, str, str]:
-    """State, what is said of it, and what went wrong."""
     if found.status == "failed":
         return "error", "error", found.error or "it failed"
     cut = " cut" if found.status == "truncated" else ""  # it reached its most tokens

@@ -24,7 +24,7 @@ class BatchCursor:
         self.zoom: Mode | None = None  # None: as the width suggests
         self.position = 0  # of the group that is looked at
         self.shows_past = False  # the rollouts of a run that ended, instead of its summary
-        self.shown_groups: tuple[str, ...] = ()  # ids that the filter leaves
+        self.shown_groups: tuple[int, ...] = ()  # positions that the filter leaves
 
     @property
     def batch(self) -> Batch | None:
@@ -78,12 +78,10 @@ class BatchCursor:
 
     def show_groups(self, ids: Sequence[str]) -> None:
         """Let the group that is looked at be one of these, if there are any."""
-        self.shown_groups = tuple(ids)
-        if self.batch is None or not ids:
-            return
-        last = len(self.batch.problems) - 1
-        if self.batch.group(min(self.position, last)) not in ids:
-            self.position = self.find_group(ids[0]) or 0
+        found = map(self.find_group, ids)
+        self.shown_groups = tuple(at for at in found if at is not None)
+        if self.shown_groups and self.position not in self.shown_groups:
+            self.position = self.shown_groups[0]
 
     def find_group(self, group: str) -> int | None:
         """The position of a group by its id."""
@@ -105,9 +103,8 @@ class BatchCursor:
         shown = self.shown_groups
         if self.batch is None or not shown or not self.is_showing_streams or self.is_measuring:
             return None
-        here = self.batch.group(self.position)
-        at = shown.index(here) if here in shown else 0
-        return self.find_group(shown[(at + by) % len(shown)])
+        at = shown.index(self.position) if self.position in shown else 0
+        return shown[(at + by) % len(shown)]
 
     def rollout(self, name: str | None) -> RolloutStatus | None:
         """A rollout of the batch, or a try of the evaluation, as it is now."""
@@ -125,17 +122,14 @@ class BatchCursor:
             return [one.shown for one in self._tracker.held_out.tries]
         if batch is None:
             return ()
-        positions: list[int | None] = [self.position]
-        many, _ = self.groups_at_once
-        if self.mode == "wall" or many > 1:
-            shown = self.shown_groups
-            if self.mode != "wall":
-                first = shown.index(self.group) // many * many if self.group in shown else 0
-                shown = shown[first : first + many]
-            positions = [self.find_group(group) for group in shown]
-        return [
-            one for at in positions if at is not None for one in batch.group_rollouts(at, under_way)
-        ]
+        shown, (many, _) = self.shown_groups, self.groups_at_once
+        if many > 1:
+            first = shown.index(self.position) // many * many if self.position in shown else 0
+            shown = shown[first : first + many]
+        elif self.mode != "wall":
+            shown = (self.position,)
+        known = [at for at in shown if at < len(batch.problems)]  # they may be of the batch before
+        return [one for at in known for one in batch.group_rollouts(at, under_way)]
 
     def zoom_in(self) -> Mode:
         """To the next zoom, from the last to the first."""

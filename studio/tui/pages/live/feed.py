@@ -29,7 +29,7 @@ from studio.tui.pages.live.batch import Batch, current_batch
 from studio.tui.pages.live.batch_tracker import BatchTracker
 from studio.tui.pages.live.cursor import BatchCursor
 from studio.tui.pages.live.streams import Streams
-from studio.tui.widgets.activity import Activity
+from studio.tui.widgets.line_view import Activity
 
 _Event = ev.DurableEvent | ev.TransientEvent
 _HISTORY = 200
@@ -62,13 +62,10 @@ class Feed:
                 self._handle_snapshot(under_way, events)
             case Disconnected(reason=reason, ended=ended):
                 self._tracker.handle_disconnect()
-                self._say_disconnect(reason, ended)
-
-    def _say_disconnect(self, reason: str, ended: bool) -> None:
-        """Of a run that is over only the end of its process is told, and not as a failure."""
-        is_over = self._page.state is not None and bool(self._page.state.ending)
-        if ended or not is_over:
-            self.activity.say(reason, "" if is_over else "failed")
+                # Of a run that is over only the end of its process is told, and not as a failure.
+                is_over = self._page.state is not None and bool(self._page.state.ending)
+                if ended or not is_over:
+                    self.activity.say(reason, "" if is_over else "failed")
 
     def _handle_snapshot(self, under_way: Collection[str] | None, events: int | None) -> None:
         """The state is another object: everything that was taken from the old one is stale."""

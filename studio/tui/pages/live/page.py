@@ -17,7 +17,7 @@ from studio.report.decisions import no_practice_text
 from studio.secrets.sanitize import one_line
 from studio.session.base import Message, Session
 from studio.tui.drawing.cells import Glyphs, choose_glyphs
-from studio.tui.drawing.lines import Row, line, paragraph
+from studio.tui.drawing.lines import Row, line, note_rows, paragraph
 from studio.tui.host import Host
 from studio.tui.keymap import Key, bindings
 from studio.tui.page import Page
@@ -27,15 +27,13 @@ from studio.tui.pages.live.batch import Batch
 from studio.tui.pages.live.batch_tracker import BatchTracker
 from studio.tui.pages.live.cursor import BatchCursor
 from studio.tui.pages.live.feed import Feed
-from studio.tui.pages.live.questions import Questions
-from studio.tui.pages.live.streams import Streams
+from studio.tui.pages.live.sentences import StageClock
+from studio.tui.pages.live.streams import Questions, Streams
 from studio.tui.pages.live.wall import RolloutWall
-from studio.tui.pages.stage_clock import StageClock
+from studio.tui.pages.progress.view import ProgressStrip
 from studio.tui.terminal.textual_parts import is_visible
-from studio.tui.widgets.activity import Activity
 from studio.tui.widgets.chrome import Chrome
-from studio.tui.widgets.line_view import LineView
-from studio.tui.widgets.progress_strip import ProgressStrip
+from studio.tui.widgets.line_view import Activity, LineView
 from studio.tui.widgets.row_list import RowList
 
 _ZOOM_WORDS = {
@@ -46,8 +44,6 @@ _ZOOM_WORDS = {
 
 
 class LivePage(Page):
-    """Rollouts as they stream."""
-
     scope = "live"
     BINDINGS: ClassVar[list[BindingType]] = [*bindings("live", "list")]
 
@@ -96,8 +92,6 @@ class LivePage(Page):
 
     def handle_message(self, message: Message) -> None:
         self.feed.handle_message(message)
-
-    # -- drawing -------------------------------------------------------------------------------
 
     def draw(self) -> None:
         state, cursor = self.state, self.cursor
@@ -192,8 +186,6 @@ class LivePage(Page):
         if focused is None or (self in focused.ancestors and not is_visible(focused)):
             self.initial_focus().focus(scroll_visible=False)
 
-    # -- choosing ------------------------------------------------------------------------------
-
     def on_row_list_moved(self, moved: RowList.Moved) -> None:
         position = self.cursor.find_group(moved.key) if moved.is_current else None
         if position is not None and position != self.cursor.position:
@@ -247,8 +239,6 @@ class LivePage(Page):
             return ""
         problem = self.cursor.batch.problems[position]
         return f"{name}  {self.questions.known.get(problem, problem)}"
-
-    # -- keys ----------------------------------------------------------------------------------
 
     def action_open(self) -> None:
         """The group under the cursor, then the rollout: whole where it ended, else alone."""
@@ -336,4 +326,4 @@ def _no_groups_rows(batch: Batch | None, filter_text: str, why: str, width: int)
     text = why or "none under way"
     if batch and filter_text:
         text = f"none holds {one_line(filter_text, 16)!r}"
-    return [Row("", each) for each in paragraph([(text, "dim")], width)]
+    return note_rows(paragraph([(text, "dim")], width))

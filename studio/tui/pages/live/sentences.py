@@ -1,4 +1,4 @@
-"""What the live page says in sentences: what goes on, what is waited for, how it ended. Pure."""
+"""What the live page says in sentences: what goes on and for how long, and how it ended."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from studio.report.decisions import curation_text, decided_text, no_practice_tex
 from studio.report.summary import count_text
 from studio.secrets.sanitize import one_line
 from studio.tui.drawing.cells import GLYPHS_UNICODE, Glyphs
-from studio.tui.drawing.lines import BLANK, Line, line, paragraph
+from studio.tui.drawing.lines import BLANK, Line, line, paragraph, plain_text
 from studio.tui.header import SessionStatus
 from studio.tui.pages import training_view
 from studio.tui.pages.live.batch import Batch, reward_text
@@ -122,7 +122,6 @@ def _progress_text(state: RunState, batch: Batch | None) -> str:
 
 
 def ending_line(state: RunState) -> Line:
-    """How the run ended, and the key that goes on from there."""
     why = f": {one_line(state.reason, 160)}" if state.reason else ""
     match state.ending:
         case "finished" if state.trains_weights:
@@ -282,3 +281,28 @@ def _reflection_texts(event: ev.GroupReflected) -> list[str]:
         f"{d.rollout}: its verdict is doubted: {one_line(d.reason, 160)}" for d in found.doubts
     )
     return [f"{group_id(found.step, found.position)}: {said}", *doubted]
+
+
+_LEAST_S = 1.0
+
+
+class StageClock:
+    """Times the sentence that is shown: one that ends in an ellipsis says what goes on."""
+
+    def __init__(self) -> None:
+        self._said, self._since = "", 0.0
+
+    @property
+    def is_running(self) -> bool:
+        return self._said.endswith("…")
+
+    def add_time(self, shown: Line, now: float) -> Line:
+        """The sentence with its seconds so far, if it is one that takes time."""
+        said = plain_text(shown).rstrip()
+        if said != self._said:
+            self._said, self._since = said, now
+        if not self.is_running or now - self._since < _LEAST_S:
+            return shown
+        from studio.report.step_clock import duration_text
+
+        return (*shown, (f" {duration_text(now - self._since)}", ""))

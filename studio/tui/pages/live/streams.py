@@ -1,4 +1,4 @@
-"""Brings the text of rollouts to the canvases of the live page: pieces under way, records later.
+"""Brings texts to the live page: those of rollouts as they come and from records, and questions.
 
 Owns what is known of each text and what is subscribed to, and not the text itself.
 """
@@ -6,14 +6,15 @@ Owns what is known of each text and what is subscribed to, and not the text itse
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
+from engines.core.errors import StudioError
 from engines.core.text.tool_marks import said_length
 from engines.core.text.tool_text import transcript_text
 from engines.core.types import RecordRef
-from studio.secrets.sanitize import sanitize
-from studio.session.base import TextPiece
+from studio.secrets.sanitize import one_line, sanitize
+from studio.session.base import Session, TextPiece
 from studio.tui.drawing.canvas import StreamCanvas
 from studio.tui.page import Page
 from studio.tui.pages.live.cursor import BatchCursor
@@ -50,8 +51,6 @@ class Streams:
         said = self._known.get(rollout, 0) - self._unsaid.get(rollout, 0)
         tokens = said // CHARS_A_TOKEN
         return tokens if tokens >= _LEAST_TOKENS else None
-
-    # -- text that comes -----------------------------------------------------------------------
 
     def add_piece(self, piece: TextPiece) -> bool:
         """Take a piece in; False where nobody looks at its rollout."""
@@ -101,8 +100,6 @@ class Streams:
         if self._known.get(name) and name in self._asked - self._awaited:
             self._whole.add(name)
         self._awaited.discard(name)
-
-    # -- what is asked for ---------------------------------------------------------------------
 
     def handle_snapshot(self, anew: bool) -> None:
         """The session knows nothing of what was subscribed to, or is another one."""
@@ -158,10 +155,7 @@ class Streams:
         self._asked = wanted
         session.subscribe(wanted)
 
-    # -- records -------------------------------------------------------------------------------
-
     async def read_records(self, refs: dict[str, Sequence[RecordRef]]) -> None:
-        """Take the texts of these rollouts from their records."""
         session = self._page.session
         if session is None:
             return
@@ -181,7 +175,6 @@ class Streams:
 
 def load_rollout_texts(folder: Path, refs: dict[str, Sequence[RecordRef]]) -> dict[str, str]:
     """What each rollout said, from its records; why not, where they cannot be read. Blocks."""
-    from engines.core.errors import StudioError
     from engines.record.ledger import read_trajectory
 
     texts = {}
@@ -191,3 +184,57 @@ def load_rollout_texts(folder: Path, refs: dict[str, Sequence[RecordRef]]) -> di
         except StudioError as error:
             texts[name] = f"its record cannot be read: {sanitize(str(error))}"
     return texts
+
+
+_Refs = Mapping[str, Sequence[RecordRef]]  # problem → where a try at it is recorded, if one is
+_MOST_CHARS = 4_000
+
+
+class Questions:
+    """What the problems of one run ask: told by its process, else found in its records."""
+
+    def __init__(self, page: Page) -> None:
+        self._page = page
+        self.known: dict[str, str] = {}  # on one line each
+        self._session: Session | None = None  # that was asked: another one may know
+        self._tried: set[tuple[str, bool]] = set()  # problem, and whether it was in the records
+
+    def load(self, wanted: _Refs) -> None:
+        """Find out about those that are not known, unless that was tried."""
+        if self._page.session is not self._session:
+            self._session = self._page.session
+            self._tried.clear()
+        unknown = wanted.keys() - self.known.keys()
+        new = {
+            name: wanted[name] for name in unknown if (name, bool(wanted[name])) not in self._tried
+        }
+        if new and self._page.session is not None:
+            self._tried |= {(name, bool(refs)) for name, refs in new.items()}
+            self._page.run_worker(self._load(new), group="questions")
+
+    async def _load(self, new: _Refs) -> None:
+        session = self._page.session
+        if session is None:
+            return
+        found = await session.questions(new) if session.living else {}
+        left = {name: refs for name, refs in new.items() if refs and name not in found}
+        if left:
+            found |= await asyncio.to_thread(load_questions, session.run.records, left)
+        if session is self._page.session and self._page.is_attached:
+            self.known |= {name: one_line(text, _MOST_CHARS) for name, text in found.items()}
+            self._page.host.redraw_soon()
+
+
+def load_questions(folder: Path, refs: _Refs) -> dict[str, str]:
+    """What the first turns of these tries asked, as far as their records can be read. Blocks."""
+    from engines.record.ledger import read_trajectory
+
+    found: dict[str, str] = {}
+    for name, of_one in refs.items():
+        try:
+            messages = read_trajectory(folder, of_one)
+        except StudioError:
+            continue  # its pane says so
+        if asked := next((m.content for m in messages if m.role == "user"), ""):
+            found[name] = asked
+    return found

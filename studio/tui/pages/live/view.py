@@ -10,7 +10,7 @@ from itertools import groupby
 from engines.core import events as ev
 from engines.core.state.run_state import RunState
 from engines.core.types import GroupOutcome
-from studio.report.status import sandbox_text, tool_texts
+from studio.report.next_step import NO_WORKER, sandbox_text, tool_texts
 from studio.report.training import trained_step
 from studio.secrets.sanitize import one_line
 from studio.tui.drawing.cells import GLYPHS_UNICODE, Glyphs, fit
@@ -29,7 +29,7 @@ from studio.tui.drawing.lines import (
 from studio.tui.drawing.pane import PaneModel
 from studio.tui.header import SessionStatus
 from studio.tui.pages.live.batch import Batch, RolloutStatus
-from studio.tui.pages.live.held_out import HeldOutTry
+from studio.tui.pages.live.batch_tracker import HeldOutTry
 from studio.tui.pages.text import legend_line
 from studio.tui.pages.training_view import panel_lines
 
@@ -45,7 +45,6 @@ SKIPPED: tuple[GroupOutcome, ...] = ("all-right", "all-equal", "all-wrong", "unj
 
 
 def style_of(state: str) -> str:
-    """The style of a try's state."""
     return _STYLES.get(state, state)
 
 
@@ -200,7 +199,6 @@ def legend_lines(signs: Glyphs = GLYPHS_UNICODE) -> list[Line]:
 def stage_lines(
     batch: Batch, state: RunState, width: int, signs: Glyphs = GLYPHS_UNICODE
 ) -> list[Line]:
-    """How far each stage of this batch is, a bar a line."""
     room = max(6, min(14, width - 20))
     rows = [
         ("rollout", len(batch.rollouts), batch.size),
@@ -273,7 +271,6 @@ def facts_lines(
     width: int,
     signs: Glyphs = GLYPHS_UNICODE,
 ) -> list[Line]:
-    """The pane below the groups."""
     trains = state is not None and state.trains_weights
     # Of a training run its figures come first: below them is room for the rest on a tall screen.
     out = panel_lines(state, width, signs) if trains and state else legend_lines(signs)
@@ -302,10 +299,12 @@ def facts_lines(
     return [*out, BLANK, *legend_lines(signs)] if trains else out
 
 
-def node_lines(nodes: Sequence[str], places: Mapping[str, str], width: int) -> list[Line]:
-    """The nodes of a cluster, and how many tries each makes now."""
-    if not nodes:
+def node_lines(nodes: Sequence[str] | None, places: Mapping[str, str], width: int) -> list[Line]:
+    """The nodes of a cluster, and how many tries each makes now; None: there is no cluster."""
+    if nodes is None:
         return []
+    if not nodes:
+        return paragraph([(NO_WORKER, "failed")], width)
     tries = Counter(places.values())
     out = [line((f"nodes {len(nodes)}, {tries.total()} tries there", "title"))]
     for name in nodes:

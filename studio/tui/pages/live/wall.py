@@ -23,8 +23,7 @@ from studio.tui.pages.live import sentences, view
 from studio.tui.pages.live.batch import RolloutStatus
 from studio.tui.pages.live.batch_tracker import BatchTracker
 from studio.tui.pages.live.cursor import BatchCursor
-from studio.tui.pages.live.questions import Questions
-from studio.tui.pages.live.streams import Streams
+from studio.tui.pages.live.streams import Questions, Streams
 from studio.tui.terminal.look import wants_ascii
 from studio.tui.widgets.chrome import Chrome
 from studio.tui.widgets.line_view import LineView
@@ -73,7 +72,6 @@ class RolloutWall(Vertical):
 
     @property
     def focused_rollout(self) -> RolloutStatus | None:
-        """The rollout that keys mean."""
         return self._cursor.rollout(self.canvas.focused_id)
 
     def arrange_panes(self, *, brief_training: bool) -> None:
@@ -87,10 +85,7 @@ class RolloutWall(Vertical):
         has_room = cursor.is_narrow and height >= 20
         self.followed.display = streams and has_room and cursor.mode == "wall"
 
-    # -- drawing -------------------------------------------------------------------------------
-
     def draw(self, state: RunState | None, signs: Glyphs) -> None:
-        """Draw the panes, or what stands instead of them."""
         if not self._cursor.is_showing_streams:
             for canvas in self.canvases:
                 canvas.set_panes(())
@@ -168,8 +163,6 @@ class RolloutWall(Vertical):
             shown.border_title = Text(title)
         shown.show_lines(found)
 
-    # -- choosing ------------------------------------------------------------------------------
-
     def choose(self, position: int, index: int = 0) -> None:
         """Look at a group, and let keys mean one of its rollouts."""
         if (batch := self._cursor.batch) is None:
@@ -204,8 +197,6 @@ class RolloutWall(Vertical):
 
     def on_stream_canvas_visible_changed(self) -> None:
         self._streams.subscribe()
-
-    # -- moving --------------------------------------------------------------------------------
 
     @property
     def _reading_canvas(self) -> StreamCanvas:

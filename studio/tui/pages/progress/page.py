@@ -10,26 +10,69 @@ from collections.abc import Mapping, Sequence
 from rich.text import Text
 from textual.app import ComposeResult
 from textual.widget import Widget
-from textual.widgets import Input
 
 from engines.core.errors import StudioError
 from engines.core.state.run_state import RunState
 from engines.core.types import group_id
+from engines.record.run_dir import Workspace
 from studio.report.curves import curves_key, run_curves, step_text
 from studio.report.decisions import no_practice_text
-from studio.report.fork_history import load_parent, with_parent
+from studio.report.fork_history import load_parent, load_state_with_parents, with_parent
 from studio.secrets.sanitize import one_line
-from studio.tui.drawing.cells import choose_glyphs, fit
-from studio.tui.drawing.lines import Line, paragraph
+from studio.tui.drawing.cells import choose_glyphs, fit, pad
+from studio.tui.drawing.lines import Line, Row, line, paragraph
 from studio.tui.keymap import Key
 from studio.tui.page import Page
-from studio.tui.pages.background import draw_if_open, run_exclusive
+from studio.tui.pages.picker import Picker
 from studio.tui.pages.progress import view
-from studio.tui.pages.progress.picker import RunPicker
 from studio.tui.pages.progress.view import Picture, ShownRun
+from studio.tui.pages.text import holds_words
 from studio.tui.terminal.look import wants_ascii
 from studio.tui.widgets.line_view import LineView
-from studio.tui.widgets.pick_line import PICK_KEYS, PickLine
+
+
+def load_run(workspace: Workspace, run: str) -> ShownRun:
+    """A run as its journal has it now.
+
+    Raises StudioError: there is none of this name, or its journal is damaged.
+    """
+    state = load_state_with_parents(workspace.run(run), workspace)
+    sizes = load_sizes(workspace, state)
+    return ShownRun(state, run_curves(state, sizes), sizes)
+
+
+def load_sizes(workspace: Workspace, state: RunState) -> Mapping[int, int]:
+    """How many experiences each version of the run's library has; {} where it cannot be read."""
+    try:
+        history = workspace.library(state.started.library if state.started else "").history()
+    except (StudioError, OSError):
+        return {}
+    return {library.version: len(library.experiences) for library, _ in history}
+
+
+class RunPicker(Picker):
+    _choices: Sequence[tuple[str, str]] | None = None  # None: not read yet
+
+    async def load(self) -> None:
+        from studio.workspace.listing import listed_runs, row_text
+
+        found = await asyncio.to_thread(listed_runs, self._page.host.workspace)
+        self._choices = [(str(run.row["run"]), row_text(run)) for run in found]
+        self._page.draw_if_open()
+
+    def draw(self) -> None:
+        self.list.border_title = "lay over it …"
+        words = self.line.value.strip()
+        found = [(run, about) for run, about in self._choices or () if holds_words(run, words)]
+        rows = [
+            Row(run, line((pad(one_line(run, 60), 28), "title"), about)) for run, about in found
+        ]
+        if not rows:
+            text = "reading the workspace …" if self._choices is None else "no run holds this"
+            rows = [Row("", line((text, "dim")))]
+        # The first that is left, unless somebody has moved since.
+        self.list.show_rows(rows, rows[0].key if words != self._narrowed else None)
+        self._narrowed = words
 
 
 class PlotPane(LineView):
@@ -57,7 +100,7 @@ class ProgressPage(Page):
         super().__init__()
         self.plot_pane = PlotPane(self)
         self.detail_pane = LineView(id="progress-detail", classes="pane")
-        self.picker = RunPicker(self)
+        self.picker = RunPicker(self, self._choose)
         self.over: ShownRun | None = None
         self.at: int | None = None  # the step under the cursor; None: the last one, as it grows
         self._held_out = ""  # the set that is shown; "": the first
@@ -75,13 +118,13 @@ class ProgressPage(Page):
         yield self.picker.list
 
     def initial_focus(self) -> Widget:
-        return self.picker.line if self.picker.is_open else self.plot_pane
+        return self.picker.line if self.picker.side else self.plot_pane
 
     def panes(self) -> list[Widget]:
-        return [self.picker.line] if self.picker.is_open else [self.plot_pane, self.detail_pane]
+        return [self.picker.line] if self.picker.side else [self.plot_pane, self.detail_pane]
 
     def footer_keys(self) -> Sequence[Key]:
-        return PICK_KEYS if self.picker.is_open else ()
+        return self.picker.keys
 
     # -- what is shown ---------------------------------------------------------------------
 
@@ -108,15 +151,14 @@ class ProgressPage(Page):
         self._sizes_of = wanted
 
         async def read() -> None:
-            from studio.tui.pages.progress.loader import load_sizes
 
             if self._forked_from is None:
                 self._forked_from = await asyncio.to_thread(load_parent, state, workspace)
             self._sizes = await asyncio.to_thread(load_sizes, workspace, state)
-            draw_if_open(self)
+            self.draw_if_open()
 
         if wanted != before:
-            run_exclusive(self, "sizes", read)
+            self.run_exclusive("sizes", read)
 
     @property
     def set_names(self) -> list[str]:
@@ -142,11 +184,9 @@ class ProgressPage(Page):
             return steps[-1] if steps else 0
         return steps[max(0, bisect_right(steps, self.at) - 1)]
 
-    # -- drawing ---------------------------------------------------------------------------
-
     def draw(self) -> None:
         self._read_sizes_if_due()
-        if self.picker.is_open:
+        if self.picker.side:
             self.picker.draw()
             return
         shown, pane, width = self.shown, self.plot_pane, self.plot_pane.line_width
@@ -181,8 +221,6 @@ class ProgressPage(Page):
             text = "reading the run …"
         return paragraph([(text, "dim")], width)
 
-    # -- keys ------------------------------------------------------------------------------
-
     def action_step_point(self, by: int) -> None:
         """So many points on, or back."""
         steps = self.steps
@@ -216,7 +254,7 @@ class ProgressPage(Page):
 
     def action_open(self) -> None:
         step, state = self.step, self.state
-        if self.picker.is_open:
+        if self.picker.side:
             self._choose()
         elif state and (state.curates or (step == state.step and state.under_review)):
             self.host.open_page("review")
@@ -233,7 +271,7 @@ class ProgressPage(Page):
         self.host.tell(f"held out: {self._held_out or 'not measured'}")
 
     def action_base(self) -> None:
-        self.picker.show(on=True)
+        self.picker.open("over")
 
     def action_target(self) -> None:
         taken_away = "the run is shown alone; b lays one over it"
@@ -254,40 +292,26 @@ class ProgressPage(Page):
 
     def _choose(self) -> None:
         if run := self.picker.list.key:
-            self.picker.show(on=False)
+            self.picker.close()
             self.lay_over(run)
 
     def lay_over(self, run: str) -> None:
         """Read a run, and lay it over the one that is open."""
 
         async def load() -> None:
-            from studio.tui.pages.progress.loader import load_run
 
             try:
                 self.over = await asyncio.to_thread(load_run, self.host.workspace, run)
             except StudioError as error:
                 self.host.tell(str(error), "failed")
-            draw_if_open(self)
+            self.draw_if_open()
 
-        run_exclusive(self, "load", load)
-
-    def on_input_changed(self, event: Input.Changed) -> None:
-        event.stop()
-        if self.picker.is_open:
-            self.picker.draw()
-
-    def on_input_submitted(self, event: Input.Submitted) -> None:
-        event.stop()
-        self._choose()
-
-    def on_pick_line_left(self, event: PickLine.Left) -> None:
-        event.stop()
-        self.go_back()
+        self.run_exclusive("load", load)
 
     def go_back(self) -> bool:
-        is_open = self.picker.is_open or self.over is not None
-        if self.picker.is_open:
-            self.picker.show(on=False)
+        is_open = bool(self.picker.side) or self.over is not None
+        if self.picker.side:
+            self.picker.close()
         else:
             self.over = None
         return is_open

@@ -38,11 +38,9 @@ class ChangePane:
 
     @property
     def looked_at_s(self) -> float:
-        """How long the operation under the cursor has been looked at."""
         return max(0.0, round(self.page.host.clock() - self._shown[1], 3))
 
     def has_painted(self, item: Item) -> bool:
-        """Whether this item, as it is now, stands on the screen."""
         token = self._token(item)
         return token is not None and token == self.panes.change.painted
 
@@ -57,10 +55,7 @@ class ChangePane:
         now = self.queue.texts.get(op.target or "")
         return (op.id, op.kind, op.target, op.text, op.flags, now)
 
-    # -- drawing -----------------------------------------------------------------------------
-
     def draw(self) -> None:
-        """Draw what is under the cursor, if anything about it is new."""
         self.loader.request_base()
         item, state, panes = self.queue.item, self.page.state, self.panes
         banner = self._banner_lines()
@@ -192,8 +187,6 @@ class ChangePane:
         for number, each in enumerate(lines):
             self.panes.legend.show_line(number, each)
 
-    # -- what it rests on --------------------------------------------------------------------
-
     def _show_findings(self, item: Item | None) -> None:
         panes, found, op = self.panes, self.loader.found, item.operation if item else None
         if op is None or found is None:
@@ -242,5 +235,4 @@ class ChangePane:
 
 
 def _note(text: str, style: str = "dim") -> Row:
-    """A row that says something and cannot be chosen."""
     return Row("", line((text, style)))

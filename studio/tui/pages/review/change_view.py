@@ -5,18 +5,11 @@ Pure. Markers of a word diff are always printed; colour only repeats them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import zip_longest
 from typing import Literal
 
-from engines.core.flags import (
-    DUPLICATE,
-    FROM_TOOL,
-    HELD_OUT_LEAK,
-    LEAK,
-    REJECTED_BEFORE,
-    TOO_LONG,
-)
+from engines.core.flags import DUPLICATE, FROM_TOOL, HELD_OUT_LEAK, LEAK, REJECTED_BEFORE, TOO_LONG
 from engines.core.library import Experience, effective_operation
 from engines.core.state.run_state import RunState
 from engines.core.state.use_counts import NO_USES, UseCounts
@@ -25,11 +18,11 @@ from engines.core.types import HELPS, Decision, Flag, Operation, UnparsedReply
 from studio.report.decisions import dropped_texts, fates_under_review, kind_title, merged_text
 from studio.report.summary import count_text
 from studio.review.line_text import PIN_MEANING
-from studio.review.wording import changed_parts
+from studio.review.wording import ChangedPart, changed_parts
 from studio.tui.drawing.cells import GLYPHS_UNICODE, Glyphs, cell_width, wrap
-from studio.tui.drawing.lines import Line, Span, labelled_lines, line, paragraph, spread
+from studio.tui.drawing.lines import BLANK, Line, Row, Span, labelled_lines, line, paragraph, spread
 from studio.tui.pages.diff.view import change_spans
-from studio.tui.pages.review.view import Item, excerpt
+from studio.tui.pages.review.view import VERBS, Item, excerpt, sign_of
 from studio.tui.pages.text import count_spans, display_text
 from studio.tui.pages.training_view import update_lines
 
@@ -146,7 +139,6 @@ def diff_lines(
 
 
 def side_by_side(before: str, after: str, width: int) -> list[Line]:
-    """Two columns of the same width, aligned in cells."""
     room = max(8, (width - 3) // 2)
     left, right = wrap(before, room), wrap(after, room)
     out: list[Line] = []
@@ -186,10 +178,8 @@ def change_lines(
     op = item.operation
     assert op is not None
     before, after, proposed = wordings(item, texts)
-    out = [
-        head_line(item, before, after, at, width, pin),
-        *flag_lines(op.flags, width, compact=compact),
-    ]
+    flags = flag_lines(op.flags, width, compact=compact)
+    out = [head_line(item, before, after, at, width, pin), *flags]
     if draft:
         out += labelled_lines("yours", f"{_shortened(draft)} (not handed in; e takes it up)", width)
     gap: list[Line] = [] if compact else [()]
@@ -305,3 +295,63 @@ def unparsed_reply_lines(
     text = _shortened(draft or repair.reply[:_REPLY_CHARS])
     out.append(line(("as you began to mend it" if draft else "the reply", "dim")))
     return out + [line("  ", piece) for piece in wrap(text, max(1, width - 2))]
+
+
+Texts = Callable[[Item], Mapping[str, str]]
+"""The library without an item, by id."""
+
+
+def item_rows(found: Iterable[Item], texts: Texts, width: int) -> list[Row]:
+    """What each would do, its flags, and its wording with what changes in it."""
+    return [
+        Row(item.id, lines[0], tuple(lines[1:]))
+        for item in found
+        if (lines := _item_lines(item, texts(item), width))
+    ]
+
+
+def _item_lines(item: Item, texts: Mapping[str, str], width: int) -> list[Line]:
+    op = item.operation
+    if op is None:
+        return []
+    before, after, _ = wordings(item, texts)
+    made = item.decision if item.standing == "edited" else None
+    kind, target = (made and made.kind) or op.kind, (made and made.target) or op.target
+    what = f"{VERBS[kind]} {kind_title(kind).lower()} {excerpt(target or '')}".rstrip()
+    out = [line((what, "title"), f"  {op.id}")]
+    flags = made.flags if made is not None else op.flags
+    out += [((("  "), ""), *each) for each in flag_lines(flags, width - 2)]
+    if before or after:
+        mode: Mode = "lines" if is_long(before, after) else "words"
+        out += [(("  ", ""), *each) for each in diff_lines(before, after, mode, width - 2)]
+    return out
+
+
+def part_rows(before: str, after: str, parts: Sequence[ChangedPart], width: int) -> list[Row]:
+    """The places at which a wording changes, below the whole change."""
+    whole = diff_lines(before, after, "words", width)
+    out = [Row("", each) for each in (*whole, BLANK)]
+    for part in parts:
+        spans = [(f"{part.number}  ", "title")]
+        if cut := part.cut.strip():
+            spans.append((f"[-{display_text(cut)}-]", "removed"))
+        if new := part.new.strip():
+            spans.append((f"{{+{display_text(new)}+}}", "added"))
+        first, *further = paragraph(spans, width, "   ")
+        out.append(Row(str(part.number), first, tuple(further)))
+    return out
+
+
+def decided_lines(found: Iterable[Item], texts: Texts, width: int, signs: Glyphs) -> Sequence[Line]:
+    """Every decision that a commit takes in, whole, and why it was made."""
+    out: list[Line] = []
+    for item in found:
+        if item.operation is None or item.decision is None or item.standing == "later":
+            continue
+        head, *further = _item_lines(item, texts(item), width)
+        sign = (f"{sign_of(item.standing, signs)} {item.standing}  ", item.standing)
+        out += [BLANK, (sign, *head), *further]
+        if item.decision.reason:
+            why = [("  because ", "dim"), (excerpt(item.decision.reason), "")]
+            out += paragraph(why, width, "    ")
+    return out

@@ -17,11 +17,11 @@ from studio.review.actions import ActionResult, Pair, toggle_pin
 from studio.session.base import Session
 from studio.tui.drawing.lines import Line, paragraph
 from studio.tui.pages.review import view
-from studio.tui.pages.review.batch_view import decided_lines, item_rows
 from studio.tui.pages.review.change_pane import ChangePane
+from studio.tui.pages.review.change_view import decided_lines, item_rows
 from studio.tui.pages.review.view import Item
 from studio.tui.pages.training_view import WHOLE
-from studio.tui.widgets.tick_list import choose
+from studio.tui.widgets.confirm import choose
 
 
 class DecisionKeys:
@@ -46,7 +46,8 @@ class DecisionKeys:
         elif session.label:
             host.tell(f"{session.label}: nothing can be decided in it", "failed")
         elif session.living and not session.controls:
-            host.tell(view.cannot_decide_text(session.controller), "failed")
+            who = view.excerpt(session.controller) or "nobody"
+            host.tell(f"{who} decides in this run; T takes over", "failed")
         # Without a process nobody else decides: what is asked waits until the record is open.
         else:
             return session
@@ -88,8 +89,6 @@ class DecisionKeys:
     def has_draft(self, name: str) -> bool:
         """Whether a wording of an operation was begun and not handed in."""
         return any(key.partition(">")[0] == name for key in self._page.host.drafts.edits)
-
-    # -- deciding ------------------------------------------------------------------------------
 
     def make_decision(self, op: Operation, action: DecisionAction, reason: str = "") -> Decision:
         host = self._page.host
@@ -156,7 +155,6 @@ class DecisionKeys:
             drafts.notes.pop(made.id, None)
             for key in [k for k in drafts.edits if k.partition(">")[0] == made.id]:
                 del drafts.edits[key]
-        drafts.mark_changed()
         self._show_outcome(outcome if outcome.failed or not text else replace(outcome, text=text))
         # The message that the cursor has moved comes only after the save.
         drafts.cursor = self._panes.operations.key or drafts.cursor
@@ -179,8 +177,6 @@ class DecisionKeys:
             elif panes.operations.key in names and not (outcome.failed and len(names) == 1):
                 queue.go_to_undecided(1)
         self._page.draw()
-
-    # -- a reason, a note --------------------------------------------------------------------
 
     async def reject_because(self, op: Operation) -> None:
         host = self._page.host
@@ -207,11 +203,8 @@ class DecisionKeys:
         drafts.notes.pop(op.id, None)
         if text:
             drafts.notes[op.id] = text
-        drafts.mark_changed()
         host.tell(f"noted; it goes with the decision on {op.id}" if text else "no note")
         self._page.draw()
-
-    # -- pins ----------------------------------------------------------------------------------
 
     def pin(self) -> None:
         """Pin what is under the cursor's target, or the similar one there; or unpin it."""
@@ -234,8 +227,6 @@ class DecisionKeys:
             return
         is_pinned = target in queue.pinned
         host.ask_run(partial(toggle_pin, target=target, pinned=is_pinned, person=host.person))
-
-    # -- trying --------------------------------------------------------------------------------
 
     def try_operations(self) -> None:
         """Have the run try those of the range, else what is under the cursor."""
@@ -266,8 +257,6 @@ class DecisionKeys:
         if self._asked_to_try & {*event.operations}:
             self._asked_to_try.difference_update(event.operations)
             self._page.host.tell(f"{', '.join(event.operations)} tried: {event.effect.verdict}")
-
-    # -- taking back ---------------------------------------------------------------------------
 
     def undo(self, *, again: bool) -> None:
         if (session := self.require_session()) is not None:
@@ -339,8 +328,6 @@ class DecisionKeys:
             self.submit(pairs)
         else:
             host.tell("they were decided meanwhile")
-
-    # -- the commit ----------------------------------------------------------------------------
 
     async def commit(self, session: Session) -> None:
         """Commit; after a look at it where something is left undecided or out of sight."""

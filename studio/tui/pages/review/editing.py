@@ -16,12 +16,11 @@ from studio.review.actions import new_flags
 from studio.review.wording import changed_parts, merge_decisions, text_with_parts
 from studio.secrets.sanitize import sanitize
 from studio.session.base import Session
-from studio.tui.pages.review.batch_view import part_rows
-from studio.tui.pages.review.change_view import flag_text, has_parts, wordings
+from studio.tui.pages.review.change_view import flag_text, has_parts, part_rows, wordings
 from studio.tui.pages.review.decisions import DecisionKeys
 from studio.tui.pages.review.panes import Editing
 from studio.tui.pages.review.view import Item, excerpt
-from studio.tui.widgets.tick_list import choose
+from studio.tui.widgets.confirm import choose
 
 _MERGED_UNASKED = 0.6
 """How like an experience must be that M merges into, where a person chose none."""
@@ -188,7 +187,6 @@ class WordingKeys:
             drafts.edits[editing.draft_key] = text
         else:
             drafts.edits.pop(editing.draft_key, None)
-        drafts.mark_changed()
         self._panes.forget_objection(changed=True)
 
     def answer_question(self, *, goes_back: bool) -> None:
@@ -311,7 +309,6 @@ class WordingKeys:
             host.tell(f"nothing was {what}, so nothing is decided")
             return
         drafts.edits[editing.draft_key] = text
-        drafts.mark_changed()
         self._submit(editing, text, anyway=False)
 
     def _run_editor(self, text: str) -> str | None:
@@ -329,7 +326,6 @@ class WordingKeys:
         finally:
             self._review_queue.decider.busy.discard(name)
             self._panes.box.release()
-        drafts.mark_changed()
         if problems:
             self._change.problems[name], drafts.edits[name] = problems, text
             if self._panes.editing is None:

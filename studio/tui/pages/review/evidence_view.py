@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from studio.review.wording import Near
 from studio.tui.drawing.cells import GLYPHS_UNICODE, Glyphs, fit, wrap
 from studio.tui.drawing.lines import Line, Row, line, paragraph, spread, width_of
 from studio.tui.pages.diff.view import change_spans
 from studio.tui.pages.review.view import excerpt
-from studio.tui.pages.text import Near, display_text
+from studio.tui.pages.text import display_text
 
 if TYPE_CHECKING:
     from studio.review.evidence import EvidenceRollout, GroupEvidence, PartingWords

@@ -6,10 +6,9 @@ Reads block, so they go to a thread, one at a time. What was found is kept.
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING
 
 from textual.worker import Worker
@@ -19,8 +18,8 @@ from engines.core.library import Library
 from engines.core.text.similarity import Change, word_diff
 from engines.core.types import Operation, UnparsedReply
 from engines.record.run_dir import RunDir, Workspace
+from studio.review.wording import Near, find_similar
 from studio.tui.page import Page
-from studio.tui.pages.text import Near, find_similar
 
 if TYPE_CHECKING:
     from studio.review.evidence import EvidenceLoader, GroupEvidence
@@ -62,8 +61,8 @@ class RunReader:
 
     def __init__(self, workspace: Workspace, run: RunDir) -> None:
         self._workspace, self._run = workspace, run
-        self._groups: OrderedDict[str, tuple[GroupEvidence, ...]] = OrderedDict()
-        self._known: OrderedDict[tuple[str, str, int, bool], Findings] = OrderedDict()
+        self._load_groups = lru_cache(_KEPT)(lambda op: self._evidence.operation_groups(op))
+        self._known: dict[tuple[str, str, int, bool], Findings] = {}
 
     @cached_property
     def _evidence(self) -> EvidenceLoader:
@@ -76,7 +75,6 @@ class RunReader:
         return self._known.get(wanted.key)
 
     def load_library(self, name: str, version: int) -> Library:
-        """The library that the standing decisions are about."""
         return self._workspace.library(name).at(version)
 
     def load_findings(self, wanted: FindingsRequest) -> Findings:
@@ -85,7 +83,7 @@ class RunReader:
         groups: tuple[GroupEvidence, ...] = ()
         answers: dict[str, str] = {}
         try:
-            groups = self._load_evidence(wanted.operation)
+            groups = self._load_groups(wanted.operation)
             if wanted.opened:
                 answers = self._load_answers(groups)
         except StudioError as error:
@@ -98,20 +96,13 @@ class RunReader:
         changes = word_diff(wanted.before, wanted.after) if wanted.long else None
         found = Findings(groups, near, changes, answers, trouble)
         self._known[wanted.key] = found
-        while len(self._known) > _KEPT:
-            self._known.popitem(last=False)
+        if len(self._known) > _KEPT:
+            del self._known[next(iter(self._known))]
         return found
 
     def load_reply(self, repair: UnparsedReply) -> str:
         """The whole of a reply that waits to be mended."""
         return self._evidence.reply_source(repair).reply
-
-    def _load_evidence(self, operation: Operation) -> tuple[GroupEvidence, ...]:
-        if operation.id not in self._groups:
-            self._groups[operation.id] = self._evidence.operation_groups(operation)
-            while len(self._groups) > _KEPT:
-                self._groups.popitem(last=False)
-        return self._groups[operation.id]
 
     def _load_answers(self, groups: tuple[GroupEvidence, ...]) -> dict[str, str]:
         out = {}

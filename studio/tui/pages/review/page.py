@@ -38,8 +38,6 @@ _OF_WORDINGS = tuple(
 
 
 class ReviewPage(Page):
-    """The queue on the left, one operation whole on the right."""
-
     scope = "review"
 
     def __init__(self) -> None:
@@ -60,8 +58,6 @@ class ReviewPage(Page):
         self.shown.arrange()
         self.queue.made_of = ()
         self.host.redraw_soon()
-
-    # -- hearing and drawing -------------------------------------------------------------------
 
     def handle_message(self, message: Message) -> None:
         self.queue.decider.handle_message(message)
@@ -120,8 +116,6 @@ class ReviewPage(Page):
         event.stop()
         self.wording.hand_in(event.text, anyway=event.anyway)
 
-    # -- what every page has -------------------------------------------------------------------
-
     def open_at(self, target: str = "") -> None:
         if not target:  # else the person comes back to what stood there
             self.shown.forget_rows()
@@ -164,8 +158,6 @@ class ReviewPage(Page):
             return super().go_back()
         return True
 
-    # -- keys ----------------------------------------------------------------------------------
-
     def action_decide(self, action: DecisionAction) -> None:
         if self.queue.has_range and action != "defer":
             self.run_worker(self.host.expect_question(self.decisions.decide_range(action)))
@@ -193,7 +185,6 @@ class ReviewPage(Page):
             self.run_worker(self.host.expect_question(self.decisions.approve_safe()))
 
     def action_undo(self, again: bool = False) -> None:
-        """Take a decision back, or make again what was taken back."""
         self.decisions.undo(again=again)
 
     def commit(self) -> None:

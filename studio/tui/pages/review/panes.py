@@ -108,8 +108,6 @@ class TabRows(RowList):
 
 
 class ReviewPanes:
-    """The queue on the left, one operation whole on the right."""
-
     def __init__(self, page: Page) -> None:
         self._page = page
         self.operations = RowList(id="review-ops", classes="pane")
@@ -160,7 +158,6 @@ class ReviewPanes:
 
     @property
     def widths(self) -> tuple[int, ...]:
-        """Of the panes whose lines are wrapped."""
         return (self.change.line_width, *(tab.line_width for tab in self._tabs))
 
     def redraw_resized(self) -> None:

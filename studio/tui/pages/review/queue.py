@@ -13,20 +13,13 @@ from engines.core.types import Decision, Operation
 from studio.review.actions import Decider, Pair, draft_and_deleted, draft_texts
 from studio.session.base import Session
 from studio.tui.drawing.cells import Glyphs
-from studio.tui.drawing.lines import Line, Row, line, paragraph
+from studio.tui.drawing.lines import Line, Row, line, note_rows, paragraph
 from studio.tui.page import Page
 from studio.tui.pages.live.batch import current_batch
 from studio.tui.pages.live.sentences import status_line
 from studio.tui.pages.review.evidence_view import rollout_of
 from studio.tui.pages.review.panes import ReviewPanes
-from studio.tui.pages.review.view import (
-    SORTS,
-    Item,
-    excerpt,
-    item_now,
-    item_row,
-    items,
-)
+from studio.tui.pages.review.view import SORTS, Item, excerpt, item_now, item_row, items
 
 
 class ItemQueue:
@@ -85,8 +78,7 @@ class ItemQueue:
         width, signs = self._list.line_width - 2, self._panes.signs
         notes = self.notes
         rows = [self._row(item, width, signs, item.id in notes) for item in self.items]
-        if not rows:
-            rows = [Row("", one) for one in paragraph(hint, width)]
+        rows = rows or note_rows(paragraph(hint, width))
         self._list.show_rows(rows, key=self._cursor_target())
         self.mark_range()
         shown = f"{len(self.items)} of {n}" if page.filter_text else f"{n}"
@@ -168,7 +160,6 @@ class ItemQueue:
 
     @property
     def item(self) -> Item | None:
-        """What is under the cursor."""
         name = self._list.key
         return next((item for item in self.items if item.id == name), None)
 
@@ -222,8 +213,6 @@ class ItemQueue:
         elif not self.is_all_decided:
             self._page.host.tell("nothing is undecided")
 
-    # -- a range -----------------------------------------------------------------------------
-
     @property
     def has_range(self) -> bool:
         return bool(self._anchor)
@@ -237,7 +226,6 @@ class ItemQueue:
         return self.items[low : high + 1]
 
     def toggle_range(self) -> None:
-        """Begin a range under the cursor, or leave it."""
         if self._anchor:
             self.leave_range()
         elif self.item is not None:

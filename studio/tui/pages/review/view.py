@@ -261,8 +261,3 @@ def commit_lines(state: RunState, found: Sequence[Item], hidden: int = 0) -> lis
         text = f"undecided  {left} {more} decided later: kept here, out of this version"
         lines.append(line((text, "flag")))
     return lines
-
-
-def cannot_decide_text(driver: str) -> str:
-    """Why this screen may not decide, and what works; `driver` is who decides, "" for nobody."""
-    return f"{excerpt(driver) or 'nobody'} decides in this run; T takes over"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable
 from functools import partial
@@ -11,24 +12,57 @@ from textual.app import ComposeResult
 from textual.content import Content
 from textual.widget import Widget
 
+from engines.core.errors import StudioError
 from studio.secrets.sanitize import sanitize
-from studio.tui.drawing.lines import Line, Row, line, paragraph
-from studio.tui.page import Page
-from studio.tui.pages.background import draw_if_open, export_file, resume_run, write_export
-from studio.tui.pages.runs.reader import RunsReader
-from studio.tui.pages.runs.view import (
-    SORTS,
-    Sort,
-    detail_lines,
-    filter_runs,
-    runs_csv,
-    runs_rows,
-)
+from studio.tui.drawing.lines import Line, Row, line, note_rows, paragraph
+from studio.tui.page import Page, resume_run, write_export
+from studio.tui.pages.runs.view import SORTS, Sort, detail_lines, filter_runs, runs_csv, runs_rows
 from studio.tui.widgets.line_view import LineView
 from studio.tui.widgets.row_list import RowList
 
 if TYPE_CHECKING:
     from studio.workspace.listing import KnownRun
+
+AGAIN_S = 3.0
+"""Between two looks at the workspace while the page is open."""
+
+
+class RunsReader:
+    """One look at a time, after which `show` is called; what was there stays until then."""
+
+    def __init__(self, page: Page, show: Callable[[], None]) -> None:
+        self._page, self._show = page, show
+        self.runs: tuple[KnownRun, ...] | None = None  # None: not read yet
+        self.trouble = ""
+        self._is_reading = False
+        self._due_at = 0.0  # by the clock of the screen
+
+    def poll(self) -> None:
+        """Look again while the page is open, since runs go on, also of other processes."""
+        if self._page.is_open and self._page.host.clock() >= self._due_at:
+            self.reload()
+
+    def reload(self) -> None:
+        self._page.run_worker(self.read(), group="runs")
+
+    async def read(self) -> None:
+        from studio.workspace.listing import known_runs
+
+        if self._is_reading:
+            return
+        host = self._page.host
+        self._is_reading, began = True, host.clock()
+        try:
+            self.runs = await asyncio.to_thread(known_runs, host.workspace)
+            self.trouble = ""
+        except (StudioError, OSError) as error:
+            self.trouble = str(error)
+        finally:
+            self._is_reading = False
+        # A workspace that takes long to read is read for a tenth of the time at most.
+        self._due_at = host.clock() + max(AGAIN_S, 10 * (host.clock() - began))
+        if self._page.children:  # else the screen was left meanwhile
+            self._show()
 
 
 class RunsPage(Page):
@@ -39,7 +73,7 @@ class RunsPage(Page):
     def __init__(self) -> None:
         super().__init__()
         self.now: Callable[[], float] = time.time
-        self.reader = RunsReader(self, lambda: draw_if_open(self))
+        self.reader = RunsReader(self, self.draw_if_open)
         self.sort: Sort = SORTS[0]
         self.marked: list[str] = []  # to be compared, two at most
         self.list_pane = RowList(id="runs-list", classes="pane")
@@ -59,13 +93,9 @@ class RunsPage(Page):
     def initial_focus(self) -> Widget | None:
         return self.list_pane
 
-    # -- reading ---------------------------------------------------------------------------
-
     def open_at(self, target: str = "") -> None:
         super().open_at(target)
         self.reader.reload()
-
-    # -- drawing ---------------------------------------------------------------------------
 
     def draw(self) -> None:
         rows, found = self._rows(), self.list_pane
@@ -74,8 +104,7 @@ class RunsPage(Page):
         # A row a run, while the details keep theirs; what a filter leaves moves nothing.
         most = room - max(5, min(11, room * 2 // 5))
         found.styles.height = max(3, min(most, 3 + len(self.reader.runs or ())))
-        empty = [] if rows else self._empty_lines(found.line_width - 2)
-        found.show_rows(rows or [Row("", each) for each in empty])
+        found.show_rows(rows or note_rows(self._empty_lines(found.line_width - 2)))
         title = "Runs" if self.reader.runs is None else f"Runs {len(self.reader.runs)}"
         about = [
             f"sort: {self.sort}",
@@ -126,15 +155,12 @@ class RunsPage(Page):
             self.list_pane.show_rows(rows, name)
         return self.list_pane.key == name
 
-    # -- keys ------------------------------------------------------------------------------
-
     def action_open(self) -> None:
         if (run := self._readable_run()) is not None:
             self.host.attach(run.run)
             self.host.open_page("live")
 
     def resume(self) -> None:
-        """Start the process of the run under the cursor again."""
         run = self._readable_run()
         if run is None:
             return
@@ -184,7 +210,7 @@ class RunsPage(Page):
         shown = filter_runs(self.reader.runs, self.filter_text, self.sort)
         data = runs_csv(shown).encode("utf-8", "replace")
         write = partial(write_export, self.host.workspace, "runs.csv", data)
-        export_file(self, write, f"{len(shown)} runs")
+        self.export_file(write, f"{len(shown)} runs")
 
     def _readable_run(self) -> KnownRun | None:
         """The run under the cursor, if its journal can be read; tells why not."""

@@ -27,8 +27,6 @@ _RUN_FILE_KEYS = ("policy:", "exp_id:", "practice:", "agent:")
 
 @dataclass(frozen=True, slots=True)
 class RunFacts:
-    """A run as its file and overrides describe it."""
-
     run: str
     mode: str  # "new", "resume", "fork", "finished"; "beside": only as a new one, see `notes`
     costs: bool  # a model is asked that may cost money

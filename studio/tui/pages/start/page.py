@@ -8,25 +8,23 @@ import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from textual.app import ComposeResult
 from textual.content import Content
 from textual.widget import Widget
 
 from engines.core import events as ev
+from engines.core.errors import StudioError
 from studio.secrets.sanitize import sanitize
 from studio.session.base import EventReceived, Message
-from studio.tui.drawing.lines import Line, Row, line, paragraph
-from studio.tui.page import Page
-from studio.tui.pages.background import draw_if_open, resume_run, run_exclusive
-from studio.tui.pages.live.sentences import starting_text
-from studio.tui.pages.runs.reader import RunsReader
+from studio.tui.drawing.lines import Line, line, note_rows, paragraph
+from studio.tui.page import Page, resume_run
+from studio.tui.pages.live.sentences import StageClock, starting_text
+from studio.tui.pages.runs.page import RunsReader
 from studio.tui.pages.runs.view import detail_lines
-from studio.tui.pages.stage_clock import StageClock
-from studio.tui.pages.start import view
+from studio.tui.pages.start import checks, view
 from studio.tui.pages.start.checks import CheckReport, RunFacts, find_run_files
-from studio.tui.pages.start.loader import FactsLoader
 from studio.tui.pages.start.view import Choice
 from studio.tui.pages.text import holds_words
 from studio.tui.widgets.line_view import LineView
@@ -34,6 +32,66 @@ from studio.tui.widgets.row_list import RowList
 
 if TYPE_CHECKING:
     from studio.workspace.listing import KnownRun
+
+_T = TypeVar("_T")
+_Asked = tuple[str, str]  # what is chosen and the overrides it has
+
+
+class FactsLoader:
+    """Keeps what was found out, by the choice and its overrides."""
+
+    def __init__(self, page: Page, draw: Callable[[], None]) -> None:
+        self._page, self._draw = page, draw
+        self.overrides: dict[str, str] = {}  # by key of a choice, as typed
+        self.facts: dict[_Asked, RunFacts | str] = {}  # a text says why there are none
+        self.checked: dict[_Asked, CheckReport | str] = {}
+        self.busy = ""  # what is being found out
+        # Of run files: Hydra's state is one for all threads.
+        self._one_at_a_time = asyncio.Lock()
+
+    def forget(self) -> None:
+        self.facts.clear()
+        self.checked.clear()
+
+    def overrides_of(self, choice: Choice) -> str:
+        return self.overrides.get(choice.key, "")
+
+    def key(self, choice: Choice) -> _Asked:
+        return choice.key, self.overrides_of(choice)
+
+    async def load_facts(self, choice: Choice) -> RunFacts | None:
+        found = await self._load(self.facts, "reading it ...", checks.load_facts, choice)
+        return found if isinstance(found, RunFacts) else None
+
+    async def load_checks(self, choice: Choice) -> CheckReport | None:
+        found = await self._load(self.checked, "checking ...", checks.run_checks, choice)
+        return found if isinstance(found, CheckReport) else None
+
+    async def _load(
+        self, known: dict[_Asked, _T | str], doing: str, what: Callable[..., _T], choice: Choice
+    ) -> _T | str:
+        """What a thread finds out, or why it could not."""
+        from studio.config.source import Source
+
+        asked = self.key(choice)
+        if asked in known:
+            return known[asked]
+        async with self._one_at_a_time:
+            self.busy = doing
+            self._draw()
+            try:
+                words = tuple(shlex.split(self.overrides_of(choice)))
+                source, workspace = Source(words, choice.argument), self._page.host.workspace
+                if choice.do != "new":
+                    source = Source(words, resume=choice.argument)
+                known[asked] = await asyncio.to_thread(what, workspace, source)
+            except (StudioError, OSError) as error:
+                known[asked] = str(error)
+            finally:
+                self.busy = ""
+                self._page.call_later(self._draw)
+        return known[asked]
+
 
 _Named = list[tuple[str, str]]  # presets or run files, and what to say of each
 
@@ -91,7 +149,7 @@ class StartPage(Page):
     def open_at(self, target: str = "") -> None:
         self._wanted = target
         self.loader.forget()
-        run_exclusive(self, "start", self._read)
+        self.run_exclusive("start", self._read)
 
     async def _read(self) -> None:
         def read_files() -> tuple[_Named, _Named]:
@@ -111,7 +169,7 @@ class StartPage(Page):
     def _show_read(self) -> None:
         if not self.reader.trouble:
             self.show_runs(self.reader.runs or ())
-        draw_if_open(self)
+        self.draw_if_open()
 
     def show_runs(self, runs: Sequence[KnownRun]) -> None:
         """Offer these runs, and the presets and run files that were found."""
@@ -130,10 +188,8 @@ class StartPage(Page):
     def _load_selected_facts(self) -> None:
         """Find out what the chosen run file says, unless it is known."""
         choice = self.selected_choice
-        if choice is not None and choice.do == "new" and self.loader.known_facts(choice) is None:
-            run_exclusive(self, "facts", partial(self.loader.load_facts, choice))
-
-    # -- drawing ---------------------------------------------------------------------------
+        if choice and choice.do == "new" and self.loader.key(choice) not in self.loader.facts:
+            self.run_exclusive("facts", partial(self.loader.load_facts, choice))
 
     def draw(self) -> None:
         found = self.list_pane
@@ -145,7 +201,7 @@ class StartPage(Page):
             rows = view.choice_rows(shown, found.line_width - 2)
             found.show_rows(rows, view.same_choice(shown, found.key) or None)
         else:
-            found.show_rows([Row("", each) for each in self._empty_lines(found.line_width - 2)])
+            found.show_rows(note_rows(self._empty_lines(found.line_width - 2)))
         self._draw_facts()
 
     def _filtered_choices(self) -> list[Choice]:
@@ -179,7 +235,8 @@ class StartPage(Page):
             return view.refusal_lines(self.refusal, width)
         if choice is None:
             return []
-        known, checks = self.loader.known_facts(choice), self.loader.known_checks(choice)
+        asked = self.loader.key(choice)
+        known, checks = self.loader.facts.get(asked), self.loader.checked.get(asked)
         out: list[Line] = []
         if choice.run is not None:
             out = detail_lines(choice.run, width, self.now())
@@ -218,8 +275,6 @@ class StartPage(Page):
             return True
         return super().go_back()
 
-    # -- keys ------------------------------------------------------------------------------
-
     def action_open(self) -> None:
         choice = self.selected_choice
         if choice is None:
@@ -233,9 +288,9 @@ class StartPage(Page):
                     self.host.attach(choice.argument)
                 self.host.open_page("live" if choice.do == "attach" else "review")
             case "resume":
-                run_exclusive(self, "open", partial(self._resume, choice))
+                self.run_exclusive("open", partial(self._resume, choice))
             case "new":
-                run_exclusive(self, "open", partial(self._start_new_run, choice))
+                self.run_exclusive("open", partial(self._start_new_run, choice))
 
     async def _resume(self, choice: Choice) -> None:
         given = shlex.split(self.loader.overrides_of(choice))
@@ -287,7 +342,7 @@ class StartPage(Page):
             return
         self.refusal = ""
         self.loader.checked.pop(self.loader.key(choice), None)
-        run_exclusive(self, "check", partial(self._check, choice))
+        self.run_exclusive("check", partial(self._check, choice))
 
     async def _check(self, choice: Choice) -> None:
         if choice.do == "new":
@@ -299,7 +354,7 @@ class StartPage(Page):
         if (choice := self.selected_choice) is None or choice.do in ("attach", "open"):
             self.host.tell("only what is to be started takes settings", "failed")
             return
-        run_exclusive(self, "set", partial(self._ask_overrides, choice))
+        self.run_exclusive("set", partial(self._ask_overrides, choice))
 
     async def _ask_overrides(self, choice: Choice) -> None:
         text = await self.host.ask("key=value ...:", self.loader.overrides_of(choice))

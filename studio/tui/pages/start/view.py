@@ -14,7 +14,7 @@ from studio.secrets.sanitize import one_line, sanitize
 from studio.tui.drawing.cells import cell_width as cells
 from studio.tui.drawing.cells import fit, pad
 from studio.tui.drawing.lines import Line, Row, labelled_lines, line, paragraph
-from studio.tui.pages.start.checks import Check, CheckReport, RunFacts
+from studio.tui.pages.start.checks import CheckReport, RunFacts
 
 if TYPE_CHECKING:
     from studio.workspace.listing import KnownRun
@@ -125,15 +125,11 @@ def check_lines(found: CheckReport, width: int) -> list[Line]:
     out = labelled_lines("likely", found.likely + doing, width)
     out += labelled_lines("at most", found.most, width)
     for check in found.checks:
-        out += check_line(check, width)
+        mark = ("[ok] ", "won") if check.ok else ("[!]  ", "flag")
+        out += paragraph([mark, (one_line(check.text, 600), "")], width, " " * 5)
     for note in found.notes:
         out += labelled_lines("note", sanitize(note), width)
     return out
-
-
-def check_line(check: Check, width: int) -> list[Line]:
-    mark, style = ("[ok] ", "won") if check.ok else ("[!]  ", "flag")
-    return paragraph([(mark, style), (one_line(check.text, 600), "")], width, " " * 5)
 
 
 def refusal_lines(text: str, width: int) -> list[Line]:

@@ -42,11 +42,11 @@ def command(text: str) -> tuple[str, Any]:
 
 
 def check(text: str) -> bool:
-    return read_check(text).stop_signal
+    return read_check(text)
 
 
 def analysis(text: str) -> str:
-    return read_analysis(text).concise_summary
+    return read_analysis(text)
 
 
 WHOLE = '{"sub_goal": "find X", "tool_name": "wikipedia"}'

@@ -805,11 +805,9 @@ async def test_decoding_waits_for_whoever_holds_the_model(tmp_path: Path) -> Non
 
 async def test_a_run_file_opens_it_by_prefix_and_folder(tmp_path: Path) -> None:
     a_folder(tmp_path / "mine")
-    settings = LocalSettings("", max_batch=5, threads=1)
-    opened = open_policy("hf:mine", folder=tmp_path, local=settings)
+    opened = open_policy(f"hf:{tmp_path / 'mine'}")
     assert isinstance(opened, HFLocal)
-    assert opened.name == "hf:mine"
-    assert opened.local.max_batch == 5
+    assert opened.name == f"hf:{tmp_path / 'mine'}"
     assert opened.local.settings.path == str(tmp_path / "mine")
     await opened.ping()
     await opened.aclose()

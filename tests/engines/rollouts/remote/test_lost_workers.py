@@ -184,6 +184,31 @@ async def test_a_try_whose_second_worker_is_lost_too_is_a_failed_one(tmp_path: P
     assert tried.attempt.error == "WorkerLost: node n1 was lost: it was killed"
 
 
+async def test_a_try_is_not_given_the_worker_again_that_it_was_lost_with() -> None:
+    async with on_cluster(lambda _: ToolLoop("", Sampling(), a_toolbox()), workers=2) as dispatcher:
+        cluster: Any = dispatcher.cluster
+        while len(dispatcher.nodes) < 2:
+            await asyncio.sleep(0)
+        # Others have the turn just then, as the many do that wait for a worker with room.
+        async with dispatcher.lend() as worker, dispatcher._changed:
+            cluster.processes[0].kill()
+            with pytest.raises(WorkerLost, match="node n0 was lost"):
+                await worker.line.ask("attempt")
+            assert dispatcher.nodes == ("n1",)
+
+
+async def test_it_is_told_which_worker_was_lost_and_at_the_end_none_is() -> None:
+    told: list[tuple[tuple[str, ...], str]] = []
+    async with on_cluster(lambda _: ToolLoop("", Sampling(), a_toolbox())) as dispatcher:
+        dispatcher.on_nodes = lambda nodes, lost: told.append((nodes, lost))
+        cluster: Any = dispatcher.cluster
+        cluster.processes[0].kill()
+        while len(told) < 2:
+            await asyncio.sleep(0)
+    assert told[:2] == [((), "node n0 was lost: it was killed"), (("n1",), "")]
+    assert [lost for _, lost in told[2:]] == [""]
+
+
 async def test_work_that_no_worker_survives_stays_unjudged() -> None:
     class Never:
         async def check(self) -> None: ...

@@ -236,7 +236,9 @@ async def test_another_process_cannot_read_the_keys_of_the_process_of_a_function
     assert await judged(path, "5") == [Verdict(1.0)]
 
 
-async def test_a_function_writes_in_its_temporary_folder_alone(tmp_path: Path) -> None:
+async def test_a_function_writes_in_its_temporary_folder_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     if not (await find_tier()).holds("landlock"):
         pytest.skip("this machine has no landlock")
     if tmp_path.is_relative_to("/dev/shm"):  # which stays open, for multiprocessing
@@ -255,9 +257,12 @@ async def test_a_function_writes_in_its_temporary_folder_alone(tmp_path: Path) -
             return 0.0
         """,
     )
+    place = Path(tempfile.mkdtemp())  # other tests have folders in the usual one
+    monkeypatch.setattr(tempfile, "tempdir", str(place))
     assert await judged(path, "5") == [Verdict(1.0)]
     assert path.read_text()
-    assert not list(Path(tempfile.gettempdir()).glob("studio-verifier-*"))
+    assert not list(place.glob("studio-verifier-*"))
+    shutil.rmtree(place)
     shutil.rmtree(tmp_path)
 
 

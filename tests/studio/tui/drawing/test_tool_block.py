@@ -14,8 +14,7 @@ from engines.core.tools import ToolResult, ToolStatus
 from engines.core.types import ToolCall
 from studio.tui.drawing.canvas import StreamCanvas
 from studio.tui.drawing.cells import GLYPHS_ASCII, GLYPHS_UNICODE, cell_width
-from studio.tui.drawing.pane import Pane, PaneModel
-from studio.tui.drawing.tail import ROWS
+from studio.tui.drawing.pane import ROWS, Pane, PaneModel
 from tests.studio.tui.drawing.test_canvas import Stage, drawn
 
 CODE = "total = sum(range(10))\nprint(total)"
@@ -130,7 +129,7 @@ def test_long_calls_say_how_much_is_not_shown_and_keep_the_pane_bounded() -> Non
     assert rows(pane) == folded
     pane = a_pane(*(called(id=str(n)) + answered(id=str(n)) for n in range(3 * ROWS)))
     assert len(rows(pane, 60, 10**6)) <= ROWS + 1
-    assert len(pane._tail._blocks) <= ROWS
+    assert len(pane._tail.blocks) <= ROWS
 
 
 def test_the_wall_shows_the_call_under_way_and_how_a_try_ended() -> None:

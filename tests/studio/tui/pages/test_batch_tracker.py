@@ -118,4 +118,4 @@ def test_a_screen_knows_where_each_try_is_made_until_it_ends_or_its_node_is_lost
     tracker.handle_event(ev.NodesChanged(("n1",), "node n2 was lost: it cannot be reached"), None)
     assert (tracker.nodes, tracker.places) == (("n1",), {"s1p0r0": "n1"})
     tracker.handle_disconnect()
-    assert (tracker.nodes, tracker.places) == ((), {})
+    assert (tracker.nodes, tracker.places) == (None, {})

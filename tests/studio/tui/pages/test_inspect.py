@@ -296,6 +296,25 @@ async def test_the_text_of_a_rollout_under_way_comes_from_the_stream(
         assert "#### 56" in page.text_pane.text()
 
 
+async def test_a_page_that_was_opened_before_the_first_step_shows_it_once_it_begins(
+    workspace: Workspace,
+) -> None:
+    session = FakeSession(workspace.run("mine"))
+    steps, session.state.steps = session.state.steps, {}
+    app = app_on(session, workspace)
+    async with app.run_test(size=(120, 36)) as pilot:
+        await pilot.press("6")
+        await has_read(pilot)
+        assert page_of(app).list_pane.keys == ()
+        assert "no rollout yet" in " ".join(" ".join(picture(app)).split())
+        session.state.steps = steps
+        began = (e.event for e in session.run.entries() if isinstance(e.event, ev.StepStarted))
+        await session.push(EventReceived(next(began)))
+        app.painter.draw_frame()
+        await has_read(pilot)
+        assert page_of(app).list_pane.keys[0] == "s1p0r0"
+
+
 async def test_rollouts_under_way_are_subscribed_to_and_let_go_of(workspace: Workspace) -> None:
     session = FakeSession(workspace.run("mine"))
     app = app_on(session, workspace)

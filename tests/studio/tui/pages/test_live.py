@@ -27,8 +27,7 @@ from studio.tui.pages.live.batch_tracker import BatchTracker
 from studio.tui.pages.live.cursor import BatchCursor
 from studio.tui.pages.live.page import LivePage
 from studio.tui.pages.live.streams import Streams, load_rollout_texts
-from studio.tui.widgets.activity import Activity
-from studio.tui.widgets.line_view import LineView
+from studio.tui.widgets.line_view import Activity, LineView
 from tests.studio.tui.stage import FakeSession, app_on, finished_workspace, held_workspace, picture
 
 WIDE, NARROW = (120, 36), (80, 24)
@@ -722,7 +721,7 @@ async def test_groups_show_what_is_asked(tmp_path: Path, size: tuple[int, int]) 
         assert "s1p1  asked by 1" in live.screen
         live.page.apply_filter("asked by 4")
         await live.pilot.pause()
-        assert live.page.cursor.shown_groups == ("s1p4",)
+        assert live.page.cursor.shown_groups == (4,)
 
 
 async def test_a_wide_screen_shows_several_groups_at_once(tmp_path: Path) -> None:

@@ -10,8 +10,8 @@ from studio.tui.drawing.cells import cell_width
 from studio.tui.drawing.lines import Line, plain_text, width_of
 from studio.tui.header import SessionStatus
 from studio.tui.pages.live.batch import Batch, current_batch
-from studio.tui.pages.live.held_out import MOST_SHOWN, HeldOut
-from studio.tui.pages.live.sentences import event_texts, run_summary_lines, status_line
+from studio.tui.pages.live.batch_tracker import MOST_SHOWN, HeldOut
+from studio.tui.pages.live.sentences import StageClock, event_texts, run_summary_lines, status_line
 from studio.tui.pages.live.view import (
     facts_lines,
     group_line,
@@ -22,7 +22,6 @@ from studio.tui.pages.live.view import (
     stage_line,
     strip_line,
 )
-from studio.tui.pages.stage_clock import StageClock
 from tests.support.builders import a_lesson, a_rollout_finished, a_run, a_step, an_operation
 
 LIVES = SessionStatus(living=True)
@@ -303,7 +302,8 @@ def test_verdicts_and_reflections_that_are_waited_for_are_named() -> None:
 
 
 def test_nodes_of_a_cluster_are_listed_and_a_pane_says_where_its_try_is_made() -> None:
-    assert node_lines((), {}, 30) == []
+    assert node_lines(None, {}, 30) == []
+    assert "no worker of the cluster is left" in " ".join(text(node_lines((), {}, 30)).split())
     places = {"s1p0r0": "n1", "s1p0r1": "n1", "s1p1r0": "n2\x1b[31m"}
     shown = text(node_lines(("n1", "n2\x1b[31m", "n3"), places, 30))
     assert shown.splitlines()[0] == "nodes 3, 3 tries there"

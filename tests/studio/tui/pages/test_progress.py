@@ -156,7 +156,7 @@ async def test_b_lays_a_run_over_and_capital_b_takes_it_away(tmp_path: Path) -> 
         await stage.press("B")
         assert "no run is laid over this one: b chooses one" in picture(stage.app)[-2]
         await stage.press("b", "escape")
-        assert not page.picker.is_open and page.over is None
+        assert not page.picker.side and page.over is None
         check_painted(stage.app)
 
 

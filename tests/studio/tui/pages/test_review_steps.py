@@ -329,7 +329,6 @@ async def test_who_takes_over_goes_on_with_the_wording_that_the_other_screen_beg
         await desk.session.push(ControllerChanged(False, "ann"))
         other = Drafts(desk.session.run)
         other.edits["op1.1"] = "Carry one, says ann."
-        other.mark_changed()
         other.save()
         desk.session.controls, desk.session.controller = True, ""
         await desk.session.push(ControllerChanged(True, ""))

@@ -14,21 +14,26 @@ from engines.core.library import Experience, Library
 from engines.core.state.run_state import RunState
 from engines.core.text.similarity import format_changes
 from engines.core.types import Decision, Flag, Operation, UnparsedReply, Usage, Verdict
-from studio.review.actions import draft_texts
-from studio.review.evidence import EvidenceRollout, GroupEvidence, PartingWords
-from studio.review.undo_stack import (
+from studio.review.actions import (
     UndoEntry,
     UndoStack,
     decision_line,
+    draft_texts,
     inverse_operation,
     last_step_of,
 )
+from studio.review.evidence import EvidenceRollout, GroupEvidence, PartingWords
+from studio.review.wording import find_similar
 from studio.tui.drawing.cells import GLYPHS_ASCII, GLYPHS_UNICODE
 from studio.tui.drawing.lines import Line, crop_line, plain_text, width_of
 from studio.tui.keymap import KEYS
-from studio.tui.pages.review.batch_view import decided_lines
-from studio.tui.pages.review.batch_view import item_rows as rows_of_items
-from studio.tui.pages.review.change_view import change_lines, diff_lines, side_by_side
+from studio.tui.pages.review.change_view import (
+    change_lines,
+    decided_lines,
+    diff_lines,
+    side_by_side,
+)
+from studio.tui.pages.review.change_view import item_rows as rows_of_items
 from studio.tui.pages.review.evidence_view import (
     evidence_rows,
     rollout_of,
@@ -45,7 +50,6 @@ from studio.tui.pages.review.view import (
     items,
     legend_lines,
 )
-from studio.tui.pages.text import find_similar
 from tests.studio.tui.stage import held_workspace
 
 HOSTILE = "[red]a[/red] \x1b[2J \u202eevil 👩\u200d👩\u200d👧 漢字かな 🇩🇪 wide"

@@ -12,7 +12,7 @@ from engines.core.state.run_state import RunState
 from engines.core.types import Decision, Operation, operation_step
 from studio.report.curves import step_text
 from studio.report.progress import LinePrinter
-from studio.review.undo_stack import UndoEntry, inverse_operation
+from studio.review.actions import UndoEntry, inverse_operation
 from studio.tui.drawing.cells import GLYPHS_ASCII
 from studio.tui.drawing.lines import Line, plain_text, width_of
 from studio.tui.header import SessionStatus

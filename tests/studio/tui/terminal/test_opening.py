@@ -66,3 +66,30 @@ def test_a_line_stands_there_at_once_and_the_terminal_is_given_back(
     finally:
         os.close(theirs)
         os.close(ours)
+
+
+LEFT = """
+import select, sys
+from studio.tui.terminal.opening import current_line, opening_line
+with opening_line():
+    while not select.select([0], [], [], 0.05)[0]:
+        pass
+    current_line().hand_over(sys.stderr.write, lambda: None)
+    print(current_line().was_left)
+"""
+
+
+@pytest.mark.parametrize(("typed", "left"), [(b"q", "True"), (b"16q", "True"), (b"qx", "False")])
+def test_a_q_that_is_typed_meanwhile_is_meant_and_no_other_key(typed: bytes, left: str) -> None:
+    ours, theirs = pty.openpty()
+    try:
+        process = subprocess.Popen(
+            [sys.executable, "-c", LEFT], stdin=theirs, stdout=subprocess.PIPE, stderr=theirs,
+            env={**os.environ, "TERM": "xterm"}, text=True,
+        )  # fmt: skip
+        read_until(ours, b"opening ...")
+        os.write(ours, typed)
+        assert process.communicate(timeout=20)[0].strip() == left
+    finally:
+        os.close(theirs)
+        os.close(ours)

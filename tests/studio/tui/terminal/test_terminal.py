@@ -29,7 +29,6 @@ async def test_a_hangup_detaches_with_the_drafts_on_disk(
         async with app.run_test() as pilot:
             await pilot.pause()
             app.drafts.edits["op1.1"] = "half a thought"
-            app.drafts.mark_changed()
             os.kill(os.getpid(), number)
             async with asyncio.timeout(20):
                 while app.is_running:
@@ -124,7 +123,6 @@ def test_a_bug_ends_with_1_a_closed_session_and_a_traceback_without_values(
 
     def begin() -> None:
         app.drafts.edits["op1.1"] = "half a thought"
-        app.drafts.mark_changed()
         monkeypatch.setattr(app.navigation.page(), "draw", broken)
         app.redraw_soon()
 

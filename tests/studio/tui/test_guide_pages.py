@@ -6,7 +6,7 @@ import pytest
 
 from studio.guide import TOPICS, read_page
 from studio.tui.drawing.lines import plain_text, width_of
-from studio.tui.drawing.markdown import markdown_lines
+from studio.tui.help import markdown_lines
 
 
 @pytest.mark.parametrize("width", [56, 78, 118])
