@@ -143,7 +143,7 @@ def attach(context: typer.Context, run: NewestRun = None) -> int:
 def show_replay(workspace: Workspace, run: str, speed: float) -> int:
     folder = workspace.run(run)
     folder.state()  # a damaged journal is reported before the screen is drawn
-    check_terminal("studio runs replay")
+    check_terminal("studio runs replay", f"`studio runs show {quote(run)}` needs no screen.")
     with opening_line():
         from studio.session.replay import ReplaySession
 
@@ -200,10 +200,10 @@ def why_no_screen(
     return None
 
 
-def check_terminal(command: str) -> None:
+def check_terminal(command: str, move: str = WITHOUT) -> None:
     """Raise ConfigError where no screen can be drawn."""
     if (found := why_no_screen(sys.stdin, sys.stderr, os.environ)) is not None:
-        raise ConfigError(f"{command}, {found[0]}", f"{found[1]}.", WITHOUT)
+        raise ConfigError(f"{command}, {found[0]}", f"{found[1]}.", move)
 
 
 def has_screen() -> bool:

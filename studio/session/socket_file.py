@@ -46,15 +46,17 @@ def bind_path(path: Path, folders: Sequence[str] | None = None) -> Iterator[str]
     _remove_stale(path)
     # The absolute path, since a client may run in another folder.
     if len(os.fsencode(os.path.abspath(path))) <= LONGEST_PATH:
-        yield str(path)
-        path.unlink(missing_ok=True)
+        try:
+            yield str(path)
+        finally:
+            path.unlink(missing_ok=True)
         return
     private = _private_folder(path, _temporary_folders() if folders is None else folders)
     try:
         path.symlink_to(private / _NAME)
         yield str(private / _NAME)
-        path.unlink(missing_ok=True)
     finally:
+        path.unlink(missing_ok=True)
         shutil.rmtree(private, ignore_errors=True)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Sequence
 from dataclasses import replace
+from shlex import quote
 from typing import ClassVar
 
 from textual import events
@@ -22,6 +23,8 @@ from studio.tui.pages.review.page import ReviewPage
 from studio.tui.pages.runs.page import RunsPage
 from studio.tui.terminal.textual_parts import Box, FirstScreen, Palette, TerminalApp, is_visible
 from studio.tui.widgets.prompt import ASK_KEYS, Prompt
+
+_OF_REPLAYS = tuple(f"loop.{name}" for name in ("pause", "step", "faster", "slower"))
 
 
 class MainScreen(FirstScreen, inherit_bindings=False):
@@ -46,7 +49,10 @@ class MainScreen(FirstScreen, inherit_bindings=False):
         if isinstance(top, Box | Palette):
             return top.offered
         if self.is_steering:
-            return [replace(key, after="") for key in keys_of_scope("loop", self._host.keys)]
+            keys = [replace(key, after="") for key in keys_of_scope("loop", self._host.keys)]
+            if self._host.session is None or not self._host.session.label:
+                return keys
+            return [replace(key, rank=4) for key in keys if key.id in _OF_REPLAYS]
         return ASK_KEYS if self._host.is_asking else self._navigation.page().footer_keys()
 
     def on_screen_suspend(self) -> None:
@@ -203,7 +209,8 @@ class MainScreen(FirstScreen, inherit_bindings=False):
         elif session is None or state is None or state.started is None:
             self._host.tell("no run is open here: 5 lists them, 0 starts one", "failed")
         elif session.label:
-            self._host.tell(f"a {session.label} resumes nothing: studio attach RUN", "failed")
+            move = f"studio attach {quote(state.started.run)}"
+            self._host.tell(f"a replay resumes nothing: {move}", "failed")
         elif session.living:
             self._host.tell("its process is at work; s p goes on where it is paused")
         elif state.ending == "finished":

@@ -62,7 +62,7 @@ def status_word(state: RunState | None, facts: SessionStatus) -> str:
         return "OPENING"
     if state is None or state.started is None:
         return "NO RUN"
-    if not facts.living and not state.ending:
+    if not (facts.living or state.ending or facts.replay):
         return "NO PROCESS"
     if facts.parted and not state.ending:
         return "CONNECTION LOST"

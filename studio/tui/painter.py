@@ -137,7 +137,7 @@ class Painter:
             left_out.add("global.steer")
         page = self._navigation.page()
         has_some = page.scope == "review" and not page.has_nothing and not self._host.is_small
-        if not status.ready and not has_some:
+        if status.replay or (not status.ready and not has_some):
             left_out.add("global.commit")
         shown = [key for key in keys_of_scope("global", keys) if key.id not in left_out]
         can_resume = state is not None and state.started and state.ending != "finished"

@@ -9,7 +9,7 @@ import pytest
 
 from engines.record.run_dir import Workspace
 from studio.session.replay import ReplaySession
-from tests.studio.tui.stage import FakeSession, app_on, finished_workspace, picture
+from tests.studio.tui.stage import FakeSession, app_on, finished_workspace, held_workspace, picture
 
 ALL_PAGES = "2345671"
 
@@ -88,6 +88,37 @@ async def test_a_replay_streams_on_every_page_and_says_that_it_is_one(
             await see(key)
         assert "can be decided" in (await see("2", "a"))[-2]
     assert written_files(workspace) == before
+
+
+async def test_at_the_end_of_a_replay_nothing_is_offered_that_it_cannot_do(tmp_path: Path) -> None:
+    workspace = held_workspace(tmp_path)
+    time = Ticks()
+    session = ReplaySession(workspace, workspace.run("mine"), 10, time)
+    app = app_on(session, workspace)
+    async with app.run_test(size=(120, 36)) as pilot:
+
+        async def see(*keys: str) -> list[str]:
+            await pilot.press(*keys)
+            await pilot.pause()
+            await app.wait_for_requests()
+            app.painter.draw_frame()
+            await pilot.pause()
+            return picture(app)
+
+        steering = (await see("s"))[-1]
+        assert all(word in steering for word in ("pause or go on", "faster", "slower"))
+        assert not any(word in steering for word in ("stop", "resume", "pause now"))
+        await see("escape")
+        while session.living:
+            time.let(500)
+            await see("1")
+        shown = await see("1")
+        assert "HELD for review" in shown[0] and "NO PROCESS" not in shown[0]
+        assert "the replay is over" in "\n".join(shown) and "no process" not in "\n".join(shown)
+        footer = (await see("2"))[-1]
+        assert "next open" in footer
+        assert not any(word in footer for word in ("approve", "reject", "commit", "resume"))
+        assert "studio attach mine" in (await see("s", "r"))[-2]
 
 
 async def test_only_a_replay_has_a_speed(tmp_path: Path) -> None:

@@ -40,6 +40,8 @@ def status_line(
     if line_facts.parted:
         said = " the connection to the run's process is lost; trying again, and no record is lost"
         return line((said, "failed"))
+    if line_facts.replay and not line_facts.living:
+        return line((" the replay is over; the run itself may have gone on", "dim"))
     if not line_facts.living:
         said = " no process of it runs; what is recorded is safe: "
         return line((said, "failed"), ("s r", "key"), " resumes it")

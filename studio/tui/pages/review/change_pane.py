@@ -60,7 +60,7 @@ class ChangePane:
         item, state, panes = self.queue.item, self.page.state, self.panes
         banner = self._banner_lines()
         if item is None or state is None:
-            empty = [line(("of each operation, what it would change", "dim"))]
+            empty = [line(("what an operation would change stands here", "dim"))]
             panes.change.show_change(None, banner or empty)
             self._show_findings(None)
             self._made_of = ()

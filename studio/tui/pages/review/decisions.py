@@ -369,8 +369,8 @@ class DecisionKeys:
             host.tell("something else is decided by now: c shows it again", "failed")
             return
         counts = view.count_standings(queue.current_items())
-        text = view.counts_text({k: v for k, v in counts.items() if k not in ("open", "later")})
+        decided = {k: v for k, v in counts.items() if v and k not in ("open", "later")}
         answer = await session.commit()
-        host.tell(f"{text}; {answer}")
+        host.tell(f"{view.counts_text(decided)}; {answer}" if decided else answer)
         host.drafts.save()
         self._page.draw()

@@ -35,6 +35,9 @@ from studio.tui.widgets.row_list import RowList
 _OF_WORDINGS = tuple(
     f"review.{name}" for name in ("edit", "editor", "merge", "mark", "pin", "later", "safe", "try")
 )
+_OF_REPLAYS = tuple(
+    f"review.{name}" for name in ("next", "previous", "evidence", "open", "words", "more", "sort")
+)
 
 
 class ReviewPage(Page):
@@ -131,6 +134,8 @@ class ReviewPage(Page):
         """Nothing is decided on a terminal that shows too little of it."""
         if self.host.is_small or self.has_nothing:
             return ()
+        if self.session is not None and self.session.label:
+            return [key for key in keys if key.id in _OF_REPLAYS]
         state = self.state
         known = () if state is None else state.operations.values()
         if state is not None and state.trains_weights and all(o.kind == "weights" for o in known):
