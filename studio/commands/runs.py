@@ -186,23 +186,25 @@ def rm(
     run: Run,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
 ) -> None:
-    """Remove a run and all its records. Its library stays.
+    """Remove a run and all its records, or the file of an archived one. Its library stays.
 
     Examples:
         studio runs rm rehearsal --yes
     """
+    from studio.workspace.archive import find_archived, remove_archive
     from studio.workspace.removal import check_removable, library_of, linked_folder, remove_run
 
     workspace = open_workspace(context)
+    if (archived := find_archived(run, workspace)) is not None:
+        if yes or _confirm_removal(archived.file):
+            remove_archive(archived, workspace)
+            print(f"removed the archive of run {run}", file=sys.stderr)
+        return
     folder = workspace.run(run)
     library = library_of(folder)
     check_removable(folder, workspace)
-    if not yes:
-        if not sys.stdin.isatty():
-            raise ConfigError("studio runs rm", "nobody is there to confirm it.", "Give --yes.")
-        if not typer.confirm(f"Remove {sanitize(str(folder.path))} for good?", err=True):
-            print("nothing was removed", file=sys.stderr)
-            return
+    if not (yes or _confirm_removal(str(folder.path))):
+        return
     linked = linked_folder(folder)
     remove_run(folder, workspace)
     print(f"removed run {run}", file=sys.stderr)
@@ -214,6 +216,15 @@ def rm(
             f"{library}@V, or begins another with library.name=NAME",
             file=sys.stderr,
         )
+
+
+def _confirm_removal(what: str) -> bool:
+    if not sys.stdin.isatty():
+        raise ConfigError("studio runs rm", "nobody is there to confirm it.", "Give --yes.")
+    if typer.confirm(f"Remove {sanitize(what)} for good?", err=True):
+        return True
+    print("nothing was removed", file=sys.stderr)
+    return False
 
 
 @app.command()

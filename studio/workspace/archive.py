@@ -114,6 +114,17 @@ def archived_runs(workspace: Workspace) -> Iterator[Archived]:
             yield found
 
 
+def find_archived(run: str, workspace: Workspace) -> Archived | None:
+    """The run of this name that is in its file alone; None: there is none."""
+    return next((one for one in archived_runs(workspace) if one.run == run), None)
+
+
+def remove_archive(archived: Archived, workspace: Workspace) -> None:
+    """Remove the file of a run for good, and the note that tells of it."""
+    Path(archived.file).unlink(missing_ok=True)
+    _note(workspace, archived.run).unlink(missing_ok=True)
+
+
 def restore_run(what: str, workspace: Workspace) -> RunDir:
     """Bring a run back by its name, or from a file; the file stays.
 

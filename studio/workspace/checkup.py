@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import asyncio
 import locale
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from importlib import metadata
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from engines.core.errors import StudioError
 from engines.core.extras import installed_version
@@ -29,6 +30,9 @@ from studio.workspace.checks.machine import (
     read_mounts,
 )
 from studio.workspace.checks.terminal import multiplexer_findings, terminal_findings
+
+if TYPE_CHECKING:
+    from studio.config.settings.run import RunConfig
 
 QUICK_S, SLOW_S, PARTS_S = 3.0, 30.0, 120.0
 _KEYS, _SCREEN = 0, 2
@@ -52,15 +56,27 @@ async def check_up(
     # Alone, since what is typed meanwhile is lost; and what answers is in no hurry yet.
     measure = partial(measure_link, _KEYS, _SCREEN)
     link = await asyncio.to_thread(link_findings, around.environ, around.missing, measure)
-    groups = [_machine(around)]
+    cluster, found = find_address(around.environ), list[Finding]()
+    groups: list[Coroutine[None, None, list[Finding]]] = []
     if runfile is not None:
-        groups.insert(0, _run(around, runfile, tuple(overrides), tell, offsets))
-    found = [finding for group in await asyncio.gather(*groups) for finding in group]
+        # Half a second that nobody who asks of the machine alone waits for.
+        from studio.workspace.checks.parts import load_new
+
+        try:
+            config = load_new(around.workspace, runfile, tuple(overrides)).loaded.config
+        except StudioError as error:
+            found.append(Finding("fix", error.place, error.cause, error.move))
+        else:
+            groups.append(_run(around, config, runfile, tuple(overrides), tell, offsets))
+            if config.dispatch == "ray" and config.ray.address != "local":
+                cluster = config.ray.address or cluster
+    groups.append(_machine(around, cluster))
+    found += [finding for group in await asyncio.gather(*groups) for finding in group]
     clock = clock_findings(before, ClockReading.now(), offsets, around.environ)
     return sorted([*found, *link, *clock], key=lambda finding: GRADES.index(finding.grade))
 
 
-async def _machine(around: Around) -> list[Finding]:
+async def _machine(around: Around, cluster: str | None) -> list[Finding]:
     environ, ray = around.environ, installed_version("ray")
     encoding = locale.getpreferredencoding(False)
     seen = terminal_findings(environ, around.missing, around.size, encoding)
@@ -70,7 +86,7 @@ async def _machine(around: Around) -> list[Finding]:
         run_check("sandbox", _sandbox(), SLOW_S),
         run_check("tmux", multiplexer_findings(environ), QUICK_S),
         run_check("gpu", gpu_findings(installed_version("torch")), SLOW_S),
-        run_check("ray", cluster_findings(ray, find_address(environ)), SLOW_S),
+        run_check("ray", cluster_findings(ray, cluster), SLOW_S),
     )
     return [*(finding for group in asked for finding in group), *seen]
 
@@ -86,19 +102,15 @@ async def _sandbox() -> list[Finding]:
 
 async def _run(
     around: Around,
+    config: RunConfig,
     runfile: str,
     overrides: tuple[str, ...],
     tell: Callable[[str], None],
     offsets: list[tuple[str, float]],
 ) -> list[Finding]:
-    # Half a second that nobody who asks of the machine alone waits for.
     from studio.workspace.checks.models import asked_models, model_checks
-    from studio.workspace.checks.parts import load_new, part_findings
+    from studio.workspace.checks.parts import part_findings
 
-    try:
-        config = load_new(around.workspace, runfile, overrides).loaded.config
-    except StudioError as error:
-        return [Finding("fix", error.place, error.cause, error.move)]
     asked = asked_models(config)
     if asked.price:
         tell(asked.price)

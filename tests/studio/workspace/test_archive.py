@@ -75,6 +75,16 @@ def test_an_archived_run_is_listed_and_keeps_its_name(practised: Path) -> None:
     assert Workspace(practised).new_run_dir("rehearsal").run == "rehearsal-2"
 
 
+def test_an_archived_run_is_removed_with_its_file(practised: Path) -> None:
+    assert studio("runs", "archive", "rehearsal", "--remove", workspace=practised).code == 0
+    refused = studio("runs", "rm", "rehearsal", workspace=practised)
+    assert refused.code == 2 and list((practised / "archives").glob("*"))
+    done = studio("runs", "rm", "rehearsal", "--yes", workspace=practised)
+    assert done.code == 0 and "removed the archive of run rehearsal" in done.stderr
+    assert not list((practised / "archives").glob("*"))
+    assert "rehearsal" not in studio("runs", "list", workspace=practised).stdout
+
+
 def test_what_is_needed_is_not_removed(practised: Path) -> None:
     forked = studio(*("headless", "rehearsal", *SMALL, "--restart-step", "1"), workspace=practised)
     assert forked.code == 0, forked.stderr

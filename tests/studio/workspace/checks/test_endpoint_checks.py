@@ -245,6 +245,13 @@ def test_a_run_file_that_cannot_be_read_is_one_of_the_findings(workspace: Path) 
     assert any(one["place"] == "sandbox" for one in told["checks"])
 
 
+def test_the_cluster_that_is_looked_at_is_that_of_the_run_file(workspace: Path) -> None:
+    asked = "doctor", "rehearsal", "dispatch=ray", "ray.address=127.0.0.1:1"
+    done = studio(*asked, workspace=workspace)
+    assert "cluster at 127.0.0.1:1: nothing answers" in done.stdout
+    assert "no cluster runs here" not in done.stdout
+
+
 def test_endpoints_of_a_run_file_are_asked_after_the_price_is_said(
     tmp_path: Path, workspace: Path
 ) -> None:
