@@ -297,7 +297,8 @@ def curation_lines(state: RunState) -> list[str]:
         if found.edited:
             line += f", {found.edited} edited"
         if found.flagged:
-            line += f", {count_text(found.flagged, 'flagged operation')} approved"
+            which = ", since auto lets such flags pass" if name == "auto" else ""
+            line += f", {count_text(found.flagged, 'flagged operation')} approved{which}"
         if timed := len(found.times_s):
             line += f"; median {found.median_s:.1f} s, mean {found.mean_s:.1f} s (n={timed})"
         lines.append(line)

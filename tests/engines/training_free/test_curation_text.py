@@ -55,7 +55,9 @@ def test_what_auto_approved_although_it_was_flagged_is_counted() -> None:
         (flagged, a_decision(flagged, reviewer="auto")),
         (OPS[1], a_decision(OPS[1], reviewer="auto")),
     )
-    assert curation_lines(state) == ["auto: accepted 1.000 (n=2), 1 flagged operation approved"]
+    assert curation_lines(state) == [
+        "auto: accepted 1.000 (n=2), 1 flagged operation approved, since auto lets such flags pass"
+    ]
     assert curation_data(state)["auto"]["approved_flagged"] == 1
     assert curation_data(state)["auto"]["median_s"] is None
 
