@@ -149,6 +149,7 @@ def main() -> int:
                 beyond = took[f"{preset} ray"] - took[f"{preset} here"]
                 found[f"{preset}_overhead_ms"] = round(1000 * beyond / WARM_TRIES, 2)
             found["practice_s"] = {name: round(value, 2) for name, value in took.items()}
+            print(json.dumps(found), file=sys.stderr, flush=True)  # kills may end it early
             whole = comparable(Workspace(home).run("math-here-0"))
             killed, differ, runs = 0, 0, 0
             while killed < asked.kills and runs < asked.kills:
