@@ -60,7 +60,7 @@ class RunPlan:
         return self.run.run, self.state
 
 
-def _check_name(name: str) -> None:
+def check_run_name(name: str) -> None:
     """Refuse it as what was typed; the run file would know it as exp_id."""
     if not re.fullmatch(NAME_PATTERN, name) or len(name) > NAME_LENGTH:
         cause = f"it must be letters, digits, . _ -, at most {NAME_LENGTH}, the first no sign."
@@ -84,7 +84,7 @@ class RunRequest:
     def load(self) -> LoadedRun:
         """The run file with all overrides; that of the run where one is resumed by its id."""
         if self.name is not None:
-            _check_name(self.name)
+            check_run_name(self.name)
         source, named = self.source, [] if self.name is None else [f"exp_id={self.name}"]
         loaded = load_run(
             str(self.resumed_run.run_file) if self.resumed_run else source.runfile or "",

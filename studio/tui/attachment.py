@@ -84,7 +84,7 @@ class Attachment:
         return SessionStatus(
             living=self.is_living,
             drives=session is not None and session.controls,
-            driver=self._driver(session),
+            driver=self._who_drives(session),
             starting=self.starting is not None or bool(self._arguments),
             starting_stage=self.starting.stage if self.starting is not None else "",
             opening=session is not None and session.state.started is None,
@@ -100,7 +100,7 @@ class Attachment:
             eta=eta,
         )
 
-    def _driver(self, session: Session | None) -> str:
+    def _who_drives(self, session: Session | None) -> str:
         who = session.controller if session is not None else ""
         return "another screen" if who == self._host.person else who
 

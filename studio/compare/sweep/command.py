@@ -16,7 +16,7 @@ from studio.config.loading import LoadedRun, load_run
 from studio.config.source import Source, find_run_file
 from studio.report.tables import print_json, to_stderr
 from studio.run.budget import check_budget
-from studio.run.new_or_resume import RunRequest, plan_run
+from studio.run.new_or_resume import RunRequest, check_run_name, plan_run
 
 
 def sweep(
@@ -34,6 +34,8 @@ def sweep(
     Raises StudioError: the words, or the settings of any run, are wrong; nothing was begun.
     """
     find_run_file(runfile)
+    if name is not None:
+        check_run_name(name)
     fixed, keys = parse_grid(runfile, words)
     grid = Grid("sweep", runfile_words(runfile), fixed, keys)
     loaded = _load_all(grid, workspace, budget_usd)

@@ -528,7 +528,7 @@ TABLE: tuple[Row, ...] = (
     bad("sweep", "unreadable", "x.yaml seed=1,2", "x.yaml", "UTF-8", do=a_file("x.yaml", NOT_TEXT)),
     bad("sweep", "wrong type", "rehearsal seed=1,x", "seed", "whole number"),
     bad("sweep", "wrong format", "rehearsal seed=1,,2", "seed=1,,2", "cannot be read", "quotes"),
-    bad("sweep", "empty", "rehearsal seed=1,2 --name=", "exp_id", "letters"),
+    bad("sweep", "empty", "rehearsal seed=1,2 --name=", "--name", "letters"),
     bad(
         "sweep",
         "damaged",

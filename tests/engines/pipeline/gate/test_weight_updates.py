@@ -329,7 +329,7 @@ def test_a_checkpoint_is_due_every_so_many_steps_or_at_the_end_of_an_epoch_and_a
 
 
 def test_a_book_of_scores_is_that_of_the_weights_and_old_books_stay_valid(tmp_path: Path) -> None:
-    book = score_book_opener(tmp_path, {}, load_run("rehearsal", QUIET, tmp_path, {}).config)
+    book = score_book_opener(tmp_path, {}, load_run("rehearsal", QUIET, tmp_path, {}))
     without, one, other = book("tips", ""), book("tips", "w1"), book("tips", "w2")
     assert len({without.path, one.path, other.path}) == 3
     # The key as it was before any weights could be trained.
