@@ -25,7 +25,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
-from urllib.error import URLError
+from urllib.error import HTTPError, URLError
 from urllib.parse import quote
 from urllib.request import urlopen
 
@@ -106,7 +106,12 @@ def received(url: str, project: str, wanted: int) -> list[dict[str, Any]]:
         found, cursor = [], ""
         while True:
             place = f"{url}/v1/projects/{quote(project)}/spans?limit=1000&cursor={quote(cursor)}"
-            page = json.loads(urlopen(place if cursor else place.partition("&")[0]).read())
+            try:
+                page = json.loads(urlopen(place if cursor else place.partition("&")[0]).read())
+            except HTTPError as error:
+                if error.code != 404:
+                    raise
+                break  # it has not stored the first one yet
             found += page["data"]
             if not (cursor := page.get("next_cursor") or ""):
                 break
