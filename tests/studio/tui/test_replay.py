@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
+from textual.pilot import Pilot
 
 from engines.record.run_dir import Workspace
 from studio.session.replay import ReplaySession
+from studio.tui.app import StudioApp
 from tests.studio.tui.stage import FakeSession, app_on, finished_workspace, held_workspace, picture
 
 ALL_PAGES = "2345671"
@@ -35,6 +39,16 @@ def written_files(workspace: Workspace) -> dict[Path, bytes]:
     return {path: path.read_bytes() for path in kept}
 
 
+async def show(app: StudioApp, pilot: Pilot[Any], *keys: str) -> list[str]:
+    """The screen once these keys have had their effect."""
+    await pilot.press(*keys)
+    await pilot.pause()
+    await app.wait_for_requests()
+    app.painter.draw_frame()
+    await pilot.pause()
+    return picture(app)
+
+
 @pytest.mark.parametrize("size", [(120, 36), (80, 24)])
 async def test_a_replay_streams_on_every_page_and_says_that_it_is_one(
     size: tuple[int, int], tmp_path: Path
@@ -46,14 +60,7 @@ async def test_a_replay_streams_on_every_page_and_says_that_it_is_one(
     app = app_on(session, workspace)
 
     async with app.run_test(size=size) as pilot:
-
-        async def see(*keys: str) -> list[str]:
-            await pilot.press(*keys)
-            await pilot.pause()
-            await app.wait_for_requests()
-            app.painter.draw_frame()
-            await pilot.pause()
-            return picture(app)
+        see = partial(show, app, pilot)
 
         seen_streaming = False
         while not session.state.steps_finished:
@@ -96,14 +103,7 @@ async def test_at_the_end_of_a_replay_nothing_is_offered_that_it_cannot_do(tmp_p
     session = ReplaySession(workspace, workspace.run("mine"), 10, time)
     app = app_on(session, workspace)
     async with app.run_test(size=(120, 36)) as pilot:
-
-        async def see(*keys: str) -> list[str]:
-            await pilot.press(*keys)
-            await pilot.pause()
-            await app.wait_for_requests()
-            app.painter.draw_frame()
-            await pilot.pause()
-            return picture(app)
+        see = partial(show, app, pilot)
 
         steering = (await see("s"))[-1]
         assert all(word in steering for word in ("pause or go on", "faster", "slower"))
