@@ -1,6 +1,7 @@
 """Composing a run file the Hydra way, and remembering where each key was written.
 
 Owns groups, overrides, interpolations, and the place of every key: a file and line, or an override.
+Hydra takes a fifth of a second to load: a file that stands alone does not wait for it.
 """
 
 from __future__ import annotations
@@ -8,21 +9,15 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from difflib import get_close_matches
+from functools import cache
 from pathlib import Path
 from threading import Lock
 from typing import Any
 
 import yaml
-from hydra import compose, initialize_config_dir
-from hydra.conf import HydraConf
-from hydra.core.config_store import ConfigStore
-from hydra.core.global_hydra import GlobalHydra
-from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.errors import HydraException, MissingConfigException, OverrideParseException
-from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
@@ -57,11 +52,6 @@ SHORTHAND = {
 such a section keeps that text."""
 REPLACED = ("verifier",)
 """Sections that are one choice: an override of the whole leaves nothing of the file's."""
-# Hydra's settings of its own program (help texts, logs, a launcher) have no effect on a composed
-# config; to read and merge them was more than half the time of loading a run file.
-_UNREAD = [{group: None for group in default} for default in HydraConf().defaults]
-ConfigStore.instance().store("config", HydraConf(defaults=_UNREAD), "hydra", provider="studio")
-
 _ENV = re.compile(r"(?<!\\)((?:\\\\)*)\$\{\s*oc\.env\s*:")
 
 
@@ -112,14 +102,15 @@ def compose_run(path: Path, overrides: Sequence[str], roots: Sequence[Path]) -> 
             parts = [(path.stem, "")]
             if config is None:
                 config, parts = _compose_hydra(path, asked)
-        except MissingConfigException as error:
-            missing = error.missing_cfg_file or ""
+        except _RefusedError as error:
+            if (missing := error.missing) is None:
+                raise _compose_error(path, error, overrides) from error
             typed = _find_override(missing, overrides)
             place = named.get(missing) or (_override_text(typed) if typed else str(path))
             raise _missing_group_error(place, missing, folders) from error
         except yaml.MarkedYAMLError as error:
             raise syntax_error(path, error) from error
-        except (HydraException, OmegaConfBaseException) as error:
+        except OmegaConfBaseException as error:
             raise _compose_error(path, error, overrides) from error
         except (TypeError, ValueError) as error:  # a name is no number: a list is there
             if refusal := _list_error(path, str(error), overrides) or _value_error(nodes):
@@ -260,13 +251,19 @@ def _compose_alone(path: Path, overrides: Sequence[str]) -> DictConfig | None:
         _merge_overrides(config, early)
         _merge_overrides(config, _expand_sections(config, late))
         _merge_overrides(config, late)
-    except (yaml.YAMLError, HydraException, OmegaConfBaseException, TypeError, ValueError):
+    except (yaml.YAMLError, _RefusedError, OmegaConfBaseException, TypeError, ValueError):
         return None
     return config
 
 
 def _merge_overrides(config: DictConfig, overrides: list[str]) -> None:
-    for override in OverridesParser.create().parse_overrides(overrides):
+    if not overrides:
+        return
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+
+    with _refusals():
+        parsed = OverridesParser.create().parse_overrides(overrides)
+    for override in parsed:
         if override.is_sweep_override():
             raise ValueError(f"{override.input_line} is a sweep")
         OmegaConf.update(
@@ -300,14 +297,56 @@ def _compose_hydra(
     path: Path, overrides: Sequence[str]
 ) -> tuple[DictConfig, list[tuple[str, str]]]:
     """The composed config, and its parts (name and package) in the order of merging."""
+    from hydra import compose, initialize_config_dir
+    from hydra.core.global_hydra import GlobalHydra
+    from hydra.types import RunMode
+
+    _leave_own_settings_out()
     early, late = _split_overrides(overrides)
-    with initialize_config_dir(str(path.parent), job_name="studio", version_base="1.3"):
+    directory = initialize_config_dir(str(path.parent), job_name="studio", version_base="1.3")
+    with _refusals(), directory:
         if late:
             early += _expand_sections(compose(path.stem, early), late)
         config = compose(path.stem, [*early, *late])
         loader = GlobalHydra.instance().config_loader()
         parts = loader.compute_defaults_list(path.stem, [*early, *late], RunMode.RUN).defaults
     return config, [(part.config_path, part.package or "") for part in parts if part.config_path]
+
+
+@cache
+def _leave_own_settings_out() -> None:
+    """Hydra's settings of its own program (help texts, logs, a launcher) change no composed config.
+
+    To read and merge them was more than half the time of loading a run file.
+    """
+    from hydra.conf import HydraConf
+    from hydra.core.config_store import ConfigStore
+
+    unread = [{group: None for group in default} for default in HydraConf().defaults]
+    ConfigStore.instance().store("config", HydraConf(defaults=unread), "hydra", provider="studio")
+
+
+class _RefusedError(Exception):
+    """What Hydra says of a group whose file is `missing`, of an `override`, or of anything else."""
+
+    def __init__(self, said: str, missing: str | None = None, override: str | None = None) -> None:
+        super().__init__(said)
+        self.missing, self.override = missing, override
+
+
+@contextmanager
+def _refusals() -> Iterator[None]:
+    """Raise what Hydra refuses as what is known before it is loaded."""
+    from hydra.errors import HydraException, MissingConfigException, OverrideParseException
+
+    try:
+        yield
+    except MissingConfigException as error:
+        raise _RefusedError(str(error), missing=error.missing_cfg_file or "") from error
+    except OverrideParseException as error:
+        raise _RefusedError(str(error), override=error.override) from error
+    except HydraException as error:
+        raise _RefusedError(str(error)) from error
 
 
 def _key_of(override: str) -> str:
@@ -328,7 +367,7 @@ def _find_override(message: str, overrides: Sequence[str]) -> str | None:
 
 
 def _compose_error(path: Path, error: Exception, overrides: Sequence[str]) -> ConfigError:
-    if isinstance(error, OverrideParseException):
+    if isinstance(error, _RefusedError) and error.override is not None:
         text: str | None = error.override.removeprefix("++")
     else:
         text = _find_override(str(error), overrides)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -57,3 +59,24 @@ def test_most_files_take_the_quick_way(tmp_path: Path, monkeypatch: pytest.Monke
     (tmp_path / "run.yaml").write_text(FILE, "utf-8")
     monkeypatch.setattr(compose, "_compose_hydra", pytest.fail)
     compose_run(tmp_path / "run.yaml", ("practice.epochs=1", "policy.seed=2"), ())
+
+
+PROGRAM = """
+import sys
+from pathlib import Path
+from studio.config.compose import compose_run
+compose_run(Path(sys.argv[1]), sys.argv[2:], [])
+print("hydra" in sys.modules)
+"""
+
+
+@pytest.mark.parametrize("overrides", [(), ("seed=4",)])
+def test_a_file_that_stands_alone_does_not_wait_for_hydra(
+    tmp_path: Path, overrides: tuple[str, ...]
+) -> None:
+    file = tmp_path / "own.yaml"
+    file.write_text(FILE)
+    told = subprocess.check_output(
+        [sys.executable, "-c", PROGRAM, str(file), *overrides], text=True
+    )
+    assert told.strip() == str(bool(overrides))
