@@ -197,8 +197,10 @@ def rm(
     workspace = open_workspace(context)
     if (archived := find_archived(run, workspace)) is not None:
         if yes or _confirm_removal(archived.file):
-            remove_archive(archived, workspace)
-            print(f"removed the archive of run {run}", file=sys.stderr)
+            told = f"removed the archive of run {run}"
+            if not remove_archive(archived, workspace):
+                told = f"run {run} is listed no more; its archive was not at {archived.file}"
+            print(sanitize(told), file=sys.stderr)
         return
     folder = workspace.run(run)
     library = library_of(folder)

@@ -18,9 +18,13 @@ from studio.session.protocol import (
     not_running_error,
     parse_answer,
     request_line,
+    silent_error,
     strip_envelope,
 )
 from studio.session.socket_file import RunAddress, check_owner, connect_path
+
+CONNECT_S, ANSWER_S = 2.0, 20.0
+"""A process that is suspended takes requests, until its queue is full, and answers none."""
 
 
 def ask(run: RunAddress, do: str, **arguments: Any) -> dict[str, Any]:
@@ -54,9 +58,12 @@ def is_alive(run: RunAddress) -> bool:
     if not os.path.lexists(run.socket):  # most of hundreds that are listed
         return False
     with socket.socket(socket.AF_UNIX) as connection:
+        connection.settimeout(CONNECT_S)
         try:
             with connect_path(run) as path:
                 connection.connect(path)
+        except (TimeoutError, BlockingIOError):  # others wait for it, too
+            return True
         except OSError:
             return False
     return True
@@ -66,10 +73,13 @@ def is_alive(run: RunAddress) -> bool:
 def _ask(run: RunAddress, request: bytes) -> Iterator[tuple[dict[str, Any], Any]]:
     """The answer to a request, and the file from which what follows is read."""
     with socket.socket(socket.AF_UNIX) as connection:
+        connection.settimeout(ANSWER_S)
         try:
             with connect_path(run) as path:
                 check_owner(path, run)
                 connection.connect(path)
+        except (TimeoutError, BlockingIOError) as error:  # the queue of requests is full
+            raise silent_error(run) from error
         except OSError as error:
             raise not_running_error(run) from error
         try:
@@ -79,6 +89,9 @@ def _ask(run: RunAddress, request: bytes) -> Iterator[tuple[dict[str, Any], Any]
                 line = file.readline()  # however long: it comes from a process of our own user
                 if not line.endswith(b"\n"):  # nothing, or cut within it
                     raise ended_early_error(run)
+                connection.settimeout(None)  # what follows comes when it happens
                 yield parse_answer(json.loads(line)), file
+        except TimeoutError as error:
+            raise silent_error(run) from error
         except ConnectionError as error:
             raise ended_early_error(run) from error

@@ -115,6 +115,12 @@ class ControlledElsewhereError(ConflictError):
     """Somebody decides on a screen, and one person decides at a time."""
 
 
+def silent_error(run: RunAddress) -> ConflictError:
+    cause = "its process is there and does not answer: it may be suspended."
+    move = "Let it go on (fg, or kill -CONT), then look again: what was asked may still be done."
+    return ConflictError(f"run {run.run}", cause, move)
+
+
 def not_running_error(run: RunAddress) -> NotRunningError:
     move = f"Start it with `studio headless --resume {run.run}`."
     return NotRunningError(f"run {run.run}", "no process of it is running.", move)

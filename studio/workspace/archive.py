@@ -119,10 +119,12 @@ def find_archived(run: str, workspace: Workspace) -> Archived | None:
     return next((one for one in archived_runs(workspace) if one.run == run), None)
 
 
-def remove_archive(archived: Archived, workspace: Workspace) -> None:
-    """Remove the file of a run for good, and the note that tells of it."""
+def remove_archive(archived: Archived, workspace: Workspace) -> bool:
+    """Remove the note of a run for good, and its file; False: that had gone, wherever it is."""
+    was_there = os.path.lexists(archived.file)
     Path(archived.file).unlink(missing_ok=True)
     _note(workspace, archived.run).unlink(missing_ok=True)
+    return was_there
 
 
 def restore_run(what: str, workspace: Workspace) -> RunDir:

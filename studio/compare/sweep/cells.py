@@ -7,7 +7,6 @@ another one was killed. Owns no figures: what came of a cell is read from its ru
 from __future__ import annotations
 
 import asyncio
-import signal
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -62,7 +61,7 @@ class SweepRun:
         self.codes.add(exit_codes.INTERRUPTED)
         for process in self._running.values():
             if process.returncode is None:
-                process.send_signal(signal.SIGINT)
+                process.terminate()  # an interrupt while Python itself starts would be a bug's end
 
     async def _work(self, waiting: deque[tuple[int, CellResult]], total: int) -> None:
         while waiting and not self._stopping:
@@ -105,7 +104,7 @@ class SweepRun:
         )
         self._running[name] = process
         if self._stopping:  # meanwhile
-            process.send_signal(signal.SIGINT)
+            process.terminate()
         _, said = await process.communicate()
         del self._running[name]
         reserved = self._reserved.pop(name, 0.0)

@@ -48,6 +48,10 @@ def stray_troubles(workspace: Workspace) -> Iterator[Trouble]:
                     move = "Move it away, or put the file back from a copy."
                     yield Trouble(str(journal), "cannot be read: it is a folder.", move)
                 continue
+            if name == "runs" and any(path.glob("records/*.jsonl")):
+                move = "Put it back from a copy: without it nothing goes on from these records."
+                yield Trouble(str(journal), "it is gone, and its run's records are there.", move)
+                continue
             cause = "it has no journal." if path.is_dir() else "it is a file."
             cause = cause if path.exists() else "it is a link that leads nowhere."
             move = f"Move it away, or restore its journal if it was a {what}."

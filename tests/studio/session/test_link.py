@@ -444,3 +444,25 @@ def test_a_review_beside_a_screen_that_drives_ends_or_waits(living: RunDir) -> N
             waiting.communicate()
     assert "op1.1  ADD" in said and "0 decided, 3 open" in said
     assert waiting.returncode == 0
+
+
+def test_a_process_that_takes_requests_and_answers_none_is_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client, "ANSWER_S", 0.05)
+    monkeypatch.setattr(client, "CONNECT_S", 0.05)
+    run = RunDir(tmp_path / "mine")
+    run.path.mkdir()
+    with contextlib.ExitStack() as stack, socket.socket(socket.AF_UNIX) as suspended:
+        suspended.bind(str(run.socket))
+        suspended.listen(0)
+        assert client.is_alive(run)
+        with pytest.raises(ConflictError, match="may be suspended"):
+            client.ask(run, "status")
+        waiting = stack.enter_context(socket.socket(socket.AF_UNIX))
+        waiting.setblocking(False)
+        with contextlib.suppress(BlockingIOError):  # now its queue is full
+            waiting.connect(str(run.socket))
+        assert client.is_alive(run)
+        with pytest.raises(ConflictError, match="may be suspended"):
+            client.ask(run, "status")

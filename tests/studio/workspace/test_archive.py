@@ -85,6 +85,15 @@ def test_an_archived_run_is_removed_with_its_file(practised: Path) -> None:
     assert "rehearsal" not in studio("runs", "list", workspace=practised).stdout
 
 
+def test_of_an_archive_that_was_moved_only_the_note_is_removed(practised: Path) -> None:
+    assert studio("runs", "archive", "rehearsal", "--remove", workspace=practised).code == 0
+    moved = practised / "moved.tgz"
+    (practised / "archives" / "rehearsal.tar.gz").rename(moved)
+    done = studio("runs", "rm", "rehearsal", "--yes", workspace=practised)
+    assert done.code == 0 and "its archive was not at" in done.stderr and moved.exists()
+    assert studio("runs", "restore", str(moved), workspace=practised).code == 0
+
+
 def test_what_is_needed_is_not_removed(practised: Path) -> None:
     forked = studio(*("headless", "rehearsal", *SMALL, "--restart-step", "1"), workspace=practised)
     assert forked.code == 0, forked.stderr

@@ -354,6 +354,14 @@ def test_what_stands_beside_runs_and_libraries_and_is_none_is_listed(practised: 
         assert f"{practised / place}: {why}" in causes(told)
 
 
+def test_a_run_without_its_journal_is_damaged(practised: Path) -> None:
+    journal = practised / "runs/rehearsal/journal.jsonl"
+    journal.unlink()
+    code, told = doctor(practised)
+    assert code == 2
+    assert f"{journal}: it is gone, and its run's records are there." in causes(told)
+
+
 @pytest.mark.parametrize("name", ["runs", "libraries"])
 def test_a_file_in_place_of_runs_or_libraries_is_damage(name: str, workspace: Path) -> None:
     workspace.mkdir()
