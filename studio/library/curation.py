@@ -62,9 +62,10 @@ def open_curation(
     """
     name = f"{about.partition(' ')[0]}-{library.name}"[:100]  # a number has room behind it
     while True:
+        # First: one that is opened meanwhile takes this name, and is seen by that.
+        run = workspace.new_run_dir(name)
         rows = _rows_of(workspace, library.name)
         fresh, waiting = _split_waiting(workspace, rows, operations)
-        run = workspace.new_run_dir(name)
         if not fresh or linter_of is None:
             return Curation(None, tuple(fresh), waiting)
         with write_lock(run.path, timeout_s=_LOCK_WAIT_S):

@@ -14,6 +14,7 @@ import pytest
 from engines.core import events as ev
 from engines.record.formats.writing import FORMATS
 from engines.record.run_dir import Workspace
+from studio.library import curation
 from studio.secrets.output import forget, remember
 from tests.support.run_studio import Result, run_here, studio
 
@@ -374,3 +375,21 @@ def test_a_journal_that_lost_its_end_is_reviewed_and_committed_all_the_same(
     done = studio("review", workspace=workspace, typed="a\na\n")
     assert "committed: library lab is at v1" in done.stdout
     assert imported(workspace, playbook, "--into", "lab")["already"] == 2
+
+
+def test_an_import_that_another_opens_while_this_one_looks_is_not_asked_again(
+    workspace: Path, playbook: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ("library", "import", playbook, "--into", "lab")
+    looked = curation._split_waiting
+
+    def look(*asked: Any) -> Any:
+        found = looked(*asked)
+        monkeypatch.setattr(curation, "_split_waiting", looked)
+        assert studio(*words, workspace=workspace).code == 0
+        return found
+
+    monkeypatch.setattr(curation, "_split_waiting", look)
+    assert studio(*words, workspace=workspace).code == 0
+    waiting = [text for run in Workspace(workspace).runs() for text in open_in(workspace, run.run)]
+    assert waiting == TEXTS
