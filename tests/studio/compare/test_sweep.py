@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import re
@@ -18,6 +19,7 @@ import pytest
 from engines.core.errors import ConfigError, ConflictError
 from engines.record.run_dir import Workspace
 from engines.record.seal import seal_fits
+from studio.compare.sweep import cells
 from studio.compare.sweep.grid import Grid, parse_grid, remember_grid
 from studio.compare.sweep.spread import Gain, decompose, f_tail
 from studio.config.loading import load_run
@@ -229,6 +231,23 @@ def test_a_sweep_that_was_killed_and_stopped_goes_on_and_equals_its_single_runs(
     assert "What the gain depends on" in html.stdout or "gained the same" in html.stdout
     runs = json.loads(studio("runs", "list", "--json", workspace=tmp_path / "swept").stdout)
     assert len(runs) == 4
+
+
+async def test_a_run_that_only_begins_is_ended_without_its_python_calling_that_a_bug(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # As Python does while it imports its own modules: an interrupt ends it with 1.
+    begins = "import signal, sys; signal.signal(signal.SIGINT, lambda *_: sys.exit(1)); "
+    command = [sys.executable, "-c", f"{begins}print(flush=True); signal.pause()"]
+    monkeypatch.setattr(cells, "studio_command", lambda *_: command)
+    told: list[str] = []
+    work = cells.SweepRun(a_grid("seed=1,2"), Workspace(tmp_path), told.append)
+    carrying = asyncio.ensure_future(work.carry_out())
+    while not work._running:
+        await asyncio.sleep(0)
+    work._interrupt("SIGINT")
+    assert await carrying == 130
+    assert any("was ended by signal 15" in text for text in told), told
 
 
 PRICED = (
