@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import ast
 import gc
+import tokenize
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("studio", "engines")
-TABLES = {"engines/core/types.py"}
-"""Flat tables of values, which are read by looking up and may be longer."""
 LONG_FUNCTIONS = {
     "engines/core/state/fold.py:fold": "one flat match, an arm an event",
 }
 
-MOST_LINES = 86_920
-"""Lines of the product that are not blank. More is refused: what is added pays with what goes."""
+MOST_TOKENS = 702_200
+"""Names, numbers and operators of the product. It only ever falls: what is added pays with what goes."""
 
 
 @cache
@@ -90,26 +87,15 @@ def test_no_import_goes_in_a_circle() -> None:
     assert circles(graph) == []
 
 
-@pytest.mark.parametrize("package", PACKAGES)
-def test_a_folder_holds_at_most_fifteen_modules(package: str) -> None:
-    folders = {path.parent for path, _ in modules().values()}
-    counts = {str(f.relative_to(ROOT)): len(list(f.glob("*.py"))) for f in folders}
-    assert {f: n for f, n in counts.items() if f.startswith(package) and n > 15} == {}
-
-
-def test_ten_modules_stand_directly_in_studio() -> None:
-    assert len(list((ROOT / "studio").glob("*.py"))) <= 10
-
-
-def test_no_file_is_longer_than_450_lines() -> None:
+def test_no_file_is_longer_than_900_lines() -> None:
     lengths = {
         str(path.relative_to(ROOT)): len(path.read_text(encoding="utf-8").splitlines())
         for path, _ in modules().values()
     }
-    assert {file: n for file, n in lengths.items() if n > 450 and file not in TABLES} == {}
+    assert {file: n for file, n in lengths.items() if n > 900} == {}
 
 
-def test_no_class_has_more_than_thirty_methods_and_no_function_more_than_sixty_lines() -> None:
+def test_no_class_has_more_than_thirty_methods_and_no_function_more_than_80_lines() -> None:
     found = {}
     for path, tree in modules().values():
         for node in ast.walk(tree):
@@ -119,7 +105,7 @@ def test_no_class_has_more_than_thirty_methods_and_no_function_more_than_sixty_l
                 )
                 size, most = methods, 30
             elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-                size, most = (node.end_lineno or 0) - node.lineno + 1, 60
+                size, most = (node.end_lineno or 0) - node.lineno + 1, 80
             else:
                 continue
             if size > most:
@@ -128,9 +114,9 @@ def test_no_class_has_more_than_thirty_methods_and_no_function_more_than_sixty_l
 
 
 def test_the_product_grows_no_more() -> None:
-    lines = sum(
-        bool(line.strip())
-        for path, _ in modules().values()
-        for line in path.read_text(encoding="utf-8").splitlines()
-    )
-    assert lines <= MOST_LINES
+    words = (tokenize.NAME, tokenize.NUMBER, tokenize.OP)
+    tokens = 0
+    for path, _ in modules().values():
+        with path.open("rb") as source:
+            tokens += sum(token.type in words for token in tokenize.tokenize(source.readline))
+    assert tokens <= MOST_TOKENS
