@@ -16,7 +16,7 @@ LONG_FUNCTIONS = {
 }
 
 MOST_TOKENS = 702_200
-"""Names, numbers and operators of the product. It only ever falls: what is added pays with what goes."""
+"""Names, numbers and operators of the product: what is added pays with what goes."""
 
 
 @cache
