@@ -52,10 +52,10 @@ FAULTS = (
     ),
     Fault(
         "a streamed secret goes out but for its last letter",
-        "engines/core/text/masking.py",
+        "engines/secrets/mask.py",
         "tail = text[1 - len(value) :]",
         "tail = text[2 - len(value) :]",
-        ("tests/engines/core/text/test_masking.py::test_a_key_spread_over_pieces_never_shows",),
+        ("tests/engines/secrets/test_mask.py::test_a_key_spread_over_pieces_never_shows",),
     ),
     Fault(
         "an undo leaves standing what rested on it",

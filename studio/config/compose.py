@@ -42,7 +42,7 @@ from studio.config.yaml_positions import (
     syntax_error,
 )
 from studio.presets import GROUPS
-from studio.secrets.rules import mask_override
+from studio.secrets.run_files import mask_override
 
 SHORTHAND = {
     **dict.fromkeys(("policy", "reflector", "judge", "agent.model"), "model"),
