@@ -407,9 +407,9 @@ FAULTS = (
     ),
     Fault(
         "JSON on stdout steers the terminal",
-        "studio/report/tables.py",
-        "escape_unsafe_json(current_mask().line(dumps(data)).decode())",
-        "current_mask().line(dumps(data)).decode()",
+        "studio/render/json.py",
+        "escape_unsafe_json(current_mask().line(dumps(json_data(value))).decode())",
+        "current_mask().line(dumps(json_data(value))).decode()",
         ("tests/studio/secrets/test_sanitized_output.py",),
     ),
     Fault(
