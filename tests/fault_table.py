@@ -154,7 +154,7 @@ FAULTS = (
     ),
     Fault(
         "advantages are divided by the deviation of the whole, not of the sample",
-        "engines/grpo/loss/advantages.py",
+        "engines/grpo/loss/loss.py",
         "(count - 1).clamp(min=1)",
         "count.clamp(min=1)",
         ("tests/engines/grpo/loss/test_advantages.py",),
@@ -223,14 +223,14 @@ FAULTS = (
     ),
     Fault(
         "a slot granted to a call that was cancelled is lost",
-        "engines/policies/limits/throttle.py",
+        "engines/policies/limits.py",
         "                self._give_back()\n            raise\n\n    def _give_back",
         "                pass\n            raise\n\n    def _give_back",
         ("tests/engines/policies/limits/test_throttle.py",),
     ),
     Fault(
         "each refusal of one round halves the limit again",
-        "engines/policies/limits/congestion.py",
+        "engines/policies/limits.py",
         "        if began < self._cuts:\n            return\n",
         "",
         ("tests/engines/policies/limits/test_congestion.py",),

@@ -18,8 +18,7 @@ from engines.core.ids import digest_bytes
 from engines.data.checks import check_rows, doubts_line
 from engines.data.dataset import read_numbered_problems
 from engines.data.source import DataSource
-from engines.grpo.checkpoint.export import check_target
-from engines.grpo.checkpoint.model_card import Kind
+from engines.grpo.checkpoint.export import Kind, check_target
 from engines.grpo.loss.sft_data import demonstration_row, read_demonstrations
 from engines.record.appender import make_folder, write_atomic
 from studio.api import practise

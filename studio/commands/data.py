@@ -341,7 +341,7 @@ def review(
         studio data review sessions
         studio data review sessions --json
     """
-    from engines.data.review_marks import content_hash, is_unreviewed
+    from engines.data.checks import content_hash, is_unreviewed
     from studio.data.item_review import item_data, replay_text, review_items
     from studio.data.sessions import change_items, find_items, mark, read_items, read_marks
     from studio.report.summary import count_text

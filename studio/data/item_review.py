@@ -8,9 +8,9 @@ from pathlib import Path
 from shlex import quote
 from typing import Any
 
-from engines.data.review_marks import MARK, ORIGIN, content_hash, is_unreviewed
-from engines.data.sessions.json_values import as_object, parse_json
+from engines.data.checks import MARK, ORIGIN, content_hash, is_unreviewed
 from engines.data.sessions.redaction import Redactor
+from engines.data.sessions.steps import as_object, parse_json
 from engines.record.run_dir import Workspace
 from studio.data.sessions import (
     Row,

@@ -14,13 +14,11 @@ from typing import Any
 
 from engines.core.errors import ConfigError, DataError
 from engines.core.ids import digest
-from engines.data.checks import outcome_word
-from engines.data.review_marks import MARK, content_hash, set_mark
+from engines.data.checks import MARK, content_hash, outcome_word, set_mark
 from engines.data.rows import open_table
-from engines.data.sessions.json_values import as_object
 from engines.data.sessions.reading import read_sessions
 from engines.data.sessions.redaction import Redactor
-from engines.data.sessions.steps import Intake
+from engines.data.sessions.steps import Intake, as_object
 from engines.data.sessions.tries import Try, read_tries
 from engines.record.appender import write_atomic
 from engines.record.lock import write_lock

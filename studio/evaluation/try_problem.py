@@ -22,7 +22,7 @@ from engines.core.types import CallKey, Job, Message, Problem, Rollout, Verdict
 from engines.data.dataset import read_problems
 from engines.data.fields import ID_BYTES
 from engines.pipeline.judging import add_own_figures
-from engines.policies.limits.throttle import Slots
+from engines.policies.limits import Slots
 from engines.record.cassette.file import open_cassette
 from engines.record.ledger import RecordLedger
 from engines.record.run_dir import Workspace

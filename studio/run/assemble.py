@@ -21,7 +21,7 @@ from engines.pipeline.gate.gate import Gate
 from engines.pipeline.outage import Outage
 from engines.pipeline.recorder import Recorder
 from engines.pipeline.reviewers.open import open_reviewers
-from engines.policies.limits.throttle import Slots, Throttled
+from engines.policies.limits import Slots, Throttled
 from engines.record.appender import write_atomic
 from engines.record.cassette.file import is_played, open_cassette
 from engines.record.journal import Journal

@@ -18,7 +18,7 @@ from engines.core.protocols import Ledger, Verifier, judges_whole_groups
 from engines.core.text.masking import Mask
 from engines.core.types import Problem, Rollout, Verdict
 from engines.data.source import resolve_data
-from engines.policies.limits.throttle import Slots
+from engines.policies.limits import Slots
 from engines.record.run_dir import Workspace
 from engines.verifiers.foreign.calls import shared_columns
 from engines.verifiers.learned import LearnedSettings, LearnedVerifier

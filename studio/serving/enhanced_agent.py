@@ -24,7 +24,7 @@ from engines.core.protocols import OnText, Policy
 from engines.core.types import NO_USAGE, Completion, Job, Message, Problem
 from engines.pipeline.guidance import PromptWriter
 from engines.policies.chat.client import OpenAICompat
-from engines.policies.limits.throttle import Slots
+from engines.policies.limits import Slots
 from engines.policies.rehearsal.server import open_listener
 from engines.record.ledger import RecordLedger
 from engines.record.run_dir import Workspace

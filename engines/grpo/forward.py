@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch.utils.checkpoint import checkpoint
 
-from engines.grpo.forward.fused import fused_layers, shared_states
+from engines.grpo.fused import fused_layers, shared_states
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from engines.grpo.loss.collate import Rows
     from engines.policies.hf_local.model import LocalModel
+
 
 SHARING = frozenset({"llama", "mistral", "qwen2", "qwen3", "gemma"})
 """Families whose cache is one pair of keys and values to a layer, and nothing more."""

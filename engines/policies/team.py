@@ -19,10 +19,10 @@ from engines.core.text.prompts import load_prompt, quote
 from engines.core.text.reply import ReplyProblem
 from engines.core.text.tokens import prompt_tokens
 from engines.core.types import Completion, Message, Sampling, ToolCall
-from engines.policies.limits.wrapped import WrappedPolicy
-from engines.policies.tool_use.protocol import describe_tool
+from engines.policies.limits import WrappedPolicy
+from engines.policies.tool_use import describe_tool
 
-_PACKAGE = "engines.policies.team"
+_PACKAGE = "engines.policies"
 MAX_SAID_CHARS = 8_000
 """Of what a member said, in the prompt of another: who cannot stop must not fill them all."""
 _PROMPTS: Mapping[Speaker, str] = {

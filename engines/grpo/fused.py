@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from engines.grpo.loss.collate import Rows
 
+
 SMALL = 50_000_000
 """Parameters up to which the frozen matrices are kept a second time, in float32."""
 
