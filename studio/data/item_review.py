@@ -22,7 +22,7 @@ from studio.data.sessions import (
     rewrite,
     take_out,
 )
-from studio.report.summary import count_text
+from studio.render.words import count_text
 from studio.secrets.sanitize import one_line, sanitize
 
 _SHOWN = 24

@@ -24,7 +24,7 @@ from engines.record.lock import write_lock
 from engines.record.run_dir import Workspace
 from engines.secrets.redactor import Redactor
 from studio.data.catalogue import check_data_name, find_data, write_dataset
-from studio.report.summary import count_text
+from studio.render.words import count_text
 from studio.secrets.output import current_mask, remember
 from studio.secrets.run_files import environment_secrets
 from studio.secrets.sanitize import sanitize

@@ -35,7 +35,7 @@ from studio.config.paths import own_programs
 from studio.config.settings.fingerprint import fingerprint
 from studio.config.settings.policy import PolicyConfig
 from studio.data.verifiers import verifier_folders
-from studio.report.tables import to_stderr
+from studio.render.lines import to_stderr
 from studio.run.models import LocalModels, Roles, make_judging
 from studio.secrets.run_files import without_secrets
 
