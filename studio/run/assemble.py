@@ -69,7 +69,7 @@ from studio.run.training import (
     recorded_threads,
 )
 from studio.run.verifier import open_run_verifier
-from studio.secrets.remembered import remember_secrets
+from studio.secrets.workspace import remember_secrets
 from studio.tracing.curves import check_curves, write_curves
 
 if TYPE_CHECKING:

@@ -34,8 +34,8 @@ from studio.config.scripted import is_rehearsal
 from studio.config.settings.run import RunConfig
 from studio.evaluation.try_problem import KEY, without_lessons
 from studio.library.references import follow_version
-from studio.report.summary import usage_text
-from studio.report.tables import to_stderr
+from studio.render.lines import to_stderr
+from studio.render.words import usage_text
 from studio.run.acting import sampling_of
 from studio.run.held_out import prompt_writer
 from studio.run.library_start import choose_library

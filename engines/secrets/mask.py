@@ -9,11 +9,22 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator
-from functools import cache
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import orjson
+
+from engines.secrets.rules import (
+    GAP,
+    HINTS,
+    NAMES,
+    PREFIXES,
+    RUN,
+    START,
+    Span,
+    compile_pattern,
+    find_secrets,
+)
 
 MASK = "***"
 SHORTEST = 6
@@ -47,84 +58,9 @@ PROTOCOL = frozenset(_PROTOCOL.split())
 """Words that a model must say for its reply to be read: as a value they are masked in
 settings alone, since a masked `operation` would lose every lesson."""
 
-_RUN = r"[A-Za-z0-9_.~+/=-]"
-_GAP = r"(?:\s|\\{1,4}[nrt]){0,40}+"
-"""Blanks and new lines, also those of JSON that was printed for people."""
-_START = r"(?:(?<![A-Za-z0-9])|(?<=\\[bfnrt])|(?<=\\u[0-9A-Fa-f]{4}))"
-"""No letter or digit before, or the end of an escape of JSON: `\\nsk-…` is a new line."""
 
-
-def _random_pattern(least: int) -> str:
-    """A run of characters that holds a digit near its start: words of a language do not.
-
-    All that is searched ahead is bounded, and nothing is tried twice (the run is
-    possessive): a model's text must not cost quadratic time.
-    """
-    return rf"(?=[A-Za-z_.~+/=-]{{0,80}}+\d){_RUN}{{{least},}}+"
-
-
-_LETTERS = r"(?=[a-z]{0,200}[A-Z])(?=[A-Z]{0,200}[a-z])[A-Za-z]{30,}+(?![A-Za-z0-9_-])"
-"""So many letters in mixed case are no word, even without a digit."""
-
-_SHAPES: tuple[tuple[tuple[str, ...], str], ...] = (
-    (("sk-", "pk-", "rk-"), rf"{_START}[spr]k-(?:{_random_pattern(16)}|{_LETTERS})"),
-    (("sk_", "pk_", "rk_"), rf"{_START}[spr]k_(?:live|test|prod)_{_random_pattern(10)}"),
-    (
-        ("gsk_", "hf_", "ghp_", "gho_", "ghs_", "ghu_", "ghr_", "r8_", "npm_", "github_pat_"),
-        rf"{_START}(?:gsk|hf|gh[pousr]|r8|npm|github_pat)_(?:{_random_pattern(16)}|{_LETTERS})",
-    ),
-    (
-        ("glpat-", "nvapi-", "pplx-", "tvly-", "xai-", "xoxa-", "xoxb-", "xoxp-", "xoxs-"),
-        rf"{_START}(?:glpat|nvapi|pplx|tvly|xai|xox[abps])-{_random_pattern(10)}",
-    ),
-    (("jina_", "fw_"), rf"{_START}(?:jina|fw)_{_random_pattern(16)}"),
-    (("dop_v1_", "doo_v1_", "dor_v1_"), rf"{_START}do[opr]_v1_[0-9a-f]{{32,}}+"),
-    (("sg.",), rf"{_START}SG\.[A-Za-z0-9_-]{{16,}}+\.{_random_pattern(16)}"),
-    (("ya29.",), rf"{_START}ya29\.{_random_pattern(20)}"),
-    (("age-secret-key-1",), rf"{_START}AGE-SECRET-KEY-1[0-9A-Z]{{16,}}+"),
-    (("akia", "asia"), rf"{_START}A[KS]IA[0-9A-Z]{{16}}"),
-    (("aiza",), rf"{_START}AIza[0-9A-Za-z_-]{{30,}}+"),
-    (
-        ("eyj",),
-        rf"{_START}(?<![_-])eyJ[A-Za-z0-9_-]{{10,2000}}+\.eyJ[A-Za-z0-9_-]{{10,4000}}+"
-        r"\.[A-Za-z0-9_-]{8,}+",
-    ),
-    (
-        ("bearer", "basic"),
-        rf"(?i)(?:bearer|basic)(?::?[ \t]{{1,8}}+|:)(?P<said>{_random_pattern(12)})",
-    ),
-    (
-        ("-----begin ",),
-        r"-----BEGIN [A-Z ]{0,40}PRIVATE KEY(?: BLOCK)?-----"
-        r"(?:(?:(?!-----)[\s\S]){0,9000}?-----END [A-Z ]{0,40}PRIVATE KEY(?: BLOCK)?-----"
-        r"|(?:[A-Za-z0-9+/=\s]|\\[nr])*+)",
-    ),
-    (
-        ("://",),
-        r"(?<=[A-Za-z])://(?:(?P<run>[^\s/@:\"'\\]{0,100}:[^\s/@\"'\\]{1,200})(?=@)"
-        r"|(?P<said>[A-Za-z0-9_.~%+=-]{12,200}+)(?=@))",
-    ),
-)
-"""What a shape contains in small letters, and the pattern of what begins there.
-
-The whole match is the secret, or its group `run`, or its group `said` if that looks drawn.
-"""
-_NAMES = (
-    "key", "token", "secret", "password", "passwd", "authorization", "signature", "cookie",
-)  # fmt: skip
-_TO = rf"(?:\\*[\"'])?(?:{_GAP}[:=]|\s(?:is|provided:)){_GAP}(?:\\*[\"'])?"
-_NAMED = rf"(?i)(?:{'|'.join(_NAMES)}){_TO}(?P<run>{_random_pattern(16)})(?!\()"
-_HINTS = tuple((hint, shape) for hints, shape in (*_SHAPES, (_NAMES, _NAMED)) for hint in hints)
-_NUMBERS = re.compile(r"\[[-\d.,e]*+\]")
-"""A list of token ids or log-probabilities, in which no hint can stand: most of a record."""
-_LETTER_AFTER_DIGIT = re.compile(r"\d[A-Za-z]")
-_HEX = re.compile(r"[0-9a-fA-F-]{32,}|0[xX][0-9a-fA-F]{40,}")
-_NUMBER = re.compile(r"0[xXbBoO][0-9a-fA-F_]+")
-_BASE64 = re.compile(r"[A-Za-z0-9/+]{40}")
-
-_Found = tuple[int, int]
-_Tell = Callable[[str], object]
-_Find = Callable[[str], Iterable[_Found]]
+Find = Callable[[str], Iterable[Span]]
+Tell = Callable[[str], object]
 
 
 class Mask:
@@ -134,7 +70,7 @@ class Mask:
     what is known to be secret without its value.
     """
 
-    def __init__(self, values: Iterable[str] = (), find_more: _Find | None = None) -> None:
+    def __init__(self, values: Iterable[str] = (), find_more: Find | None = None) -> None:
         self._find_more = find_more
         known_words = PLACEHOLDERS | PROTOCOL
         spelled = {
@@ -147,12 +83,12 @@ class Mask:
         # The longest first, so that no part of one is left over by another.
         self.values: tuple[str, ...] = tuple(sorted(spelled, key=lambda v: (-len(v), v)))
 
-    def __call__(self, text: str, tell: _Tell | None = None) -> str:
+    def __call__(self, text: str, tell: Tell | None = None) -> str:
         """`tell` gets each secret that its shape gave away."""
         for value in self.values:
             if value in text:
                 text = text.replace(value, MASK)
-        spans = [*_find_by_shape(text)]
+        spans = [*find_secrets(text)]
         if self._find_more is not None:
             spans += self._find_more(text)
         return hide_spans(text, spans, tell)
@@ -198,7 +134,7 @@ class Mask:
         return self(name) if isinstance(name, str) and not _WORD.fullmatch(name) else name
 
 
-def hide_spans(text: str, spans: list[_Found], tell: _Tell | None = None) -> str:
+def hide_spans(text: str, spans: list[Span], tell: Tell | None = None) -> str:
     """A mask in place of each, and one where they overlap. `tell` gets what was there."""
     pieces, end = [], 0
     for start, stop in sorted(spans):
@@ -253,7 +189,7 @@ class StreamMask:
         tail = text[-HELD_BACK:]
         start = _candidate_start(tail)
         if _may_be_open(tail[start:].lower()) and (
-            open_shape := _compile_pattern(_OPEN).search(tail, start)
+            open_shape := compile_pattern(_OPEN).search(tail, start)
         ):
             keep = max(keep, len(tail) - open_shape.start())
         if (block := tail.rfind("-----BEGIN ")) >= 0 and "-----END " not in tail[block:]:
@@ -267,16 +203,15 @@ def _prefix_pattern(words: Iterable[str]) -> str:
     return "|".join(re.escape(part) for part in sorted(parts, key=lambda part: (-len(part), part)))
 
 
-_PREFIXES = tuple(hint for hints, shape in _SHAPES if shape.startswith(_START) for hint in hints)
 _OPEN = (
     r"(?i)(?:"
-    rf"{_START}(?:{'|'.join(map(re.escape, _PREFIXES))}){_RUN}*+"
-    rf"|{_START}(?:{_prefix_pattern(_PREFIXES)})"
-    rf"|(?:bearer|basic)(?::?[ \t]{{0,8}}+{_RUN}*+)?|(?:{_prefix_pattern(('bearer', 'basic'))})"
-    rf"|(?:{'|'.join(_NAMES)})(?:\\*[\"'])?{_GAP}\\{{0,4}}"
-    rf"(?:(?:[:=]|(?:is|provided:){_GAP[:-6]}{{1,40}}+){_GAP}\\*(?:[\"']{_RUN}*+|{_RUN}*+)"
+    rf"{START}(?:{'|'.join(map(re.escape, PREFIXES))}){RUN}*+"
+    rf"|{START}(?:{_prefix_pattern(PREFIXES)})"
+    rf"|(?:bearer|basic)(?::?[ \t]{{0,8}}+{RUN}*+)?|(?:{_prefix_pattern(('bearer', 'basic'))})"
+    rf"|(?:{'|'.join(NAMES)})(?:\\*[\"'])?{GAP}\\{{0,4}}"
+    rf"(?:(?:[:=]|(?:is|provided:){GAP[:-6]}{{1,40}}+){GAP}\\*(?:[\"']{RUN}*+|{RUN}*+)"
     rf"|(?:{_prefix_pattern(('is ', 'provided: '))}))?"
-    rf"|(?:{_prefix_pattern(_NAMES)})"
+    rf"|(?:{_prefix_pattern(NAMES)})"
     r"|:(?:/(?:/[^\s/@\"'\\]{0,300}+)?)?"
     rf"|(?:{_prefix_pattern(('-----BEGIN ',))})"
     r")\Z"
@@ -286,7 +221,7 @@ _OPEN = (
 _PARTS = tuple(
     {
         word[:size]
-        for word in (*_PREFIXES, *_NAMES, "bearer", "basic", "-----begin ", "://")
+        for word in (*PREFIXES, *NAMES, "bearer", "basic", "-----begin ", "://")
         for size in range(1, len(word))
     }
 )
@@ -294,7 +229,7 @@ _PARTS = tuple(
 
 def _may_be_open(low: str) -> bool:
     """Whether `_OPEN` may match in a text of small letters: it takes ten times as long to say."""
-    return low.endswith(_PARTS) or any(hint in low for hint, _ in _HINTS)
+    return low.endswith(_PARTS) or any(hint in low for hint in HINTS)
 
 
 def _candidate_start(text: str) -> int:
@@ -306,63 +241,6 @@ def _candidate_start(text: str) -> int:
         if at <= 0:
             return 0
     return at
-
-
-@cache
-def _compile_pattern(pattern: str) -> re.Pattern[str]:
-    """Compiled when first needed: all of them cost 5 ms, and most texts need none."""
-    return re.compile(pattern)
-
-
-def _find_by_shape(text: str) -> Iterator[_Found]:
-    low = text.lower()
-    if len(low) != len(text):  # some letters grow when they are made small
-        low = "".join(small if len(small := char.lower()) == 1 else char for char in text)
-    words = _NUMBERS.sub("", low)
-    for hint, shape in _HINTS:
-        if hint not in words:
-            continue
-        at = low.find(hint)
-        while at >= 0:
-            if (match := _compile_pattern(shape).match(text, at)) and _has_random_part(match):
-                yield _secret_span(match)
-                at = low.find(hint, match.end())
-            else:
-                at = low.find(hint, at + 1)
-
-
-def _secret_span(match: re.Match[str]) -> _Found:
-    """Where a secret stands; the full stop after it belongs to the sentence."""
-    named = [name for name, value in match.groupdict().items() if value is not None]
-    start, stop = match.span(named[0] if named else 0)
-    while match.string[stop - 1] == ".":
-        stop -= 1
-    return start, stop
-
-
-def is_random(run: str) -> bool:
-    """Whether a value is drawn by chance, and not an expression, a number or a file's name."""
-    if _HEX.fullmatch(run):
-        return any(char.isalpha() for char in run)
-    if _NUMBER.fullmatch(run):
-        return False
-    if _BASE64.fullmatch(run) and run.lower() != run and run.upper() != run:
-        return any(char.isdigit() for char in run)
-    pieces = re.split(r"[_.~+/=-]", run[:500])
-    return any(len(piece) >= 10 and _LETTER_AFTER_DIGIT.search(piece) for piece in pieces)
-
-
-def _has_random_part(match: re.Match[str]) -> bool:
-    """Of what could as well be a word or a sum: whether a part mixes letters and digits."""
-    if match.re.pattern == _NAMED:
-        return is_random(match["run"])
-    said = match.groupdict().get("said")
-    if said is None:
-        return True
-    return any(
-        len(piece) >= 8 and any(map(str.isalpha, piece)) and any(map(str.isdigit, piece))
-        for piece in re.split(r"[_.~+/=%-]", said[:500])
-    )
 
 
 def _value_parts(value: str) -> set[str]:

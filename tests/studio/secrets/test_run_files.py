@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 
 from engines.core.errors import ConfigError
-from engines.core.text.masking import MASK, PROTOCOL, Mask
 from engines.core.types import Problem, Rollout, Verdict
+from engines.secrets.mask import MASK, PROTOCOL, Mask
 from studio.config.loading import LoadedRun, load_run
 from studio.config.run_yaml import dump_run_yaml
 from studio.run.resume_checks import change_text
 from studio.run.verifier import ANSWER_MASKED, MaskedAnswers, masked_answers_warning
-from studio.secrets.rules import (
+from studio.secrets.run_files import (
     environment_secrets,
     is_secret,
     mask_override,

@@ -9,53 +9,29 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from functools import lru_cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-from engines.core.text.masking import MASK, PLACEHOLDERS, PROTOCOL, SHORTEST
+from engines.secrets.mask import MASK, PLACEHOLDERS, PROTOCOL, SHORTEST
+from engines.secrets.rules import Grade, find_secrets, grade_name, is_random, looks_random, words
 
-_WORDS = re.compile(r"[A-Z]?[a-z0-9]+|[A-Z]+(?![a-z])")
-
-
-def _words(text: str) -> frozenset[str]:
-    return frozenset(text.split())
-
-
-_SECRET_WORDS = _words(
-    "secret secrets password passwords passwd pwd passphrase jwt bearer authorization auth cookie "
-    "cookies credential credentials apikey apikeys"
-)
-"""The last word of a name that is a secret's, whatever stands before it."""
-_USUAL_WORDS = _words("key keys token tokens pass pat")
-"""The same alone; behind another word they mostly mean something else: `image_token`."""
-_DATA = _words(
+_DATA = words(
     "properties json_schema schema parameters guided_json definitions $defs tools functions "
     "response_format messages"
 )
 """Below these the names are the user's own words: a JSON schema may well describe a `token`."""
-_FREE = _words("metadata chat_template_kwargs fields")
+_FREE = words("metadata chat_template_kwargs fields")
 """Below these only a name that is surely a secret's counts."""
-_KEY_OF = _words(
-    "api access secret private account auth client encryption license master service session "
-    "signing subscription"
-)
-_TOKENS_OF = _words("access api auth bearer id refresh secret session")
-_TEXT_TOKENS = _words("bos eos pad sep unk cls mask stop special")
-"""What stands before `token` where it is a piece of text: `eos_token`."""
-_SECRET_VARIABLE = re.compile(r"oc\.env\s*:\s*\w*(KEY|TOKEN|SECRET|PASS|AUTH|CRED)", re.IGNORECASE)
 _ASKED_VARIABLE = re.compile(r"oc\.env\s*:\s*(\w+)")
-_SECRET_NAME = re.compile(
-    r"(?:^|_)(?:API_?KEY|ACCESS_?KEY(?:_ID)?|SECRET_?KEY|KEY|TOKEN|SECRET|PASSWORD|PASSWD|PASS|"
-    r"CREDENTIALS?|AUTH|COOKIE|PAT)$",
-    re.IGNORECASE,
-)
-_LOOKS_SECRET = re.compile(r"(bearer |basic |(sk|pk|gsk|hf|ghp)[-_][\w-]{12,}$)", re.IGNORECASE)
 _INTERPOLATION = re.compile(r"\$\{(?:[^{}]|\{[^{}]*\})*\}")
-_USER = re.compile(r"(?<=://)[^/?#]*(?=@)")
 _DEFAULT = re.compile(r"(?<=,)(?!\s*\$\{)\s*[^{}]+(?=\})")
-_HARMLESS_QUERY = _words("api-version api_version version model region")
-_HARMLESS_HEADERS = _words(
+_URL_PART = re.compile(  # an interpolation in another part of an address is met first, and stays
+    rf"(?<=://)(?P<user>(?:{_INTERPOLATION.pattern}|[^/?#])*)(?=@)"
+    rf"|(?<=[?&;])(?P<pair>(?:{_INTERPOLATION.pattern}|[^&;#])+)"
+    rf"|(?<=\#)(?P<fragment>.+)|{_INTERPOLATION.pattern}"
+)
+_HARMLESS_QUERY = words("api-version api_version version model region")
+_HARMLESS_HEADERS = words(
     "accept accept-language content-type http-referer referer user-agent x-title"
 )
 _SCHEMES = ("bearer", "basic", "token")
@@ -70,21 +46,21 @@ def is_secret(key: tuple[str, ...], value: object = "") -> bool:
     """
     if isinstance(value, bool) or (isinstance(value, str) and value.lower() in PLACEHOLDERS):
         return False
-    named = _classify_key(key)
-    if "sure" in named:
+    grades = _grade_key(key)
+    if "sure" in grades:
         return True
     if isinstance(value, int | float):
         return False
-    if "likely" in named:
+    if "likely" in grades:
         return True
-    if "perhaps" in named and (value == "" or (isinstance(value, str) and looks_random(value))):
+    if "perhaps" in grades and (value == "" or (isinstance(value, str) and looks_random(value))):
         return True
     if len(key) > 1 and key[-2] == "headers":
         return key[-1].lower() not in _HARMLESS_HEADERS  # whatever it is called
     if not isinstance(value, str):
         return False
-    if _LOOKS_SECRET.match(value):  # under whatever name it stands
-        return True
+    if value.lower().startswith(("bearer ", "basic ")) or (0, len(value)) in find_secrets(value):
+        return True  # under whatever name it stands
     return is_address(key) and _mask_url(value) != value
 
 
@@ -93,34 +69,11 @@ def is_address(key: tuple[str, ...]) -> bool:
     return any(name in _ADDRESSES for name in key[-2:])
 
 
-Named = Literal["sure", "likely", "perhaps", ""]
-
-
-def _classify_key(key: tuple[str, ...]) -> set[Named]:
+def _grade_key(key: tuple[str, ...]) -> set[Grade]:
     """What the names on the way to a value say of it, as far as they are names of settings."""
     ends = next((at for at, name in enumerate(key) if name in _DATA), len(key))
-    named = {_classify_name(name) for name in key[:ends]}
-    return named & {"sure"} if _FREE & set(key[:ends]) else named
-
-
-@lru_cache(maxsize=4096)  # one name stands in each entry of a long list
-def _classify_name(name: str) -> Named:
-    """By the last word of a name, in whatever case it is written.
-
-    `max_tokens`, `stop_token_ids` and `prompt_cache_key` are usual fields of a request.
-    """
-    *before, last = [word.lower() for word in _WORDS.findall(name)] or [""]
-    of = before[-1] if before else ""
-    if last in _SECRET_WORDS:
-        return "sure"
-    if last not in _USUAL_WORDS:
-        return ""
-    if of in (_KEY_OF if last in ("key", "keys") else _TOKENS_OF):
-        return "sure"
-    if not before:
-        return "likely"
-    plural = last in ("keys", "tokens") or (last == "key" and of not in _KEY_OF)
-    return "" if plural or of in _TEXT_TOKENS else "perhaps"
+    grades = {grade_name(name) for name in key[:ends]}
+    return grades & {"sure"} if _FREE & set(key[:ends]) else grades
 
 
 def is_masked(key: tuple[str, ...], value: object) -> bool:
@@ -153,10 +106,10 @@ def _literals(text: str) -> Iterator[str]:
 
 def _mask_literals(text: str) -> str:
     masked, end = "", 0
-    for found in _INTERPOLATION.finditer(text):
-        masked += _mask_literal(text[end : found.start()])
-        masked += _DEFAULT.sub(lambda default: _mask_literal(default[0]), found[0])
-        end = found.end()
+    for variable in _INTERPOLATION.finditer(text):
+        masked += _mask_literal(text[end : variable.start()])
+        masked += _DEFAULT.sub(lambda default: _mask_literal(default[0]), variable[0])
+        end = variable.end()
     return masked + _mask_literal(text[end:])
 
 
@@ -167,36 +120,28 @@ def _mask_literal(literal: str) -> str:
 
 def _mask_url(url: str) -> str:
     """An address, with or without interpolations, whose user and query's values are masked."""
-    spared = {}  # their own signs must not be taken for those of the address
-    for number, found in enumerate(_INTERPOLATION.findall(url)):
-        spared[mark := chr(0xE000 + number)] = found
-        url = url.replace(found, mark, 1)
-    apart = re.compile(f"([{''.join(spared)}])") if spared else None
 
-    def mask(text: str) -> str:
-        pieces = apart.split(text) if apart else [text]
-        return "".join(p if not p or p in spared else MASK for p in pieces)
+    def mask_part(match: re.Match[str]) -> str:
+        match match.lastgroup:
+            case "user":
+                return ":".join(map(_mask_literals, match["user"].split(":", 1)))
+            case "pair":
+                name, equals, value = match["pair"].partition("=")
+                if not equals:
+                    return _mask_literals(name)
+                if name.lower() in _HARMLESS_QUERY:
+                    return match[0]
+                return f"{name}={_mask_literals(value)}"
+            case "fragment":
+                return _mask_literals(match["fragment"])
+        return match[0]
 
-    def mask_pair(pair: str) -> str:
-        name, equals, value = pair.partition("=")
-        if not equals:
-            return mask(pair)
-        return pair if name.lower() in _HARMLESS_QUERY else f"{name}={mask(value)}"
-
-    url = _USER.sub(lambda user: ":".join(map(mask, user[0].split(":", 1))), url)
-    url, sharp, fragment = url.partition("#")
-    place, question, query = url.partition("?")
-    pieces = re.split("([&;])", query)
-    pairs = (piece if piece in ("&", ";") else mask_pair(piece) for piece in pieces)
-    url = "".join((place, question, *pairs, sharp, mask(fragment)))
-    for mark, found in spared.items():
-        url = url.replace(mark, found)
-    return url
+    return _URL_PART.sub(mask_part, url)
 
 
 def names_secret(text: str) -> bool:
     """Whether an interpolation asks for a variable that is named as secrets are."""
-    return bool(_SECRET_VARIABLE.search(text))
+    return any(map(grade_name, _ASKED_VARIABLE.findall(text)))
 
 
 def is_kept_as_written(key: tuple[str, ...], text: str) -> bool:
@@ -255,7 +200,7 @@ def environment_secrets(environ: Mapping[str, str] | None = None) -> frozenset[s
     named = (
         value
         for name, value in given.items()
-        if _SECRET_NAME.search(name)
+        if grade_name(name)
         and looks_random(value)
         and not (os.sep in value and os.path.exists(value))
     )
@@ -278,14 +223,6 @@ def _collector_secrets(environ: Mapping[str, str]) -> Iterator[str]:
                     yield from (text, text.partition(" ")[2].strip())
 
 
-def looks_random(value: str) -> bool:
-    """Whether a value is no word and no number: letters with digits, or long in mixed case."""
-    letters = any(char.isalpha() for char in value)
-    if letters and any(char.isdigit() for char in value):
-        return len(value) >= 8
-    return len(value) >= 20 and value.lower() != value and value.upper() != value
-
-
 def is_common(value: str) -> bool:
     """Whether a value is one word or one number, which ordinary text holds too."""
     if len(value) < SHORTEST or value.lower() in PROTOCOL:
@@ -296,13 +233,10 @@ def is_common(value: str) -> bool:
 def _is_secret_url_part(name: str, value: str, text: str) -> bool:
     """Whether a variable that is one part of an address is a secret, and not a version or host."""
     if _INTERPOLATION.fullmatch(text.strip()):
-        return "://" not in value and bool(_SECRET_NAME.search(name))
+        return "://" not in value and bool(grade_name(name))
     if "://" in value:
         return False  # an address, whose own secrets are found in it
-    pieces = re.split(r"[_.~+/=-]", value)
-    mixed = any(len(piece) >= 8 and re.search(r"\d[A-Za-z]", piece) for piece in pieces)
-    long = len(value) >= 20 and looks_random(value) and value.isalnum()
-    return bool(_SECRET_NAME.search(name)) or mixed or long
+    return bool(grade_name(name)) or is_random(value, shortest_piece=8)
 
 
 def run_file_secrets(run_file: Path, environ: Mapping[str, str] | None = None) -> frozenset[str]:
@@ -343,7 +277,7 @@ def _is_distinctive(key: tuple[str, ...], value: str) -> bool:
     A plain word under a name such as `key` may be no secret at all, and masking it would
     leave gaps in ordinary texts: it is left out of the stored settings only.
     """
-    sure = "sure" in _classify_key(key) or "headers" in key
+    sure = "sure" in _grade_key(key) or "headers" in key
     return sure or not (value.isascii() and (value.isalpha() or value.isdigit()))
 
 

@@ -1,10 +1,11 @@
-"""What commands print: tables that fit a terminal, JSON, and lines beside them on stderr.
+"""Lines that commands print: tables that fit a terminal, bars of a curve, and notes on stderr.
 
 Owns widths. The text of every cell is sanitized here, so that no caller can forget it.
 """
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 import textwrap
@@ -13,12 +14,11 @@ from itertools import zip_longest
 from pathlib import Path
 from shlex import quote
 
-from engines.core.codec import dumps
-from engines.core.text.sanitize import escape_unsafe_json
 from studio.process import silence_stream
-from studio.secrets.output import MaskedText, current_mask
 from studio.secrets.sanitize import one_line, sanitize
 
+LEVELS = "▁▂▃▄▅▆▇█"
+LEVELS_ASCII = "_.-:=+*#"
 COLUMNS = 80
 """What a table fits into when it can, also in a pipe: output does not depend on a window."""
 _LONGEST = 1000  # characters of a cell; beyond that it is no table any more
@@ -64,22 +64,49 @@ def wrap_text(text: str, width: int) -> str:
     return "\n".join(lines)
 
 
+def sparkline(
+    values: Sequence[float | None],
+    width: int,
+    *,
+    low: float | None = None,
+    high: float | None = None,
+    levels: str = LEVELS,
+) -> str:
+    """Values as bars of eight heights, at most `width` cells.
+
+    What is None or no number leaves a gap; of more values than cells, neighbours are averaged.
+    `low` and `high` are what the lowest and the highest bar mean, by default the least and the
+    greatest value; `levels` holds a character for each height, the lowest first.
+    """
+    cells = _pool_values(values, max(1, width))
+    known = [value for value in cells if value is not None]
+    if not known:
+        return ""
+    floor = min(known) if low is None else min(low, *known)
+    span = (max(known) if high is None else max(high, *known)) - floor
+    top = len(levels) - 1
+
+    def bar(value: float | None) -> str:
+        if value is None:
+            return " "
+        return levels[round(top * (value - floor) / span)] if span > 0 else levels[top // 2]
+
+    return "".join(map(bar, cells))
+
+
+def _pool_values(values: Sequence[float | None], width: int) -> list[float | None]:
+    """At most `width` values, each the mean of the known ones in its share."""
+    count = min(len(values), width)
+    out: list[float | None] = []
+    for at in range(count):
+        share = values[at * len(values) // count : (at + 1) * len(values) // count]
+        known = [value for value in share if value is not None and math.isfinite(value)]
+        out.append(sum(known) / len(known) if known else None)
+    return out
+
+
 def indent_text(text: str, by: str = "  ") -> str:
     return "\n".join(f"{by}{line}".rstrip() for line in text.split("\n"))
-
-
-def print_json(data: object) -> None:
-    line = escape_unsafe_json(current_mask().line(dumps(data)).decode())
-    sys.stdout.write(MaskedText(line + "\n"))  # another pass over JSON could break it
-    sys.stdout.flush()
-
-
-def print_result(data: object, text: str, *, json: bool) -> None:
-    """Print one set of facts: as JSON, or as text for people."""
-    if json:
-        print_json(data)
-    else:
-        print(text, flush=True)
 
 
 def to_stderr(line: str) -> None:

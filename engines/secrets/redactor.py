@@ -15,81 +15,14 @@ from typing import Any
 from urllib.parse import unquote
 
 from engines.core.codec import fix_surrogates
-from engines.core.text.masking import MASK, PLACEHOLDERS, SHORTEST, Mask, hide_spans, is_random
+from engines.secrets.mask import MASK, PLACEHOLDERS, SHORTEST, Mask
+from engines.secrets.rules import Span, find_secrets, grade_name, is_random, lower_in_place
 
-_SHAPES = (
-    ("xox xapp-", r"\bx(?:ox[a-z]|app)-[\w-]{10,}"),
-    ("hooks.slack /webhooks/", r"(?:hooks\.slack\.com/\w+|/webhooks)/(?P<v>[\w/-]{12,})"),
-    (
-        "whsec_ pypi- lin_api_ figd_ shpat_ sntrys_ dckr_pat_ gocspx- gldt- glrt- glptt- glsoat-",
-        r"(?i)\b(?:whsec_|pypi-|lin_api_|figd_|shpat_|sntrys_|dckr_pat_|gocspx-|gl[a-z]{2,4}-)"
-        r"[\w+/=-]{16,}",
-    ),
-    (
-        "dapi hvs. nrak- 1//0 key- :aa",
-        r"\b(?:dapi[0-9a-f]{32}|hvs\.[\w-]{20,}|NRAK-\w{20,}|1//0[\w-]{20,}|key-[0-9a-f]{32}"
-        r"|\d{8,10}:AA[\w-]{30,})",
-    ),
-    ("eyj", r"\beyJ[\w-]{10,}\.[\w-]{6,}(?:\.[\w-]*){0,3}"),
-    (
-        "://",
-        r"(?<=://)(?P<v>[^\s/\"'<>@:]{0,100}:(?!\d{1,5}/)[^\s\"'<>]{1,300}"
-        r"|[^\s/\"'<>@]{0,200}\d[^\s/\"'<>@]{0,200})(?=@)",
-    ),
-    (
-        "sig key token code= secret",
-        r"(?i)[?&](?:sig|x-amz-[a-z-]{1,30}|[a-z_-]{0,20}(?:key|token|signature|code|secret))="
-        r"(?P<v>[^&\s\"'<>]{8,})",
-    ),
-    (
-        "authorization api-key apikey cookie -token",
-        r"(?i)(?:authorization|x?-?api-?key|(?:set-)?cookie|x-[a-z-]{0,30}token)\\*[\"']?"
-        r"\s{0,3}[:=]\s{0,3}\\*[\"']?(?P<v>[^\"'\n\r\\]{4,})",
-    ),
-    ("curl wget http", r"(?:-u|--user)[ =]{1,3}[\"']?(?P<v>[^\s\"':]{1,60}:[^\s\"']{1,200})"),
-    ("sshpass mysql", r"\b(?:sshpass|mysql\w{0,10})\b[^\n|;]{0,200}?\s-p ?(?P<v>[^\s]{4,})"),
-    (
-        "key token secret pass pwd auth cred dsn cookie",  # of .env files
-        r"(?m)^[ \t]*(?:\d{1,6}[→\t:|] ?)?(?:(?:export|set|ENV|ARG)[ \t]{1,3})?"
-        r"(?!OLDPWD=/)[A-Z][A-Z0-9_]{0,60}?(?:KEY|TOKEN|SECRET|PASS|PWD|AUTH|CRED|DSN|COOKIE)[A-Z0-9_]{0,30}="
-        r"[\"']?(?P<v>(?!\d{1,6}$)[^\s\"'$(<][^\n\"']{3,400})",
-    ),
-    ("password", r"(?i)\blogin\s{1,9}\S{1,80}\s{1,9}password\s{1,9}(?P<v>\S{4,})"),
-    (
-        "--",
-        r"(?i)--[a-z-]{0,30}(?:password|passwd|token|secret|api-?key|access-?key)[ =]{1,3}[\"']?"
-        r"(?P<v>[^\s\"'$<-][^\s\"']{3,})",
-    ),
-    ("dp.", r"\bdp\.[a-z]{2,5}\.[\w.-]{20,}"),
-    # Discord: digits in base64, first. A search for a letter takes a quarter of one for a `\b`.
-    (".", r"[MNO](?<!\w.)[\w-]{22,27}\.[\w-]{6,7}\.[\w-]{27,45}"),
-    ("pin=", r"\b(?:[A-Z0-9]{1,20}_){0,4}PIN=[\"']?(?P<v>\d{4,12})\b"),
-    (
-        "password passphrase passcode passwort",
-        r"(?i)\bpass(?:word|phrase|code|wort)\b(?: \w{1,20}){0,2}? (?:is|was|to|ist|auf):? [\"'`]?"
-        r"(?P<v>(?=\S{0,60}\d)[^\s\"'`<>,;]{5,100}[^\s\"'`<>,;.!?)])",
-    ),
-    (
-        "path= home= shlvl=",  # what env, printenv and set print: a name that tells is enough
-        r"(?im)^[ \t]{0,20}(?:export |declare -x )?(?!(?:OLD)?PWD=/)(?=[^=\n]{0,60}?"
-        r"(?:key|token|secret|pass|pwd|auth|cred|dsn|cookie|salt|webhook|(?:^|_)(?:pin|pw|pat)[_=]))"
-        r"\w{1,80}=[\"']?(?P<v>[^\n\"']{1,4000})",
-    ),
-)
-"""What a shape contains in small letters, and its pattern; the secret is its group, if it has one.
-
-They stand beside those of every mask (`engines.core.text.masking`)."""
-_HINTED = tuple((tuple(hints.split()), re.compile(shape)) for hints, shape in _SHAPES)
-_NAME = (
-    r"(?:pass(?:words?|wds?|phrases?)?|pwd|secrets?|tokens?|credentials?|authorization|cookies?"
-    r"|(?:api|access|account|private|signing|encryption|master|auth|client|service|[_-])_?-?keys?"
-    r"|(?<=[_-])(?:auth|pat|dsn)|(?<![a-z])pw|conn(?:ection)?_?str(?:ing)?|database_url"
-    r"|jsessionid)(?:_?(?:id|base|base64|b64|value|hash|\d{1,2}))?"
-)
-_HINTS = (
+_NAME_PARTS = (
     *("pass", "pw", "secret", "token", "credential", "key", "auth", "cookie", "conn"),
     *("_pat", "dsn", "database_url", "jsessionid"),
 )
+"""What a name of a secret contains: looked for as texts, which is faster than by a pattern."""
 _ASSIGNED = re.compile(
     r"(?P<rest>\w{2,30})(?:\\*[\"'`]\]|(?P<close>\\*[\"'`])?)[ \t]{0,3}"
     r"(?:=>|:=|[:=：＝]|[\s,]{1,40}\\*[\"']?value\\*[\"']? ?[:=]|>(?=[^<>\s]{4,400}<))[ \t]{0,3}"
@@ -107,12 +40,10 @@ _WRAPPED = re.compile(r"(?m)(?<=\*{3})\r?\n[ \t]*(?P<v>(?=\S*?\d[A-Za-z])[\w+/=-
 _SCHEME = re.compile(r"(?i)(?:bearer|basic|token|api-?key|key|digest|bot)\s+")
 _UNSEEN = "[\u00ad\u180e\u200b-\u200f\u2060-\u2064\ufeff]{1,9}"
 _UNSEEN_WITHIN = re.compile(rf"(?<=[!-~]){_UNSEEN}|{_UNSEEN}(?=[!-~])")
-_NO_SECRET = re.compile(  # a path, or a name of code: it would maim what else is shown
-    rf"(?:~|\.{{1,2}}|[A-Za-z]:)?(?:[/\\]+[\w.@:-]+){{2,}}[/\\]?|(?i:[a-z_.]*?{_NAME})[,;)]*"
-)
-_CODE = re.compile(rf"//|.*[(){{}}\[\]<>$]|(?:{_NO_SECRET.pattern})\Z")
+_PATH = re.compile(r"(?:~|\.{1,2}|[A-Za-z]:)?(?:[/\\]+[\w.@:-]+){2,}[/\\]?")
+_CODE_NAME = re.compile(r"[A-Za-z_.]+[,;)]*")
+_CODE = re.compile(r"//|.*[(){}\[\]<>$]")
 _BEFORE = re.compile(r"[\w.-]{0,40}\Z")
-_SECRET_KEY = re.compile(rf"(?i).*?{_NAME}")
 _PLAIN = "str string text none null true false undefined optional bytes required"
 _WORDS = frozenset(_PLAIN.split())
 _RUN = re.compile(r"(?<![A-Za-z0-9+/_-])[A-Za-z0-9+/_-]{16,}+={0,2}")
@@ -139,7 +70,8 @@ class Redactor:
 
     def __init__(self, values: Iterable[str] = (), *, anonymous: bool = False) -> None:
         self._values, self._anonymous = {*values}, anonymous
-        self._mask = Mask(form for value in self._values for form in _forms(value))
+        forms = (form for value in self._values for form in _forms(value))
+        self._mask = Mask(forms, self._find)
         self.found: set[str] = set()
         self.count = self.binary = self.private = 0
         self._harmless: set[str] = set()  # names and ids, which come again with every call
@@ -165,7 +97,7 @@ class Redactor:
 
     def tree(self, value: Any, name: str = "", *, within: bool = False) -> Any:
         """The same of JSON, whose names tell secrets too; `within`: one of a map around it does."""
-        told = bool(_SECRET_KEY.fullmatch(name[-80:]))
+        told = grade_name(name[-80:]) != ""
         if isinstance(value, str):
             told = told or (within and is_random(value))
             if told and len(value) >= 4 and value.lower() not in _WORDS:
@@ -187,41 +119,32 @@ class Redactor:
         return value
 
     def _plain(self, text: str) -> str:
-        low = text.lower()
-        for hints, shape in _HINTED:
-            for hint in hints:  # a generator would cost more than what it looks for
-                if hint in low:
-                    text = shape.sub(self._hide, text)
-                    break
-        text = self._hide_named(self._mask(text, self._remember))
-        return _WRAPPED.sub(self._hide, text) if MASK in text else text
+        text = self._mask(text, self._remember)
+        return _WRAPPED.sub(self._hide_line, text) if MASK in text else text
 
-    def _hide(self, match: re.Match[str]) -> str:
-        value = match.groupdict().get("v") or match[0]
-        self._remember(value)
-        before, _, after = match[0].rpartition(value)
-        return before + MASK + after
+    def _hide_line(self, match: re.Match[str]) -> str:
+        self._remember(match["v"])
+        return match[0].replace(match["v"], MASK)
 
-    def _hide_named(self, text: str) -> str:
-        """Values behind a secret's name. The names are looked for as texts, which is faster."""
-        low, spans = text.lower(), []
-        if len(low) != len(text):  # some letters grow when they are made small
-            low = text.encode("ascii", "replace").decode().lower()
-        for hint in _HINTS:
-            at = low.find(hint)
+    def _find(self, text: str) -> Iterator[Span]:
+        """Where bold shapes are, and values behind a secret's name."""
+        yield from find_secrets(text, bold=True)
+        low = lower_in_place(text)
+        for part in _NAME_PARTS:
+            at = low.find(part)
             while at >= 0:
                 if (match := _ASSIGNED.match(text, at)) and self._tells_secret(match):
-                    spans.append(match.span("bare" if match["quoted"] is None else "quoted"))
+                    yield match.span("bare" if match["quoted"] is None else "quoted")
                 elif (match := _NEXT.match(text, at)) and is_random(match["v"]):
-                    spans += (drawn := [*_find_drawn(match)])
-                    at = drawn[-1][1] - len(hint) if drawn else at
-                at = low.find(hint, at + len(hint))
-        return hide_spans(text, spans, self._remember)
+                    for span in _find_drawn(match):
+                        yield span
+                        at = span[1] - len(part)
+                at = low.find(part, at + len(part))
 
     def _tells_secret(self, match: re.Match[str]) -> bool:
         name = _name_of(match)
         value = match["quoted"] or match["bare"]
-        if not _SECRET_KEY.fullmatch(name) or not value.strip("*."):
+        if not grade_name(name) or not value.strip("*."):
             return False
         if name in ("PWD", "OLDPWD") and value.startswith("/"):
             return False  # the shell's folder; remembered it would mask every path
@@ -278,7 +201,7 @@ def _name_of(match: re.Match[str]) -> str:
 
 def _find_drawn(found: re.Match[str] | None) -> Iterator[tuple[int, int]]:
     """What looks drawn by chance right behind a secret's name, and all of its kind after it."""
-    if found and _SECRET_KEY.fullmatch(_name_of(found)):
+    if found and grade_name(_name_of(found)):
         while found and is_random(found["v"]) and _APART.search(found["v"]):
             yield found.span("v")
             found = _NEXT.match(found.string, found.end())
@@ -287,18 +210,25 @@ def _find_drawn(found: re.Match[str] | None) -> Iterator[tuple[int, int]]:
 def _parts(value: str) -> Iterator[str]:
     """A value, and what of it may be the secret alone: `V # note`, `bob:V`, `a=b; Password=V`."""
     value = _SCHEME.sub("", value.strip(), count=1)
-    if is_random(value) or not _NO_SECRET.fullmatch(value):
+    if is_random(value) or not _is_harmless(value):
         yield value
     for number, piece in enumerate(re.split(r"[\s;,&]+", value)):
         for said in {piece, unquote(piece), _from_base64(piece)}:
             name, _, behind = said.partition("=")
             user, _, password = said.partition(":")
-            first, named = number == 0, bool(_SECRET_KEY.fullmatch(name[-80:]))
+            first, named = number == 0, grade_name(name[-80:]) != ""
             ways = ((said, first), (password, first and "/" not in user), (behind, named))
             for part, likely in ways:
                 part = part.strip("\"'`")
-                if is_random(part) or (likely and not _CODE.match(part)):
+                if is_random(part) or (likely and not _CODE.match(part) and not _is_harmless(part)):
                     yield part
+
+
+def _is_harmless(value: str) -> bool:
+    """Whether it is a path, or a name of code: to mask it would maim what else is shown."""
+    if _PATH.fullmatch(value):
+        return True
+    return bool(_CODE_NAME.fullmatch(value)) and grade_name(value.rstrip(",;)")) != ""
 
 
 def _forms(value: str) -> set[str]:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from engines.core import events
 from engines.core import types as values
 from engines.core.state import fold
-from engines.core.text.masking import (
+from engines.secrets.mask import (
     HELD_BACK,
     MASK,
     NO_SECRETS,

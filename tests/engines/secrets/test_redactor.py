@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 import pytest
 
-from engines.data.sessions.redaction import Redactor
+from engines.secrets.redactor import Redactor
 
 HIDDEN = {
     "AWS id": ("aws configure AKIAQ3EGRVLZK7PMTN2B", "AKIAQ3EGRVLZK7PMTN2B"),
