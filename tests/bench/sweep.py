@@ -17,8 +17,8 @@ import time
 from pathlib import Path
 
 from engines.record.run_dir import Workspace
-from studio.compare.sweep.grid import Grid, parse_grid
-from studio.report.rates import change_data, rate_changes
+from studio.compare.sweep import Grid, parse_grid, sweep_facts
+from studio.render.json import json_data
 from tests.studio.compare.test_sweep import SHARED, kill_all
 from tests.support.run_studio import studio
 
@@ -42,14 +42,15 @@ def main(kills: int) -> None:
                 else:
                     table = json.loads(process.communicate()[0])
             took.append(round(time.monotonic() - began, 1))
-        equal = 0
-        for cell in Grid("rehearsal", "rehearsal", *parse_grid("rehearsal", GRID)).cells:
+        grid = Grid("rehearsal", "rehearsal", *parse_grid("rehearsal", GRID))
+        for cell in grid.cells:
             words = ("headless", "rehearsal", "--name", cell.name, *SHARED, *cell.overrides)
             studio(*words, workspace=single)
-            state = Workspace(single).run(cell.name).state()
-            figures = [change_data(change) for change in rate_changes(state.evaluations)]
-            (found,) = (run for run in table["runs"] if run["run"] == cell.name)
-            equal += bool(figures) and figures == found["held_out"]
+        facts = sweep_facts(grid, Workspace(single))
+        equal = 0
+        for alone, of_sweep in zip(facts.runs, table["runs"], strict=True):
+            figures = json_data(alone.held_out)
+            equal += bool(figures) and figures == of_sweep["held_out"]
     runs, code = len(table["runs"]), process.returncode
     print(json.dumps({"kills": kills, "took_s": took, "code": code, "runs": runs, "equal": equal}))
 
