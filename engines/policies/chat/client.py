@@ -252,11 +252,10 @@ class OpenAICompat:
             async with asyncio.timeout(CONNECT_S):
                 listing = self._client.open().models.with_streaming_response.list()
                 async with listing as response:
-                    date = response.headers.get("date", "")
                     body = await read_capped(response.iter_bytes(), LISTING_BYTES)
         except (openai.APIError, httpx2.HTTPError, RedirectRefused, TimeoutError):
             return Listing()
-        return Listing(parse_listing(body), date)
+        return Listing(parse_listing(body))
 
 
 class _TextForwarder:

@@ -17,10 +17,9 @@ _WINDOWS = (
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """Models by name with their context in tokens, None where it is not told; and the time."""
+    """Models by name with their context in tokens, None where it is not told."""
 
     contexts: Mapping[str, int | None] = field(default_factory=dict)
-    date: str = ""  # the header of that name
 
 
 def parse_listing(body: bytes) -> dict[str, int | None]:
