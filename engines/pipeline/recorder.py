@@ -8,8 +8,8 @@ from collections.abc import Callable
 from engines.core.events import DurableEvent, TransientEvent
 from engines.core.state.fold import fold
 from engines.core.state.run_state import RunState
+from engines.record.derived.run_state import keep_state
 from engines.record.journal import Entry, Journal
-from engines.record.run_index import keep_state
 
 Listener = Callable[[DurableEvent | TransientEvent], None]
 

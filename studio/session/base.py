@@ -150,7 +150,7 @@ class LockedRun:
 
     async def commit(self) -> str:
         """Commit the decisions of a finished run; returns what happened."""
-        from engines.record.catalogue.rows import write_library_rows
+        from engines.record.derived.catalogue import write_library_rows
         from engines.record.export import refresh_agent
         from engines.record.seal import refuse_altered
 

@@ -17,8 +17,8 @@ from engines.core.errors import ConflictError, StudioError
 from engines.core.events import DurableEvent, event_from_dict
 from engines.core.state.fold import fold
 from engines.core.state.run_state import RunState
+from engines.record.derived.run_state import read_run
 from engines.record.run_dir import RunDir
-from engines.record.run_index import read_run
 from studio.session.base import (
     ControllerChanged,
     Disconnected,

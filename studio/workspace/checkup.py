@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING
 
 from engines.core.errors import StudioError
 from engines.core.extras import installed_version
+from engines.record.repair import Finding
 from engines.tools.sandbox.tiers import find_tier
+from studio.workspace.ask import run_check
 from studio.workspace.checks.cluster import cluster_findings, find_address
 from studio.workspace.checks.extras import PACKAGE, extra_findings
-from studio.workspace.checks.finding import GRADES, Finding, run_check
 from studio.workspace.checks.gpu import gpu_findings
 from studio.workspace.checks.machine import disk_findings, open_files_limit, read_mounts
 from studio.workspace.checks.terminal import terminal_findings
@@ -42,7 +43,7 @@ class Around:
 async def check_up(
     around: Around, runfile: str | None, overrides: Sequence[str], tell: Callable[[str], None]
 ) -> list[Finding]:
-    """Everything, what hinders most first; `tell` hears what asking costs before it is asked."""
+    """Everything; `tell` hears what asking costs before it is asked."""
     cluster, found = find_address(around.environ), list[Finding]()
     groups: list[Coroutine[None, None, list[Finding]]] = []
     if runfile is not None:
@@ -59,7 +60,7 @@ async def check_up(
                 cluster = config.ray.address or cluster
     groups.append(_machine(around, cluster))
     found += [finding for group in await asyncio.gather(*groups) for finding in group]
-    return sorted(found, key=lambda finding: GRADES.index(finding.grade))
+    return found
 
 
 async def _machine(around: Around, cluster: str | None) -> list[Finding]:
@@ -100,7 +101,5 @@ async def _run(
         tell(asked.price)
     parts = part_findings(around.workspace, runfile, overrides)
     place = "run" if config.dispatch == "local" else "run on the cluster"
-    groups = await asyncio.gather(
-        *model_checks(config, asked), run_check(place, parts, PARTS_S)
-    )
+    groups = await asyncio.gather(*model_checks(config, asked), run_check(place, parts, PARTS_S))
     return [*(finding for group in groups for finding in group), *asked.unasked]

@@ -47,8 +47,7 @@ class Bench:
         self.folder = folder
         chance, words = random.Random(5), make_words()
         entries = [
-            {"id": f"E{n}", "text": make_text(chance, words)}
-            for n in range(1, EXPERIENCES + 1)
+            {"id": f"E{n}", "text": make_text(chance, words)} for n in range(1, EXPERIENCES + 1)
         ]
         reworded = [
             {"id": f"X{n}", "text": f"{one['text'].rpartition(' ')[0]} {chance.choice(words)}."}

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from engines.record.catalogue import query
+
 from engines.record.run_dir import Workspace
 from tests.support.long_runs import write_long_run
 

@@ -18,7 +18,7 @@ from engines.core.types import Completion, Message, Sampling
 from engines.policies.chat.client import PING_S, OpenAICompat
 from engines.policies.chat.endpoint import EndpointSettings
 from engines.policies.chat.listing import Listing
-from studio.workspace.checks.finding import Finding
+from engines.record.repair import Finding
 
 _ASKED = (Message("user", "Write twelve random English nouns, separated by commas."),)
 _ASKED_JSON = (Message("user", 'Reply with the JSON object {"ok": true} and nothing else.'),)

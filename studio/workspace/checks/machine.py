@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from studio.workspace.checks.finding import Finding
+from engines.record.repair import Finding
 
 FEWEST_FILES = 1024
 _MOUNTS = Path("/proc/self/mountinfo")

@@ -10,13 +10,14 @@ from engines.core.errors import CallFailed, PolicyError
 from engines.core.types import Usage
 from engines.policies.chat.embedding import open_embedder
 from engines.policies.chat.endpoint import EndpointSettings
+from engines.record.repair import Finding, Grade
 from studio.config.settings.policy import EmbeddingConfig, PolicyConfig
 from studio.config.settings.run import RunConfig
 from studio.run.acting import tool_protocol
 from studio.run.budget import endpoint_roles
 from studio.run.models import embedding_endpoint, endpoint_of
+from studio.workspace.ask import run_check
 from studio.workspace.checks.endpoint import MOST_TOKENS, endpoint_findings, observe
-from studio.workspace.checks.finding import Finding, Grade, run_check
 
 LONGEST_S = 150.0
 """Of all questions to one address: each of five has its own deadline of 30 s."""

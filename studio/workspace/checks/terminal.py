@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from studio.workspace.checks.finding import Finding
+from engines.record.repair import Finding
 
 LEAST, WANTED = (60, 16), (80, 24)
 """Columns and rows from which the screen works, and for which it is made."""

@@ -21,7 +21,7 @@ from engines.data.dataset import read_problems
 from engines.data.public.cleaning import join_answers
 from engines.data.public.layouts import LAYOUTS
 from engines.data.rows import open_table
-from engines.record.catalogue.storage import open_catalogue
+from engines.record.derived.catalogue import open_catalogue
 from engines.record.run_dir import Workspace
 from tests.support.run_studio import studio
 

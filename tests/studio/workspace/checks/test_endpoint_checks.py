@@ -15,9 +15,9 @@ import pytest
 
 from engines.policies.chat.endpoint import EndpointSettings
 from engines.policies.chat.listing import parse_listing
+from engines.record.repair import Finding
 from studio.config.loading import load_run
 from studio.workspace.checks.endpoint import MOST_TOKENS, Observed, endpoint_findings, observe
-from studio.workspace.checks.finding import Finding
 from studio.workspace.checks.models import asked_models, named_models
 from tests.support.fake_endpoint import (
     DONE,
@@ -237,10 +237,10 @@ def test_a_rehearsal_has_nothing_to_ask_and_its_parts_are_checked(workspace: Pat
 def test_a_run_file_that_cannot_be_read_is_one_of_the_findings(workspace: Path) -> None:
     done = studio("doctor", "rehearsal", "practice.epoch=2", "--json", workspace=workspace)
     told = json.loads(done.stdout)
-    (fix,) = [one for one in told["checks"] if one["grade"] == "fix"]
+    (fix,) = [one for one in told["findings"] if one["grade"] == "fix"]
     assert (done.code, told["well"]) == (2, False)
-    assert "practice.epoch" in fix["place"] and told["checks"][0] == fix
-    assert any(one["place"] == "sandbox" for one in told["checks"])
+    assert "practice.epoch" in fix["place"] and told["findings"][0] == fix
+    assert any(one["place"] == "sandbox" for one in told["findings"])
 
 
 def test_the_cluster_that_is_looked_at_is_that_of_the_run_file(workspace: Path) -> None:
@@ -269,7 +269,6 @@ judge: {{model: "openai:m", base_url: "http://127.0.0.1:9/v1"}}
     assert lines[0].startswith("fix    judge (openai:m at http://127.0.0.1:9/v1): no connection")
     assert lines[0].endswith("Start the server, or correct base_url.")
     assert any(line.startswith("note   policy, reflector") and "500" in line for line in lines)
-    assert any("clock: it is" in line and "behind" not in line for line in lines)
     assert secret not in done.stdout + done.stderr
     assert "1 to fix: they stand first." in lines
 
@@ -284,7 +283,7 @@ policy: {{model: "openai:m", base_url: "{fake.base_url}", replicas: ["http://127
         )
         done = studio("doctor", file, "--json", workspace=workspace)
     told = json.loads(done.stdout)
-    (gone,) = [one for one in told["checks"] if "127.0.0.1:9" in one["place"]]
+    (gone,) = [one for one in told["findings"] if "127.0.0.1:9" in one["place"]]
     assert (done.code, gone["grade"]) == (0, "note") and "leaves it out" in gone["move"]
 
 

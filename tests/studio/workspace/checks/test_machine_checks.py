@@ -13,9 +13,10 @@ from typing import Any
 import pytest
 
 from engines.core.errors import StudioError
+from engines.record.repair import Finding
+from studio.workspace.ask import ask_program, ask_python, run_check
 from studio.workspace.checks.cluster import cluster_findings, find_address
 from studio.workspace.checks.extras import GIVES, extra_findings
-from studio.workspace.checks.finding import Finding, ask_program, ask_python, run_check
 from studio.workspace.checks.gpu import gpu_findings
 from studio.workspace.checks.machine import disk_findings, file_system
 from studio.workspace.checks.terminal import terminal_findings

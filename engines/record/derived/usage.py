@@ -1,7 +1,6 @@
-"""What the records of a run add up to, kept in `usage.json` beside them.
+"""What the records of a run add up to.
 
-Files of finished steps never change, so that a resume reads those of the last few. May be thrown
-away at any time.
+Files of finished steps never change, so that a resume reads those of the last few.
 """
 
 from __future__ import annotations
@@ -11,14 +10,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from engines.core.codec import dumps, from_dict, to_dict
+from engines.core.codec import from_dict, to_dict
 from engines.core.errors import RecordError
 from engines.core.types import NO_USAGE, Usage
-from engines.record.appender import write_atomic
+from engines.record.derived.store import FOLDER, keep_derived, read_derived
 from engines.record.ledger import file_usage
-from engines.record.seal import add_seal, read_sealed
 
-NAME = "usage.json"
+NAME = f"{FOLDER}/usage.json"
 _Sums = dict[str, Any]
 """Of a file: "mark" tells it from another of that name, "sums" are rows of policy and usage."""
 
@@ -28,18 +26,21 @@ def usage_sums(records: Path) -> Iterator[tuple[str, Usage]]:
 
     Raises DamagedError: a record cannot be read.
     """
-    path = records.with_name(NAME)
-    known, now = read_sealed(path) or {}, dict[str, _Sums]()
+    path = records.parent / NAME
+    before = read_derived(path) or {}
+    now: dict[str, _Sums] = {}
     for file in sorted(records.glob("*.jsonl")):
-        found = file.stat()
-        mark = [found.st_size, found.st_mtime_ns]
-        one = known.get(file.name)
-        now[file.name] = one if one and one["mark"] == mark else {"mark": mark, "sums": _add(file)}
-    if now != known:
-        with suppress(RecordError):  # where it cannot be written, the records are read each time
-            write_atomic(path, add_seal(dumps(now)))
-    for one in now.values():
-        yield from ((policy, from_dict(Usage, usage)) for policy, usage in one["sums"])
+        status = file.stat()
+        mark = [status.st_size, status.st_mtime_ns]
+        sums = before.get(file.name)
+        if sums is None or sums["mark"] != mark:
+            sums = {"mark": mark, "sums": _add(file)}
+        now[file.name] = sums
+    if now != before:
+        keep_derived(path, now)
+    for sums in now.values():
+        for policy, usage in sums["sums"]:
+            yield policy, from_dict(Usage, usage)
 
 
 def keep_usage(records: Path) -> None:

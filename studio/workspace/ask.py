@@ -1,4 +1,4 @@
-"""One line of the doctor, and how things are asked so that none hangs or hides another."""
+"""Asking things that may hang or end their process, so that none hides another."""
 
 from __future__ import annotations
 
@@ -8,30 +8,18 @@ import signal
 import sys
 from collections.abc import Awaitable, Iterable
 from contextlib import suppress
-from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any
 
 import orjson
 
+from engines.core.codec import fields_of
 from engines.core.errors import StudioError
+from engines.record.repair import Finding
 from studio.secrets.output import mask_text
 
-Grade = Literal["fix", "note", "ok"]
-GRADES: tuple[Grade, ...] = get_args(Grade)
-"""What hinders most first."""
-_ROOT = str(Path(__file__).parents[3])
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """What one check found. "fix": something does not work so; "note": worth knowing."""
-
-    grade: Grade
-    place: str
-    cause: str
-    move: str = ""  # what to do next; "" where there is nothing to do
+_ROOT = str(Path(__file__).parents[2])
 
 
 async def run_check(
@@ -97,4 +85,5 @@ def answer(check: str) -> None:
         found = list(getattr(import_module(module), name)(*order))
     except StudioError as error:
         found = [Finding("fix", error.place, error.cause, error.move)]
-    print(mask_text(orjson.dumps(found).decode()), flush=True)
+    rows = [fields_of(finding, "grade", "place", "cause", "move") for finding in found]
+    print(mask_text(orjson.dumps(rows).decode()), flush=True)
