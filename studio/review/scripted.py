@@ -23,8 +23,8 @@ from engines.core.text.similarity import word_diff
 from engines.core.types import Decision, DecisionAction, Operation, OperationKind
 from engines.pipeline.gate.queue import DecisionResult
 from studio.errors import plain_words
+from studio.render.json import print_json, print_result
 from studio.report.decisions import DONE
-from studio.report.tables import print_json, print_result
 from studio.review.actions import new_flags
 from studio.review.evidence import EvidenceLoader
 from studio.review.line_text import flag_text

@@ -30,7 +30,7 @@ from studio.session.status import status_of
 
 if TYPE_CHECKING:  # they load the parser of replies, which few sessions need
     from engines.pipeline.gate.gate import Gate
-    from engines.training_free.resubmit import Resubmission
+    from engines.training_free.proposals import Resubmission
 
 T = TypeVar("T")
 
@@ -319,7 +319,7 @@ class Session(ABC):
     async def resubmit(self, repair_id: str, text: str, reviewer: str) -> Resubmission:
         """Hand in a corrected reply; the operations it holds are open from then on."""
         from engines.core.text.reply import MAX_REPLY_CHARS, too_long_reason
-        from engines.training_free.resubmit import Resubmission
+        from engines.training_free.proposals import Resubmission
         from studio.session.unparsed_replies import resubmit_reply
 
         if len(text) > MAX_REPLY_CHARS:  # it might be longer than a request may be

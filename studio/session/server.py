@@ -16,7 +16,7 @@ from engines.core.errors import ConflictError, StudioError
 from engines.core.events import NodesChanged
 from engines.pipeline.context import RunContext
 from engines.record.run_dir import RunDir
-from studio.report.tables import to_stderr
+from studio.render.lines import to_stderr
 from studio.session.feed import BATCH_S, Feed, Outbox
 from studio.session.protocol import (
     MAX_LINE,

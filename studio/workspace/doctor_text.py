@@ -8,7 +8,7 @@ from engines.core.codec import fields_of
 from engines.record import lines
 from engines.record.repair import Finding
 from studio.facts.diagnosis import Diagnosis
-from studio.report.summary import count_text
+from studio.render.words import count_text
 from studio.secrets.sanitize import one_line
 
 _LONGEST = 500

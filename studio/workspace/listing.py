@@ -14,9 +14,9 @@ from engines.core.codec import from_dict
 from engines.record.derived.catalogue import load_run_rows
 from engines.record.run_dir import RunDir, Workspace
 from studio.presets import list_presets
+from studio.render.lines import COLUMNS, indent_text, table
 from studio.report.decisions import to_decide_text
 from studio.report.next_step import ShownStatus, shown_status
-from studio.report.tables import COLUMNS, indent_text, table
 from studio.report.training import learned_text, row_curve
 from studio.secrets.sanitize import sanitize
 from studio.session.client import is_alive

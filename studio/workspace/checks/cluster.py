@@ -8,7 +8,7 @@ from typing import Any
 
 from engines.core.errors import StudioError
 from engines.record.repair import Finding
-from studio.report.summary import count_text
+from studio.render.words import count_text
 from studio.workspace.ask import ask_apart
 
 _START = "ray start --head"

@@ -12,7 +12,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from engines.record.catalogue import rows as catalogue
+from engines.record.derived import catalogue
 
 from engines.core.errors import ConfigError
 from engines.core.library import Experience, Library

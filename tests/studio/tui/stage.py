@@ -25,7 +25,7 @@ from engines.core.state.run_state import RunState
 from engines.core.types import Decision, Operation
 from engines.pipeline.gate.queue import DecisionPreview, DecisionResult
 from engines.record.run_dir import RunDir, Workspace
-from engines.training_free.resubmit import Resubmission
+from engines.training_free.proposals import Resubmission
 from studio.session.base import (
     EventReceived,
     Message,

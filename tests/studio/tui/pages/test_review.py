@@ -17,7 +17,7 @@ from engines.core import events as ev
 from engines.core.errors import ConflictError
 from engines.core.types import Decision, Flag, Operation, UnparsedReply
 from engines.pipeline.gate.queue import DecisionPreview, DecisionResult
-from engines.training_free.resubmit import Resubmission
+from engines.training_free.proposals import Resubmission
 from studio.session.base import Disconnected, EventReceived
 from studio.tui.app import StudioApp
 from studio.tui.pages.review import change_pane
