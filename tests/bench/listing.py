@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 from engines.record.derived import search
-
 from engines.record.run_dir import Workspace
 from tests.support.long_runs import write_long_run
 

@@ -18,11 +18,11 @@ from engines.core.state.fold import fold
 from engines.core.state.list_row import list_row
 from engines.core.state.run_state import RunState
 from engines.core.state.snapshot import state_data
-from engines.secrets.mask import NO_SECRETS, Mask
 from engines.record.derived.store import FOLDER, keep_derived, read_derived
 from engines.record.journal import Entry, Journal, parse_entry
 from engines.record.segments import files
 from engines.record.segments.reading import Place, closed_end, read
+from engines.secrets.mask import NO_SECRETS, Mask
 
 NAME = f"{FOLDER}/state.json"
 
