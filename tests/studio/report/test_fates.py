@@ -17,7 +17,7 @@ from engines.core.types import (
 )
 from studio.report.decisions import dropped_texts, fates_under_review, merged_text
 from studio.review.line_text import operation_text, queue_lines
-from studio.session.base import ReviewQueue
+from studio.session.requests import ReviewQueue
 from studio.tui.drawing.lines import Line
 from studio.tui.pages.review.change_view import change_lines
 from studio.tui.pages.review.view import Item

@@ -15,7 +15,7 @@ from engines.record.journal import read_journal
 from engines.record.run_dir import RunDir
 from engines.record.run_index import load_closed
 from studio.report.training import is_fine_tuning
-from studio.session.base import (
+from studio.session.session import (
     Disconnected,
     EventReceived,
     Message,
