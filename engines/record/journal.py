@@ -17,11 +17,11 @@ import orjson
 from engines.core.codec import dumps
 from engines.core.errors import RecordError
 from engines.core.events import DurableEvent, event_from_dict
-from engines.core.text.masking import NO_SECRETS, Mask
 from engines.record import lines
 from engines.record.appender import Appender
 from engines.record.segments import files
 from engines.record.segments.reading import End, Place, read
+from engines.secrets.mask import NO_SECRETS, Mask
 
 FORMAT = 9
 """Version of the line and event format that is written; every line carries its own."""

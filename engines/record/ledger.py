@@ -19,7 +19,6 @@ from engines.core.codec import dumps, from_dict, to_dict
 from engines.core.errors import CallFailed, ConflictError, lost_usage
 from engines.core.ids import call_seed, digest
 from engines.core.protocols import OnText, Policy
-from engines.core.text.masking import NO_SECRETS, Mask
 from engines.core.tools import ToolResult, ToolSpec, as_status
 from engines.core.types import (
     NO_USAGE,
@@ -36,6 +35,7 @@ from engines.core.waiting.gather import gather_all
 from engines.record import lines
 from engines.record.appender import Appender
 from engines.record.earlier_turns import EarlierTurns
+from engines.secrets.mask import NO_SECRETS, Mask
 
 NO_REPLY = Completion("")
 TOOL = "tool:"

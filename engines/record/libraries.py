@@ -20,7 +20,6 @@ from engines.core.library import CommitResult, Experience, Library, Reviewed
 from engines.core.settings import LONGEST_NAME
 from engines.core.state.fold import fold_library, replay_commit
 from engines.core.state.use_counts import UseCounts
-from engines.core.text.masking import NO_SECRETS, Mask
 from engines.core.types import Decision, Operation
 from engines.record import lines
 from engines.record.appender import write_atomic
@@ -28,6 +27,7 @@ from engines.record.journal import Entry, Journal, parse_entry
 from engines.record.lock import write_lock
 from engines.record.seal import add_seal
 from engines.record.segments.reading import Place
+from engines.secrets.mask import NO_SECRETS, Mask
 
 LOCK_WAIT_S = 10.0
 """How long a commit waits for another process that is writing there."""

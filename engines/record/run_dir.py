@@ -10,12 +10,12 @@ from pathlib import Path
 
 from engines.core.errors import ConflictError, RecordError, suggest_name
 from engines.core.state.run_state import RunState
-from engines.core.text.masking import NO_SECRETS, Mask
 from engines.record.journal import Entry, read_journal
 from engines.record.libraries import LibraryFolder, check_name
 from engines.record.run_index import read_run
 from engines.record.seal import must_be_sealed
 from engines.record.segments.files import first_line, started_at
+from engines.secrets.mask import NO_SECRETS, Mask
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,12 +26,12 @@ from engines.core.state import fold as folding
 from engines.core.state.list_row import list_row
 from engines.core.state.run_state import RunState
 from engines.core.state.snapshot import state_data
-from engines.core.text.masking import NO_SECRETS, Mask
 from engines.record import lines
 from engines.record.appender import write_atomic
 from engines.record.journal import Entry, Journal, parse_entry
 from engines.record.segments import files
 from engines.record.segments.reading import Place, closed_end, read
+from engines.secrets.mask import NO_SECRETS, Mask
 
 NAME = "index.json"
 STATE_NAME = "journal-state.json"

@@ -26,11 +26,11 @@ import orjson
 from engines.core.codec import dumps, from_dict
 from engines.core.errors import RecordError
 from engines.core.ids import digest, digest_bytes
-from engines.core.text.masking import NO_SECRETS, Mask
 from engines.core.types import NO_USAGE, AttemptStatus, Problem, Usage
 from engines.record import lines
 from engines.record.appender import make_folder, write_atomic
 from engines.record.seal import add_seal
+from engines.secrets.mask import NO_SECRETS, Mask
 
 ID_BYTES = 8
 

@@ -16,7 +16,7 @@ import orjson
 
 from engines.core.errors import DamagedError
 from engines.core.library import Experience, Library
-from engines.core.text.masking import MASK
+from engines.secrets.mask import MASK
 
 SEALED_SINCE = 8
 """Format of the journal line that tells of a run or a version whose files must have seals."""

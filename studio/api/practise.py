@@ -43,7 +43,7 @@ from studio.report.rates import question_rewards, rate_changes
 from studio.run.assemble import open_run_context
 from studio.run.new_or_resume import RunPlan, RunRequest, load_plan
 from studio.secrets.output import mask_text, remember
-from studio.secrets.rules import environment_secrets
+from studio.secrets.run_files import environment_secrets
 from studio.session.server import serve
 
 RunFile = str | Path | Mapping[str, Any]

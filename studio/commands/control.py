@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from studio.commands import AsObject, open_workspace
-from studio.report.tables import print_json
+from studio.render.json import print_json
 
 if TYPE_CHECKING:
     from studio.session.requests import Request

@@ -8,7 +8,8 @@ import typer
 
 from studio import exit_codes
 from studio.commands import AsObject, Overrides, RunFile, open_workspace
-from studio.report.tables import print_result, to_stderr
+from studio.render.json import print_result
+from studio.render.lines import to_stderr
 
 
 def doctor(

@@ -24,7 +24,7 @@ from studio.commands import (
     open_workspace,
     read_tape,
 )
-from studio.report.tables import tell_next, to_stderr
+from studio.render.lines import tell_next, to_stderr
 
 if TYPE_CHECKING:
     from engines.record.run_dir import RunDir

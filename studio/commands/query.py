@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, get_args
 import typer
 
 from studio.commands import AsJson, open_workspace
-from studio.report.tables import print_json
+from studio.render.json import print_json
 from studio.secrets.sanitize import sanitize
 
 Kind = Literal["operation", "experience", "rejection", "version", "evaluation"]

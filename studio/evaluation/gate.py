@@ -23,8 +23,9 @@ from engines.record.run_dir import RunDir
 from studio import exit_codes
 from studio.evaluation.measurement import open_measuring
 from studio.evaluation.session import EarlyEnd
-from studio.report.summary import usage_text
-from studio.report.tables import print_json, print_result, tell_next, to_stderr
+from studio.render.json import print_json, print_result
+from studio.render.lines import tell_next, to_stderr
+from studio.render.words import usage_text
 from studio.run.held_out import (
     evaluated_sets,
     open_effect_gate,

@@ -18,7 +18,7 @@ from engines.core import events as ev
 from engines.core.errors import ConflictError
 from engines.core.protocols import Linter
 from engines.record.run_dir import RunDir, Workspace
-from studio.report.summary import count_text
+from studio.render.words import count_text
 from studio.review.evidence import EvidenceLoader
 from studio.review.line_mode import Ask, Edit, LineReview, WaitFor
 from studio.session.client import is_alive

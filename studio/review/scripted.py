@@ -22,8 +22,8 @@ from engines.core.text.sanitize import one_line
 from engines.core.text.similarity import word_diff
 from engines.core.types import Decision, DecisionAction, Operation, OperationKind
 from studio.errors import plain_words
+from studio.render.json import print_json, print_result
 from studio.report.decisions import DONE
-from studio.report.tables import print_json, print_result
 from studio.review.decider import new_flags
 from studio.review.evidence import EvidenceLoader
 from studio.review.line_text import flag_text

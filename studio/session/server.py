@@ -20,7 +20,7 @@ from engines.core.events import NodesChanged
 from engines.pipeline.context import RunContext
 from engines.pipeline.effect.effect_gate import open_trials
 from engines.record.run_dir import RunDir
-from studio.report.tables import to_stderr
+from studio.render.lines import to_stderr
 from studio.session.feed import BATCH_S, Feed, Outbox
 from studio.session.requests import (
     MAX_LINE,

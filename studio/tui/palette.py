@@ -23,7 +23,7 @@ from textual.widget import Widget
 from engines.core.errors import StudioError
 from engines.core.state.run_state import RunState
 from engines.record.run_dir import Workspace
-from studio.report.summary import count_text
+from studio.render.words import count_text
 from studio.secrets.sanitize import one_line
 from studio.tui.drawing.themes import NAMES
 from studio.tui.host import Host

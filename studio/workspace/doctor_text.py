@@ -7,7 +7,7 @@ from typing import Any
 
 from engines.core.codec import fields_of
 from engines.record import lines
-from studio.report.summary import count_text
+from studio.render.words import count_text
 from studio.secrets.sanitize import one_line
 from studio.workspace.doctor import Diagnosis
 

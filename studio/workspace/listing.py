@@ -15,9 +15,9 @@ from engines.core.errors import StudioError
 from engines.record.catalogue.rows import load_run_rows, run_row
 from engines.record.run_dir import RunDir, Workspace
 from studio.presets import list_presets
+from studio.render.lines import COLUMNS, indent_text, table
 from studio.report.decisions import to_decide_text
 from studio.report.next_step import ShownStatus, shown_status
-from studio.report.tables import COLUMNS, indent_text, table
 from studio.report.training import learned_text, row_curve
 from studio.secrets.sanitize import sanitize
 from studio.session.client import is_alive

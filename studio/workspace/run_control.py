@@ -130,8 +130,8 @@ def follow(run: RunDir, *, as_json: bool) -> None:
     from engines.core.state.fold import fold
     from engines.core.state.run_state import RunState
     from engines.record.run_index import read_run
+    from studio.render.json import print_json
     from studio.report.progress import LinePrinter
-    from studio.report.tables import print_json
 
     say, state = partial(print, flush=True), RunState()
     seen = LinePrinter(state, say)

@@ -26,7 +26,7 @@ from engines.core.protocols import Agent, OnText
 from engines.core.state.run_state import RunState
 from engines.core.types import CallKey, Completion, Job, Message, Problem, Sampling, Usage, Verdict
 from engines.pipeline.recorder import Recorder
-from engines.policies.limits.throttle import Slots
+from engines.policies.limits import Slots
 from engines.record.journal import Journal
 from engines.record.ledger import RecordLedger
 from engines.rollouts.manager import RolloutManager

@@ -29,8 +29,8 @@ from engines.pipeline.recorder import Recorder
 from engines.pipeline.reviewers.human import AutoReviewer
 from engines.record.journal import Journal
 from engines.record.libraries import LibraryFolder
-from engines.training_free.curation import withhold_rejected
 from engines.training_free.lint import OperationLinter
+from engines.training_free.proposals import withhold_rejected
 from tests.support.builders import a_run, a_step
 
 OPERATIONS, EXPERIENCES, REJECTED, PROBLEMS = 1_900, 10_000, 1_000, 10_000

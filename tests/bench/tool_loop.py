@@ -24,8 +24,8 @@ from engines.core.protocols import OnText, ToolTry
 from engines.core.text.tokens import prompt_tokens
 from engines.core.tools import ToolResult, ToolSpec
 from engines.core.types import CallKey, Completion, Job, Message, Problem, Sampling, ToolCall, Usage
-from engines.policies.limits.throttle import Slots
-from engines.policies.tool_use.policy import ToolUsePolicy
+from engines.policies.limits import Slots
+from engines.policies.tool_use import ToolUsePolicy
 from engines.record.ledger import RecordLedger
 from engines.rollouts.manager import RolloutManager
 from engines.tools.toolbox import CheckedToolbox, Entry

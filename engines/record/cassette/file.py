@@ -19,12 +19,12 @@ import orjson
 from engines.core.codec import dumps, from_dict, to_dict
 from engines.core.errors import ConflictError, DamagedError, StudioError
 from engines.core.ids import digest
-from engines.core.text.masking import NO_SECRETS, Mask
 from engines.core.types import CallKey
 from engines.core.waiting.current_call import current_call
 from engines.record import lines
 from engines.record.appender import Appender
 from engines.record.cassette.difference import call_place, first_difference
+from engines.secrets.mask import NO_SECRETS, Mask
 
 VERSION = 1
 Kind = Literal["start", "tools", "notes", "model", "tool", "vectors"]

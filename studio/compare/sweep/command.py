@@ -14,7 +14,8 @@ from studio.compare.sweep.grid import Grid, parse_grid, remember_grid, runfile_w
 from studio.compare.sweep.table import CAPTIONS, read_results, sweep_blocks, sweep_data
 from studio.config.loading import LoadedRun, load_run
 from studio.config.source import Source, find_run_file
-from studio.report.tables import print_json, to_stderr
+from studio.render.json import print_json
+from studio.render.lines import to_stderr
 from studio.run.budget import check_budget
 from studio.run.new_or_resume import RunRequest, check_run_name, plan_run
 

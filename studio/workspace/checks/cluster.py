@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from engines.core.errors import StudioError
-from studio.report.summary import count_text
+from studio.render.words import count_text
 from studio.workspace.checks.finding import Finding, ask_apart
 
 _START = "ray start --head"

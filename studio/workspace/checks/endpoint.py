@@ -15,9 +15,8 @@ import orjson
 from engines.core.errors import CallFailed
 from engines.core.text.tokens import prompt_tokens, text_tokens
 from engines.core.types import Completion, Message, Sampling
-from engines.policies.chat.client import PING_S, OpenAICompat
+from engines.policies.chat.client import PING_S, Listing, OpenAICompat
 from engines.policies.chat.endpoint import EndpointSettings
-from engines.policies.chat.listing import Listing
 from studio.workspace.checks.finding import Finding
 from studio.workspace.checks.machine import clock_offset
 

@@ -17,7 +17,7 @@ from engines.record.run_dir import Workspace
 from studio.config.settings.policy import PolicyConfig
 from studio.config.settings.run import RunConfig
 from studio.config.source import Source
-from studio.report.summary import count_text
+from studio.render.words import count_text
 from studio.run.assemble import check_verifier
 from studio.run.new_or_resume import RunPlan, RunRequest, load_plan
 from studio.run.remote.worker import rebuild

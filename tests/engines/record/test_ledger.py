@@ -23,7 +23,7 @@ from engines.core.types import (
 from engines.pipeline.budget import Amounts, Budget, BudgetedPolicy, BudgetLimits, CallPricing
 from engines.policies.chat.client import OpenAICompat
 from engines.policies.chat.endpoint import EndpointSettings
-from engines.policies.limits.throttle import Slots, Throttled
+from engines.policies.limits import Slots, Throttled
 from engines.record.ledger import (
     RecordLedger,
     read_record,

@@ -11,8 +11,7 @@ import pytest
 
 from engines.core import extras
 from engines.core.errors import PolicyError
-from engines.policies.chat.endpoint import EndpointFailed, EndpointSettings
-from engines.policies.chat.http import LazyClient
+from engines.policies.chat.endpoint import EndpointFailed, EndpointSettings, LazyClient
 from studio.errors import plain_words
 from tests.support.run_studio import studio
 

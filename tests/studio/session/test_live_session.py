@@ -32,8 +32,7 @@ from engines.pipeline.control import RunControl
 from engines.pipeline.outage import IN_A_ROW, Outage
 from engines.pipeline.recorder import Listener
 from engines.pipeline.reviewers.human import AutoReviewer, HumanReviewer
-from engines.policies.limits.pausable import PausablePolicy
-from engines.policies.limits.throttle import Slots
+from engines.policies.limits import PausablePolicy, Slots
 from engines.record.journal import read_journal
 from engines.record.ledger import RecordLedger
 from engines.record.lock import write_lock

@@ -13,7 +13,6 @@ import pytest
 
 from engines.core.codec import dumps
 from engines.core.errors import StudioError
-from engines.core.text.masking import MASK
 from engines.record.catalogue.rows import load_run_rows, run_row, told_row
 from engines.record.lock import write_lock
 from engines.record.repair.libraries import library_troubles
@@ -22,6 +21,7 @@ from engines.record.repair.trouble import Trouble
 from engines.record.run_dir import Workspace
 from engines.record.scores import Score, ScoreBook
 from engines.record.seal import add_seal, is_reworded, seal_fits
+from engines.secrets.mask import MASK
 from studio.library.references import find_version
 from studio.workspace.checks.catalogue import catalogue_troubles
 from studio.workspace.doctor import diagnose

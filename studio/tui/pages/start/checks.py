@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from engines.core.errors import ConfigError, StudioError
 from engines.record.run_dir import Workspace
-from studio.report.summary import count_text
+from studio.render.words import count_text
 
 if TYPE_CHECKING:
     from studio.config.source import Source

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
+from engines.policies.chat.client import parse_listing
 from engines.policies.chat.endpoint import EndpointSettings
-from engines.policies.chat.listing import parse_listing
 from studio.config.loading import load_run
 from studio.workspace.checks.endpoint import MOST_TOKENS, Observed, endpoint_findings, observe
 from studio.workspace.checks.finding import Finding
