@@ -75,7 +75,7 @@ def test_a_dropped_proposal_is_told_with_its_text_and_reason() -> None:
 
 
 def test_line_mode_says_what_is_merged_and_lists_what_was_dropped() -> None:
-    queue = ReviewQueue.read(a_state(), a_library())
+    queue = ReviewQueue.of(a_state(), a_library())
     assert "  merges    proposals 1 (s1p0), 3 (s1p1)" in operation_text(OPERATION, queue, ())
     assert any(line.startswith("dropped  proposal 2 (s1p1)") for line in queue_lines(queue))
 
