@@ -36,7 +36,8 @@ async def practise(practice: RunContext) -> Ending:
     practice.control.ended = True
     paid = practice.paid_before + practice.ledger.paid
     ended = RunEnded(ending, reason, paid=paid, remarks=practice.remarks())
-    await practice.recorder.record(ended)
+    with practice.recorder.carrying_out(practice.control.stop_request):
+        await practice.recorder.record(ended)
     return ending
 
 

@@ -35,6 +35,7 @@ class Entry:
     seq: int
     at: float
     event: Any  # a DurableEvent
+    request: str = ""  # id of the request that caused it; "" of what nobody asked for
 
 
 class Journal:
@@ -81,9 +82,9 @@ class Journal:
         self._seq = self._head.events + (line.number if line else 0) - (self._head.segment > 1)
         self._file = Appender(path)
 
-    async def append(self, event: DurableEvent) -> Entry:
+    async def append(self, event: DurableEvent, request: str = "") -> Entry:
         """Return the entry as it was written, which is without secrets, once it is on disk."""
-        raw, entry = self._encode_event(event)
+        raw, entry = self._encode_event(event, request)
         await self._file.append(raw)
         return entry
 
@@ -118,19 +119,21 @@ class Journal:
     def close(self) -> None:
         self._file.close()
 
-    def _encode_event(self, event: DurableEvent) -> tuple[bytes, Entry]:
+    def _encode_event(self, event: DurableEvent, request: str = "") -> tuple[bytes, Entry]:
         self._seq += 1
         at = self._clock()
         # As `event_to_dict`, without encoding it twice.
         own = {field.name: getattr(event, field.name) for field in fields(event)}
         kind = type(event).__name__
         self.at = at
+        if request:  # last: readers look for kind and step in the first bytes of a line
+            own["request"] = request
         body = dumps({"v": FORMAT, "seq": self._seq, "at": at, "kind": kind, **own})
         masked = self._mask.line(body)
         if masked is not body:
             event = _parse_event(orjson.loads(masked))
         raw, self._chain = lines.encode(masked, self._chain)
-        return raw, Entry(self._seq, at, event)
+        return raw, Entry(self._seq, at, event, request)
 
 
 def read_journal(
@@ -170,7 +173,7 @@ def parse_entry(path: Path, line: lines.StoredLine) -> Entry:
         cause = f"this journal has format {version}, this studio reads format {FORMAT}."
         raise RecordError(place, cause, move)
     try:
-        return Entry(data["seq"], data["at"], _parse_event(data))
+        return Entry(data["seq"], data["at"], _parse_event(data), data.get("request", ""))
     except (KeyError, ValueError) as error:
         cause = f"this line is whole but cannot be read ({error})."
         raise RecordError(place, cause, move) from error
@@ -178,5 +181,5 @@ def parse_entry(path: Path, line: lines.StoredLine) -> Entry:
 
 def _parse_event(envelope: Mapping[str, Any]) -> Any:
     """Raises ValueError: it is no event."""
-    own = ("v", "seq", "at")
+    own = ("v", "seq", "at", "request")
     return event_from_dict({key: value for key, value in envelope.items() if key not in own})

@@ -22,7 +22,7 @@ import yaml
 
 from engines.record.run_dir import RunDir
 from studio.session.client import ask
-from studio.session.protocol import NotRunningError
+from studio.session.requests import NotRunningError, Status
 
 EXPERIENCES, REPEATS = 10_000, 3
 CPU_S, ANSWER_MS = 3.0, 100.0
@@ -84,7 +84,7 @@ class Bench:
         while not (found := os.wait4(process.pid, os.WNOHANG))[0]:
             began = time.perf_counter()
             try:
-                ask(run, "status")
+                ask(run, Status())
             except NotRunningError:  # it opens, or has ended
                 time.sleep(0.005)
                 continue

@@ -15,7 +15,7 @@ from engines.record.derived.run_state import load_closed
 from engines.record.journal import read_journal
 from engines.record.run_dir import RunDir
 from studio.report.training import is_fine_tuning
-from studio.session.base import (
+from studio.session.session import (
     Disconnected,
     EventReceived,
     Message,

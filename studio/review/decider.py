@@ -9,16 +9,13 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from engines.core import events as ev
 from engines.core.errors import ConflictError
 from engines.core.library import effective_operation
-from engines.core.state.run_state import RunState
 from engines.core.text.sanitize import one_line
-from engines.core.types import GATE, Decision, Flag, Operation, OperationKind
-from engines.pipeline.gate.queue import DecisionPreview, DecisionResult
+from engines.core.types import GATE, Decision, DecisionPreview, Flag, Operation, OperationKind
 from studio.report.decisions import DONE, misfit_text
-from studio.session.base import EventReceived, Message, Session, SnapshotReceived
-from studio.session.idempotency import free_operation_id
+from studio.session.requests import Decide, Propose, Undo
+from studio.session.session import Session
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,10 +72,8 @@ def renew_decision(decision: Decision) -> Decision:
     return replace(decision, at=0.0, assigned=None, flags=())
 
 
-def inverse_operation(
-    made: UndoEntry, operation_id: str, texts: Mapping[str, str]
-) -> Operation | str:
-    """The operation of this id that would take a committed change back, or why there is none."""
+def inverse_operation(made: UndoEntry, texts: Mapping[str, str]) -> Operation | str:
+    """The operation that would take a committed change back, or why there is none."""
     decision = made.decision
     if decision.action in ("reject", "defer") or decision.reviewer == GATE:
         return f"{made.id} changed nothing: there is nothing to take back"
@@ -89,20 +84,20 @@ def inverse_operation(
             name = wanted.target or decision.assigned or ""
             if name not in texts:
                 return f"{name or made.id} is gone already"
-            return Operation(operation_id, "delete", name, rationale=why)
+            return Operation("", "delete", name, rationale=why)
         case "modify":
             if wanted.target is None or wanted.target not in texts:
                 return f"{wanted.target} is gone, so its old wording cannot come back"
             if not made.was or texts[wanted.target] == made.was:
                 return f"{wanted.target} reads as it did before {made.id}"
-            return Operation(operation_id, "modify", wanted.target, made.was, why)
+            return Operation("", "modify", wanted.target, made.was, why)
         case "delete":
             if wanted.target in texts:
                 return f"{wanted.target} is there"
-            return Operation(operation_id, "add", wanted.target, made.was, why)
+            return Operation("", "add", wanted.target, made.was, why)
         case "pin" | "unpin":
             inverse: OperationKind = "unpin" if wanted.kind == "pin" else "pin"
-            return Operation(operation_id, inverse, wanted.target, rationale=why)
+            return Operation("", inverse, wanted.target, rationale=why)
         case "weights":
             return (
                 f"{made.id} changed the weights: the old ones come back by a new run with"
@@ -112,14 +107,14 @@ def inverse_operation(
             return f"{made.id} kept {wanted.target}: there is nothing to take back"
 
 
-def decision_line(made: Sequence[UndoEntry], notes: Sequence[str]) -> str:
+def decision_line(made: Sequence[UndoEntry], *, noted: bool = True) -> str:
     """What was done, on one line: `approved op1.2 (becomes E7); u undoes`."""
     if len(made) == 1:
         one = made[0]
         action = DONE[one.decision.action]
         if one.decision.reviewer == GATE:
             return f"{one.id} {misfit_text(one.decision.reason)} (u takes that back)"
-        note = f" ({notes[0]})" if notes and notes[0] else ""
+        note = f" ({one.decision.note})" if noted and one.decision.note else ""
         return f"{action} {one.id}{note}; u undoes"
     refused = [each for each in made if each.decision.reviewer == GATE]
     text = f"{DONE[made[0].decision.action]} {len(made) - len(refused)}; u undoes all of them"
@@ -139,7 +134,6 @@ class ActionResult:
     text: str
     failed: bool = False
     made: tuple[UndoEntry, ...] = ()
-    notes: tuple[str, ...] = ()  # the gate's, one for each that was made
     asked_again: tuple[str, ...] = ()  # operations that `undo` left undecided
     go_to: str = ""
 
@@ -163,17 +157,19 @@ class _UndoProgress:
 
     async def propose_inverse(self, made: UndoEntry) -> None:
         """Propose what takes a committed decision back, or say why nothing does."""
-        wanted = inverse_operation(made, free_operation_id(self.session.state), self.texts)
+        wanted = inverse_operation(made, self.texts)
         if isinstance(wanted, str):
             self.words.append(wanted)
             return
+        session = self.session
         try:
-            self.proposed.append(await self.session.propose(wanted))
+            self.proposed.append(await session.send(Propose(wanted, session.who)))
         except ConflictError:
             if wanted.kind != "add" or wanted.target is None:
                 raise
             # Only a revert of a whole version gives an id back.
-            self.proposed.append(await self.session.propose(replace(wanted, target=None)))
+            anew = Propose(replace(wanted, target=None), session.who)
+            self.proposed.append(await session.send(anew))
             self.words.append(f"{wanted.target} comes back under a new id")
 
     @property
@@ -247,11 +243,11 @@ async def toggle_pin(session: Session, target: str, *, pinned: bool, person: str
     Once more takes that back. Returns what to tell.
     """
     if drafted := session.state.drafted_pin(target):
-        await session.undo(drafted)
+        await session.send(Undo(drafted))
         return f"{drafted} is withdrawn: {target} is as it was"
     wanted = Operation("", "unpin" if pinned else "pin", target, proposer=person)
-    made = await session.propose(wanted)
-    await session.decide(Decision(made.id, "approve", reviewer=person))
+    made = await session.send(Propose(wanted, session.who))
+    await session.send(Decide((Decision(made.id, "approve", reviewer=person),)))
     return f"{target} is {wanted.kind}ned with the next commit; u in 2 Review takes it back"
 
 
@@ -265,31 +261,7 @@ class Decider:
     def __init__(self, *, restores: bool = True) -> None:
         self._restores = restores
         self.sitting = UndoStack()
-        self.just: dict[str, Decision] = {}  # on disk, and not yet heard of as an event
         self.busy: set[str] = set()  # operations whose decision is under way
-
-    def handle_message(self, message: Message) -> None:
-        """An event of the run replaces what was merely acknowledged."""
-        match message:
-            case SnapshotReceived() | EventReceived(event=ev.LessonCommitted()):
-                self.just.clear()
-            case EventReceived(event=ev.OperationDecided() | ev.OperationsDecided() as event):
-                for decision in event.decisions:
-                    self.just.pop(decision.operation_id, None)
-            case EventReceived(event=ev.DecisionUndone(operation_id=name)):
-                self.just.pop(name, None)
-
-    def decisions(self, state: RunState) -> dict[str, Decision]:
-        """Those that stand, as far as is known here."""
-        return {**state.decisions, **self.just}
-
-    def decided_pairs(self, state: RunState, without: str = "") -> list[Pair]:
-        """Standing decisions in the order in which they were made."""
-        return [
-            (state.operations[name], decision)
-            for name, decision in self.decisions(state).items()
-            if name in state.operations and name != without
-        ]
 
     async def decide(
         self, session: Session, pairs: Sequence[Pair], texts: Mapping[str, str]
@@ -299,34 +271,23 @@ class Decider:
         Raises ConflictError: the run refuses one of them, so that none is made.
         """
         names = {operation.id for operation, _ in pairs}
-        earlier = self.decisions(session.state)
+        earlier = dict(session.state.decisions)
         self.busy |= names
         try:
-            results = await self._send(session, [asked for _, asked in pairs])
+            decisions = await session.send(Decide(tuple(asked for _, asked in pairs)))
         finally:
             self.busy -= names
         made: list[UndoEntry] = []
-        for (operation, asked), result in zip(pairs, results, strict=True):
+        for (operation, asked), decision in zip(pairs, decisions, strict=True):
             was = texts.get(effective_operation(operation, asked).target or "", "")
             before = earlier.get(operation.id)
-            made.append(UndoEntry(operation, result.decision, asked, before, was))
-            texts = draft_texts(texts.items(), [(operation, result.decision)])
+            made.append(UndoEntry(operation, decision, asked, before, was))
+            texts = draft_texts(texts.items(), [(operation, decision)])
         if not self._restores:  # the decision before is not brought back
             self.sitting.forget(names)
         self.sitting.add(tuple(made))
-        notes = tuple(result.note for result in results)
         failed = any(one.decision.reviewer == GATE for one in made)
-        return ActionResult(decision_line(made, notes), failed, tuple(made), notes)
-
-    async def _send(
-        self, session: Session, decisions: Sequence[Decision]
-    ) -> Sequence[DecisionResult]:
-        results = await session.decide_all(decisions)
-        for result in results:
-            name = result.decision.operation_id
-            if session.state.decisions.get(name) != result.decision:
-                self.just[name] = result.decision
-        return results
+        return ActionResult(decision_line(made), failed, tuple(made))
 
     async def undo(
         self, session: Session, texts: Mapping[str, str], person: str = ""
@@ -338,7 +299,7 @@ class Decider:
         """
         state, sitting = session.state, self.sitting
         if person:
-            before = last_step_of(self.decisions(state), state.operations, person)
+            before = last_step_of(state.decisions, state.operations, person)
             known = {one.id for step in sitting.steps for one in step}
             sitting.steps += [before] if before and before[0].id not in known else []
         if not sitting.steps:
@@ -366,19 +327,17 @@ class Decider:
         state = session.state
         if self._restores and name not in state.operations:
             await done.propose_inverse(made)
-        elif not self._restores or name in self.decisions(state):
+        elif not self._restores or name in state.decisions:
             withdrawn = state.is_withdrawn_by_undo(name, made.decision)
-            asked = await session.undo(name)
-            for each in asked:
-                self.just.pop(each, None)
+            asked = await session.send(Undo(name))
             done.undone.append(made)
             if withdrawn:
                 done.words.append(f"{name} is withdrawn: {made.operation.target} is as it was")
             done.asked += [each for each in asked if each != name or not withdrawn]
             if self._restores and made.earlier is not None and made.earlier.reviewer != GATE:
                 # What the gate rejected it judges anew by itself.
-                stands = await self._send(session, [renew_decision(made.earlier)])
-                done.restored.append(stands[0].decision)
+                decisions = await session.send(Decide((renew_decision(made.earlier),)))
+                done.restored += decisions
         elif made.decision.action == "defer":
             done.words.append(f"{name} was put off; it is still open")
         else:
@@ -391,24 +350,23 @@ class Decider:
         step, open_ = self.sitting.undone.pop(), session.state.operations
         pin = step[0].operation
         if pin.kind in ("pin", "unpin") and pin.id not in open_:  # it was withdrawn
-            pin = await session.propose(replace(pin, id=""))
+            pin = await session.send(Propose(replace(pin, id=""), session.who))
             open_ = {**open_, pin.id: pin}
             step = (UndoEntry(pin, replace(step[0].decision, operation_id=pin.id)),)
         gone = [one.id for one in step if one.id not in open_]
         left = [one for one in step if one.id not in gone]
         asked = [renew_decision(one.asked or one.decision) for one in left]
         try:
-            results = await self._send(session, asked) if left else ()
+            decisions = await session.send(Decide(tuple(asked))) if left else ()
         except BaseException:
             self.sitting.undone.append(tuple(left))
             raise
         made = [
-            replace(one, decision=result.decision)
-            for one, result in zip(left, results, strict=True)
+            replace(one, decision=decision) for one, decision in zip(left, decisions, strict=True)
         ]
         if made:
             self.sitting.steps.append(tuple(made))
             self.sitting.done += len(made)
-        words = [f"again: {decision_line(made, [''])}"] if made else []
+        words = [f"again: {decision_line(made, noted=False)}"] if made else []
         words += [f"{name} is not open any more" for name in gone]
         return ActionResult("; ".join(words), not made, tuple(made), go_to=step[0].id)
