@@ -9,12 +9,23 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import zip_longest
 from typing import Literal
 
-from engines.core.flags import DUPLICATE, FROM_TOOL, HELD_OUT_LEAK, LEAK, REJECTED_BEFORE, TOO_LONG
 from engines.core.library import Experience, effective_operation
+from engines.core.library_notes import NO_USES, UseCounts
 from engines.core.state.run_state import RunState
-from engines.core.state.use_counts import NO_USES, UseCounts
 from engines.core.text.similarity import Change, word_count, word_diff
-from engines.core.types import HELPS, Decision, Flag, Operation, UnparsedReply
+from engines.core.types import (
+    DUPLICATE,
+    FROM_TOOL,
+    HELD_OUT_LEAK,
+    HELPS,
+    LEAK,
+    REJECTED_BEFORE,
+    TOO_LONG,
+    Decision,
+    Flag,
+    Operation,
+    UnparsedReply,
+)
 from studio.render.words import count_text
 from studio.report.decisions import dropped_texts, fates_under_review, kind_title, merged_text
 from studio.review.line_text import PIN_MEANING
