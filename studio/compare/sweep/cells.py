@@ -17,7 +17,7 @@ from studio.compare.sweep.grid import Grid
 from studio.compare.sweep.table import CellResult, read_results
 from studio.process import on_stop_signal
 from studio.run.detached import studio_command
-from studio.session.client import is_alive
+from studio.session.control_socket import is_alive
 
 _LOOK_S = 0.5  # between two looks at a run that another process carries out
 _SAID = 2_000  # characters of what a refused process said

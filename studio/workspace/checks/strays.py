@@ -16,7 +16,7 @@ from engines.record.lock import holder_pid, is_held
 from engines.record.repair.cut import move_aside, remove
 from engines.record.repair.trouble import Trouble
 from engines.record.run_dir import RunDir, Workspace
-from studio.session.client import is_alive
+from studio.session.control_socket import is_alive
 
 _LEFT_BY = re.compile(r"^\..+\.(\d+)\.tmp$|^\.removed-.+-(\d+)$|^\..+\.tmp$")
 """What a process is about to rename, or to remove, with its number; some do not say theirs."""
