@@ -10,8 +10,8 @@ from contextvars import ContextVar
 from engines.core.events import DurableEvent, TransientEvent
 from engines.core.state.fold import fold
 from engines.core.state.run_state import RunState
+from engines.record.derived.run_state import keep_state
 from engines.record.journal import Entry, Journal
-from engines.record.run_index import keep_state
 
 _REQUEST: ContextVar[str] = ContextVar("request", default="")
 """Id of the request that this task carries out; in each event that it records."""

@@ -11,7 +11,7 @@ from engines.pipeline.context import RunContext
 from engines.pipeline.replay_training import replay_training
 from engines.pipeline.reviewers.human import HoldExpired
 from engines.pipeline.step import practise_step
-from engines.record.catalogue.usage import keep_usage
+from engines.record.derived.usage import keep_usage
 
 Ending = Literal["finished", "stopped", "held", "failed", "budget", "waiting"]
 

@@ -20,21 +20,9 @@ from engines.core.events import DurableEvent, event_from_dict
 from engines.record import lines
 from engines.record.appender import Appender
 from engines.record.segments import files
+from engines.record.segments.files import FORMAT
 from engines.record.segments.reading import End, Place, read
 from engines.secrets.mask import NO_SECRETS, Mask
-
-FORMAT = 9
-"""Version of the line and event format that is written; every line carries its own."""
-
-
-OLDEST_FORMAT = 1
-"""An older format knew fewer fields: each new one says by its default that nobody noted it. A
-journal may hold lines of several; format 3 names the hashes of prompt files, format 4 knows pins
-and batches of decisions, format 5 what a prompt showed, credits, doubts and fates of proposals,
-format 6 what an agent acts with, and the turns and calls of its tries, format 7 what operations and
- experiences were found to be worth, and the choice of a lesson, format 8 labels of libraries; it
- goes with sealed files. Format 9 counts what caches of endpoints had, and knows segments."""
-
 
 HEAD_BYTES = 160
 """Of an entry, in which its kind and its step stand."""
@@ -69,7 +57,7 @@ class Journal:
         known, None: nothing is. A segment longer than `segment_bytes` is closed by `roll`.
 
         Raises DamagedError: a complete line fails its check. RecordError: the file cannot be
-        opened, or is of a newer format.
+        opened, or is of another format.
         """
         self.path = path
         self._clock = clock
@@ -176,15 +164,14 @@ def read_journal(
 def parse_entry(path: Path, line: lines.StoredLine) -> Entry:
     """What a whole line of a journal says.
 
-    Raises RecordError: it is of a newer format, or says nothing this release knows.
+    Raises RecordError: it is of another format, or says nothing this release knows.
     """
     place = f"{path}:{line.number}"
-    move = "Update practice-studio, or use the release that wrote it; nothing was changed."
+    move = "Use the release that wrote it, or begin anew beside it; nothing was changed."
     data = orjson.loads(line.body)
-    version = data.get("v")
-    if version not in range(OLDEST_FORMAT, FORMAT + 1):
-        known = f"this studio reads formats {OLDEST_FORMAT} to {FORMAT}."
-        raise RecordError(place, f"this journal has format {version}, {known}", move)
+    if (version := data.get("v")) != FORMAT:
+        cause = f"this journal has format {version}, this studio reads format {FORMAT}."
+        raise RecordError(place, cause, move)
     try:
         return Entry(data["seq"], data["at"], _parse_event(data), data.get("request", ""))
     except (KeyError, ValueError) as error:

@@ -29,7 +29,7 @@ from engines.pipeline.evaluation.metrics import Interval, mean_at_k, mean_interv
 from engines.pipeline.guidance import PromptWriter
 from engines.pipeline.run import practise
 from engines.record.appender import make_folder, write_atomic
-from engines.record.catalogue.rows import write_run_row
+from engines.record.derived.catalogue import write_run_row
 from engines.record.run_dir import RunDir, Workspace
 from engines.record.yaml_text import dump_yaml
 from studio import exit_codes

@@ -19,8 +19,8 @@ from engines.core.errors import ConflictError, LockedError, StudioError
 from engines.core.events import DurableEvent, event_from_dict
 from engines.core.state.fold import fold
 from engines.core.state.run_state import RunState
+from engines.record.derived.run_state import read_run
 from engines.record.run_dir import RunDir
-from engines.record.run_index import read_run
 from studio.session.control_socket import RunAddress, check_owner, connect_path
 from studio.session.requests import (
     Attach,

@@ -19,10 +19,10 @@ from engines.core.protocols import Linter
 from engines.core.state.fold import fold
 from engines.pipeline.gate.gate import Gate
 from engines.pipeline.recorder import Listener, Recorder
-from engines.record.catalogue.rows import write_run_row
+from engines.record.derived.catalogue import write_run_row
+from engines.record.derived.run_state import open_run
 from engines.record.lock import write_lock
 from engines.record.run_dir import RunDir, Workspace
-from engines.record.run_index import open_run
 from studio.session.control_socket import is_alive
 from studio.session.requests import Commit, OpenRun, Request
 from studio.session.session import ControllerChanged, EventReceived, Session, SnapshotReceived
@@ -56,7 +56,7 @@ class LockedRun(OpenRun):
 
     async def commit(self, step: int, reviewer: str) -> str:
         """Commit the decisions of a finished run."""
-        from engines.record.catalogue.rows import write_library_rows
+        from engines.record.derived.catalogue import write_library_rows
         from engines.record.export import refresh_agent
         from engines.record.seal import refuse_altered
 
