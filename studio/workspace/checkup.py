@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from engines.core.errors import StudioError
 from engines.core.extras import installed_version
-from engines.tools.sandbox.tiers import find_tier
+from engines.process.tiers import find_tier
 from studio.workspace.checks.cluster import cluster_findings, find_address
 from studio.workspace.checks.extras import PACKAGE, extra_findings
 from studio.workspace.checks.finding import GRADES, Finding, run_check
