@@ -52,10 +52,10 @@ FAULTS = (
     ),
     Fault(
         "a streamed secret goes out but for its last letter",
-        "engines/core/text/masking.py",
+        "engines/secrets/mask.py",
         "tail = text[1 - len(value) :]",
         "tail = text[2 - len(value) :]",
-        ("tests/engines/core/text/test_masking.py::test_a_key_spread_over_pieces_never_shows",),
+        ("tests/engines/secrets/test_mask.py::test_a_key_spread_over_pieces_never_shows",),
     ),
     Fault(
         "an undo leaves standing what rested on it",
@@ -154,7 +154,7 @@ FAULTS = (
     ),
     Fault(
         "advantages are divided by the deviation of the whole, not of the sample",
-        "engines/grpo/loss/advantages.py",
+        "engines/grpo/loss/loss.py",
         "(count - 1).clamp(min=1)",
         "count.clamp(min=1)",
         ("tests/engines/grpo/loss/test_advantages.py",),
@@ -223,14 +223,14 @@ FAULTS = (
     ),
     Fault(
         "a slot granted to a call that was cancelled is lost",
-        "engines/policies/limits/throttle.py",
+        "engines/policies/limits.py",
         "                self._give_back()\n            raise\n\n    def _give_back",
         "                pass\n            raise\n\n    def _give_back",
         ("tests/engines/policies/limits/test_throttle.py",),
     ),
     Fault(
         "each refusal of one round halves the limit again",
-        "engines/policies/limits/congestion.py",
+        "engines/policies/limits.py",
         "        if began < self._cuts:\n            return\n",
         "",
         ("tests/engines/policies/limits/test_congestion.py",),
@@ -374,10 +374,8 @@ FAULTS = (
     Fault(
         "an override of the whole verifier is merged into the file's",
         "studio/config/compose.py",
-        "        if at < last.get(whole, -1):\n"
-        "            continue\n"
-        "        if last.get(key) == at:\n",
-        "        if last.get(key, -1) > at:\n",
+        "        if key[0] in REPLACED and len(key) == 1:\n",
+        "        if key[0] not in SHORTHAND:\n",
         (
             "tests/studio/config/test_verifier_forms.py::test_an_override_of_the_whole_verifier_leaves_nothing_of_the_file_s",
         ),
@@ -407,18 +405,27 @@ FAULTS = (
     ),
     Fault(
         "JSON on stdout steers the terminal",
-        "studio/report/tables.py",
-        "escape_unsafe_json(current_mask().line(dumps(data)).decode())",
-        "current_mask().line(dumps(data)).decode()",
+        "studio/render/json.py",
+        "escape_unsafe_json(current_mask().line(dumps(json_data(value))).decode())",
+        "current_mask().line(dumps(json_data(value))).decode()",
         ("tests/studio/secrets/test_sanitized_output.py",),
     ),
     Fault(
-        "the gate's own refusal is no answer to a decision that is sent again",
-        "studio/session/idempotency.py",
-        "    if not refused and wanted[",
-        "    if wanted[",
+        "a request that is sent again is carried out again",
+        "studio/session/requests.py",
+        "    return request.answer_again(done, state)",
+        "    return request.answer_again([], state)",
         (
             "tests/studio/session/test_live.py::test_the_gate_s_own_refusal_is_known_again_as_the_answer",
+        ),
+    ),
+    Fault(
+        "the events of a request do not know it",
+        "engines/pipeline/recorder.py",
+        "self._journal.append(event, _REQUEST.get())",
+        "self._journal.append(event)",
+        (
+            "tests/studio/session/test_live.py::test_what_was_done_before_its_answer_was_cut_is_answered_and_not_done_again",
         ),
     ),
     Fault(
@@ -437,9 +444,9 @@ FAULTS = (
     ),
     Fault(
         "line mode decides although a screen does",
-        "studio/session/live.py",
-        'if (controller := answer.get("driven_by"))',
-        'if (controller := answer.get("driver"))',
+        "studio/session/requests.py",
+        "    decides = True  # who asks is about to",
+        "    decides = False",
         (
             "tests/studio/session/test_link.py::test_a_review_beside_a_screen_that_drives_ends_or_waits",
         ),
@@ -513,7 +520,7 @@ FAULTS = (
     ),
     Fault(
         "a redo decides again what was undone before something new was decided",
-        "studio/review/actions.py",
+        "studio/review/decider.py",
         "        self.undone.clear()\n",
         "",
         ("tests/studio/tui/pages/test_review_views.py",),

@@ -95,7 +95,7 @@ def test_no_file_is_longer_than_900_lines() -> None:
     assert {file: n for file, n in lengths.items() if n > 900} == {}
 
 
-def test_no_class_has_more_than_thirty_methods_and_no_function_more_than_80_lines() -> None:
+def test_no_class_has_more_than_forty_methods_and_no_function_more_than_80_lines() -> None:
     found = {}
     for path, tree in modules().values():
         for node in ast.walk(tree):
@@ -103,7 +103,7 @@ def test_no_class_has_more_than_thirty_methods_and_no_function_more_than_80_line
                 methods = sum(
                     isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef) for n in node.body
                 )
-                size, most = methods, 30
+                size, most = methods, 40
             elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 size, most = (node.end_lineno or 0) - node.lineno + 1, 80
             else:

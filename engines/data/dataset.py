@@ -10,9 +10,8 @@ from pathlib import Path
 
 from engines.core.errors import DataError, suggest_name
 from engines.core.types import Problem
-from engines.data.checks import DataReport, Numbered, check_rows
+from engines.data.checks import DataReport, Numbered, check_rows, is_unreviewed, unreviewed_error
 from engines.data.fields import BlankQuestion, field_names, find_images, get_field, parse_problem
-from engines.data.review_marks import is_unreviewed, unreviewed_error
 from engines.data.rollout_log import LogCounts, drop_replies
 from engines.data.rows import Unit, open_table
 from engines.data.source import DataSource

@@ -1,8 +1,9 @@
-"""A folder as the Hugging Face tools leave it: which splits it has and their files.
+"""A folder as data: splits as the Hugging Face tools leave them, and tasks in the Harbor layout.
 
 There may be `train.jsonl` beside `test.jsonl`, shards such as `data/train-00000-of-00002.parquet`,
 a folder for each split, and what `save_to_disk` writes (`dataset_dict.json`, `state.json`,
-`.arrow` files).
+`.arrow` files). A task of Harbor is `task.toml`, `instruction.md` and `tests/test.sh`; one whose
+agent works in an image of its own is refused: there is nothing here to run one in.
 
 Source: "Structure your repository" and `Dataset.save_to_disk` in the documentation of
     Hugging Face datasets.
@@ -13,13 +14,13 @@ from __future__ import annotations
 import json
 import os
 import re
+import tomllib
 from collections.abc import Sequence
 from errno import ELOOP
 from pathlib import Path
 from typing import Any
 
 from engines.core.errors import DataError
-from engines.data.harbor import find_tasks
 
 _TEXTS, _PACKED = (".jsonl", ".json", ".csv"), (".gz", ".zst")
 SUFFIXES = (*_TEXTS, ".parquet", ".xlsx", *(text + pack for text in _TEXTS for pack in _PACKED))
@@ -219,3 +220,32 @@ def _read_metadata(path: Path, key: str) -> list[Any]:
     if not isinstance(value, list):
         raise DataError(str(path), f'It has no list "{key}".', "Save the data set again.")
     return value
+
+
+TASK_FILE = "task.toml"
+
+
+def find_tasks(folder: Path) -> tuple[Path, ...]:
+    """The `task.toml` of a task folder, or of each inside a folder of them; () where is none."""
+    if (folder / TASK_FILE).is_file():
+        return (folder / TASK_FILE,)
+    return tuple(sorted(folder.glob(f"*/{TASK_FILE}")))
+
+
+def read_task(file: Path) -> dict[str, Any] | DataError:
+    """A task as a row; an error where it needs an image, or a part of it is missing."""
+    folder = file.parent.absolute()
+    try:
+        told = tomllib.loads(file.read_text("utf-8"))
+        question = (folder / "instruction.md").read_text("utf-8").strip()
+    except (OSError, ValueError) as error:
+        return DataError(str(file), f"The task cannot be read: {error}.", "Mend it.")
+    environment = told.get("environment")
+    named = isinstance(environment, dict) and environment.get("docker_image")
+    if named or (folder / "environment" / "Dockerfile").exists():
+        why = f"the image {named}" if named else "the image of environment/Dockerfile"
+        move = "Move it elsewhere: only tasks that run without an image can be practised."
+        return DataError(str(file), f"The task needs {why}.", move)
+    if not (folder / "tests" / "test.sh").is_file():
+        return DataError(str(file), "The task has no tests/test.sh.", "Add its grader.")
+    return {"question": question, "task": str(folder), "name": folder.name}

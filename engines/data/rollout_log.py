@@ -15,9 +15,8 @@ from typing import Any
 
 from engines.core.errors import DataError
 from engines.core.types import Completion, Problem, Usage
-from engines.data.checks import Numbered
+from engines.data.checks import Numbered, is_unreviewed, unreviewed_error
 from engines.data.fields import LISTED_REPLIES, SINGLE_REPLIES, USUAL, FieldNames, parse_question
-from engines.data.review_marks import is_unreviewed, unreviewed_error
 from engines.data.rows import open_table
 from engines.data.source import PRACTISED, resolve_data
 

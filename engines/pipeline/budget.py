@@ -20,7 +20,7 @@ from engines.core.protocols import OnText, Policy, Reservation
 from engines.core.types import NO_USAGE, Completion, Message, Sampling, Usage
 from engines.core.waiting.current_call import is_replayed
 from engines.core.waiting.deadline import pause_deadlines
-from engines.policies.limits.wrapped import WrappedPolicy
+from engines.policies.limits import WrappedPolicy
 
 BYTES_A_TOKEN = 3
 """Of a prompt. English has about four, figures and other scripts fewer; where an endpoint

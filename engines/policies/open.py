@@ -16,7 +16,7 @@ from engines.core.protocols import Policy
 from engines.core.types import Completion
 from engines.policies.chat.client import OpenAICompat
 from engines.policies.chat.endpoint import EndpointSettings
-from engines.policies.handoff.policy import HandoffPolicy
+from engines.policies.handoff import HandoffPolicy
 from engines.policies.replay import ReplayPolicy
 
 if TYPE_CHECKING:

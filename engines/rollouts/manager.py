@@ -27,8 +27,7 @@ from engines.core.types import (
     Usage,
 )
 from engines.core.waiting.deadline import deadline
-from engines.policies.limits.congestion import with_congestion
-from engines.policies.limits.throttle import Slots, bind_to_job
+from engines.policies.limits import Slots, bind_to_job, with_congestion
 
 TRAJECTORY_CHARS = 4_000_000
 """Of all replies of one try together; more fails it. Four replies of the greatest length."""

@@ -32,12 +32,27 @@ from engines.core.types import (
     operation_id,
 )
 from engines.core.waiting.gather import gather_all
-from engines.training_free.asking import PACKAGE, Reflector, library_text, reply_losses
-from engines.training_free.curation import past_decisions_block, withhold_rejected
 from engines.training_free.lint import OperationLinter
-from engines.training_free.parse import ConsolidationRow, DropRow, Suggestion, parse_consolidation
-from engines.training_free.proposals import BatchEvidence, Candidate, arrange, plan_calls
-from engines.training_free.reading import library_seen, proposals_block
+from engines.training_free.proposals import (
+    BatchEvidence,
+    Candidate,
+    arrange,
+    past_decisions_block,
+    plan_calls,
+    withhold_rejected,
+)
+from engines.training_free.reading import (
+    PACKAGE,
+    ConsolidationRow,
+    DropRow,
+    Reflector,
+    Suggestion,
+    library_seen,
+    library_text,
+    parse_consolidation,
+    proposals_block,
+    reply_losses,
+)
 
 UNNAMED = "the reflector did not mention it"
 _MERGING, _CONSOLIDATING = 1, 2

@@ -15,9 +15,9 @@ from pathlib import Path
 from engines.core.library import Library
 from engines.core.protocols import Earlier, Ledger, Policy
 from engines.core.types import Group, Lesson, Operation, Reflection, WeightUpdate
-from engines.training_free.asking import Reflector
 from engines.training_free.consolidation import Consolidator
 from engines.training_free.lint import OperationLinter
+from engines.training_free.reading import Reflector
 from engines.training_free.reflection import GroupReader
 from engines.training_free.settings import TrainingFreeSettings
 

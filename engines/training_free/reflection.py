@@ -28,16 +28,22 @@ from engines.core.types import (
     Usage,
 )
 from engines.core.waiting.gather import gather_all
-from engines.training_free.asking import PACKAGE, Reflector, library_text, reply_losses
-from engines.training_free.curation import past_decisions_block
-from engines.training_free.parse import DoubtRow, ExtractionRow, Suggestion, parse_extraction
+from engines.training_free.proposals import past_decisions_block
 from engines.training_free.reading import (
+    PACKAGE,
+    DoubtRow,
+    ExtractionRow,
+    Reflector,
     ShownAttempt,
+    Suggestion,
     attempts_block,
     choose_attempts,
     cut_middle,
     library_before_text,
     library_seen,
+    library_text,
+    parse_extraction,
+    reply_losses,
     rest_block,
     says_why,
     shown_attempts,

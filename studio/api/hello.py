@@ -18,8 +18,7 @@ from engines.core.ids import digest_bytes
 from engines.data.checks import check_rows, doubts_line
 from engines.data.dataset import read_numbered_problems
 from engines.data.source import DataSource
-from engines.grpo.checkpoint.export import check_target
-from engines.grpo.checkpoint.model_card import Kind
+from engines.grpo.checkpoint.export import Kind, check_target
 from engines.grpo.loss.sft_data import demonstration_row, read_demonstrations
 from engines.record.appender import make_folder, write_atomic
 from studio.api import practise
@@ -29,7 +28,7 @@ from studio.config.source import Source
 from studio.data.catalogue import bundled_folder, find_data
 from studio.data.verifiers import BUILT_IN
 from studio.errors import describe_error
-from studio.report.tables import to_stderr
+from studio.render.lines import to_stderr
 from studio.run.new_or_resume import RunPlan, RunRequest, load_plan
 from studio.training.export import prepare_export
 from studio.training.stages import tuning_request

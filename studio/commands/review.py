@@ -15,7 +15,7 @@ from engines.core.errors import ConfigError
 from studio import exit_codes
 from studio.commands import AsJson, DryRun, NewestRun, Run, ask_line, open_workspace, require_mcp
 from studio.process import login_name
-from studio.report.tables import tell_next, to_stderr, wrap_text
+from studio.render.lines import tell_next, to_stderr, wrap_text
 
 if TYPE_CHECKING:
     from engines.record.run_dir import RunDir, Workspace

@@ -28,7 +28,7 @@ from studio.commands import (
     RunFile,
     open_workspace,
 )
-from studio.report.tables import tell_next
+from studio.render.lines import tell_next
 from studio.secrets.sanitize import sanitize
 from studio.tui.terminal.opening import opening_line
 

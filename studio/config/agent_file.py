@@ -6,12 +6,8 @@ Owns the exchange, and where the file's keys stand. What they may say is the set
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
-
-import yaml
 
 from engines.core.errors import ConfigError
-from engines.record.yaml_text import load_yaml
 from studio.config.aliases import move_value
 from studio.config.compose import ComposedConfig
 from studio.config.settings.agent import AgentConfig
@@ -27,7 +23,7 @@ from studio.config.tree import (
     walk,
     walk_texts,
 )
-from studio.config.yaml_positions import file_positions
+from studio.config.yaml_file import Place, read_yaml_file
 
 
 def mount_agent(composed: ComposedConfig, path: Path) -> None:
@@ -39,25 +35,21 @@ def mount_agent(composed: ComposedConfig, path: Path) -> None:
     if not path.is_file():
         move = "Give the agent.yaml of a run folder, or another agent file."
         raise ConfigError(f"--agent {path}", "There is no such file.", move)
-    places = dict(file_positions(path, ("agent",)))  # also says what is wrong with its YAML
-    try:
-        agent: dict[Any, Any] = load_yaml(path.read_text("utf-8")) or {}
-    except (yaml.YAMLError, ValueError) as error:  # a tag that is not YAML's, a number that is none
-        cause = f"The YAML is broken: {' '.join(str(error).split())}."
-        raise ConfigError(str(path), cause, "Quote what stands there.") from error
+    file = read_yaml_file(path)
+    agent = file.tree
+    mount: Key = ("agent",)
     if not agent:
         raise ConfigError(str(path), "The agent file is empty.", "Give the agent.yaml of a run.")
     if list(agent) == ["agent"] and isinstance(agent["agent"], dict):
-        agent = agent["agent"]  # written as run files have it
-        places = dict(file_positions(path, ()))
+        agent, mount = agent["agent"], ()  # written as run files have it
+    places: dict[Key, Place] = {("agent",): Place(f"{path}:1")}
+    places |= {(*mount, *key): place for key, place in file.places.items()}
     typed = [key for key, place in composed.places.items() if key[0] == "agent" and place.override]
     kept = {key: get_value(composed.tree, key) for key in typed}
     if ("agent",) in kept:
         move = "Leave one of them out."
         raise composed.error(("agent",), "--agent puts another agent in its place.", move)
-    composed.tree["agent"] = {str(key): value for key, value in agent.items()}
-    if "experiences" in agent:  # those of older releases practised without being asked to cite
-        composed.tree["agent"].setdefault("cite", False)
+    composed.tree["agent"] = agent
     others = {k: p for k, p in composed.places.items() if k[0] != "agent" or k in kept}
     composed.places = {**places, **others}
     _refuse_references(composed)

@@ -1,48 +1,37 @@
 """Composing a run file the Hydra way, and remembering where each key was written.
 
-Owns groups, overrides, interpolations, and the place of every key: a file and line, or an override.
-Hydra takes a fifth of a second to load: a file that stands alone does not wait for it.
+Owns `defaults` lists, groups, packages, overrides and interpolations, and the place of every key: a
+file and line, or an override. Files are read and merged here, with their places. Hydra, which takes
+a tenth of a second to load, parses the values of overrides alone; OmegaConf resolves `${…}`.
 """
 
 from __future__ import annotations
 
 import re
-import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
-from functools import cache
 from pathlib import Path
-from threading import Lock
 from typing import Any
 
-import yaml
-from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
-
 from engines.core.errors import ConfigError
-from engines.record.yaml_text import load_yaml, unescape_interpolation
-from studio.config.long_lists import keep_long_lists_away, put_back, without_plain_lists
+from engines.record.yaml_text import unescape_interpolation
 from studio.config.tree import (
+    ABSENT,
     REFERENCE,
     Key,
     Tree,
     dotted_name,
     get_value,
     map_tree,
+    merge_value,
+    pop_value,
     replace_value,
     walk_texts,
 )
-from studio.config.yaml_positions import (
-    ParsedFiles,
-    Place,
-    config_positions,
-    find_defaults,
-    syntax_error,
-)
+from studio.config.yaml_file import Place, YamlFile, read_yaml_file
 from studio.presets import GROUPS
-from studio.secrets.rules import mask_override
+from studio.secrets.run_files import mask_override
 
 SHORTHAND = {
     **dict.fromkeys(("policy", "reflector", "judge", "agent.model"), "model"),
@@ -52,7 +41,12 @@ SHORTHAND = {
 such a section keeps that text."""
 REPLACED = ("verifier",)
 """Sections that are one choice: an override of the whole leaves nothing of the file's."""
+GLOBAL = "_global_"
+_CHOICE = re.compile(r"(?!(?i:null|true|false)$)[A-Za-z_][\w./-]*")
 _ENV = re.compile(r"(?<!\\)((?:\\\\)*)\$\{\s*oc\.env\s*:")
+_LONG_LIST = 200
+"""Entries from which a list without references is kept from OmegaConf, which takes a third of a
+millisecond for each value: an agent may have 10,000 experiences."""
 
 
 @dataclass(slots=True)
@@ -90,320 +84,211 @@ def compose_run(path: Path, overrides: Sequence[str], roots: Sequence[Path]) -> 
     if path.suffix != ".yaml":
         raise ConfigError(str(path), "A run file's name ends in .yaml.", "Rename the file.")
     folders = _search_folders(path, roots)
-    nodes: ParsedFiles = {}
-    named = dict(find_defaults(path, "", folders, nodes))
-    asked = _hydra_overrides(overrides, folders)
-    away = nullcontext if any("experiences" in text for text in overrides) else keep_long_lists_away
-    with warnings.catch_warnings(record=True) as caught, _HYDRA, away() as lists:
-        warnings.simplefilter("always")
-        try:
-            alone = not named and "@package" not in path.read_text(encoding="utf-8")
-            config = _compose_alone(path, asked[1:]) if alone else None  # and needs no search path
-            parts = [(path.stem, "")]
-            if config is None:
-                config, parts = _compose_hydra(path, asked)
-        except _RefusedError as error:
-            if (missing := error.missing) is None:
-                raise _compose_error(path, error, overrides) from error
-            typed = _find_override(missing, overrides)
-            place = named.get(missing) or (_override_text(typed) if typed else str(path))
-            raise _missing_group_error(place, missing, folders) from error
-        except yaml.MarkedYAMLError as error:
-            raise syntax_error(path, error) from error
-        except OmegaConfBaseException as error:
-            raise _compose_error(path, error, overrides) from error
-        except (TypeError, ValueError) as error:  # a name is no number: a list is there
-            if refusal := _list_error(path, str(error), overrides) or _value_error(nodes):
-                raise refusal from error
-            raise
-    tree = OmegaConf.to_container(config, resolve=False)
-    assert isinstance(tree, dict)
-    tree = put_back(tree, lists or {})
-    places: dict[Key, Place] = {}
-    for config_path, package in parts:
-        if not package.startswith("hydra"):
-            places.update(config_positions(config_path, package, folders, nodes))
-    for text in overrides:
-        key = tuple(_key_of(text).split("."))
-        # An override replaces what the files said below its key.
-        places = {k: place for k, place in places.items() if k[: len(key)] != key}
-        places[key] = Place(_override_text(text), override=True)
-    return ComposedConfig(path, map_tree(tree), places, [str(w.message) for w in caught])
-
-
-def resolve(composed: ComposedConfig, environ: Mapping[str, str]) -> Tree:
-    """The tree with every interpolation replaced by its value.
-
-    `${oc.env:NAME}` reads `environ` alone, never the process's own environment.
-
-    Raises ConfigError: names the variable or key that is missing, and where it is asked for.
-    """
-    missing: list[str] = []
-
-    def env(name: str, *default: Any) -> Any:
-        if name in environ:
-            return environ[name]
-        if default:
-            return default[0]
-        missing.append(name)
-        raise KeyError(name)
-
-    # omegaconf keeps resolvers in one process-wide table; replaced at every load.
-    OmegaConf.register_new_resolver("studio.env", env, replace=True)
-    leaves = walk_texts(composed.tree)
-    asked = "\n".join(text for _, text in leaves if "${" in text and REFERENCE.search(text))
-    plain = without_plain_lists(composed.tree, asked)
-    config = OmegaConf.create(map_tree(plain, _use_given_environment))
-    result: Tree = map_tree(composed.tree)
-    # Those that name a variable go first: an error then shows where it is written.
-    for key, text in sorted(leaves, key=lambda leaf: "oc.env" not in leaf[1]):
-        if text == "???":
-            raise composed.error(key, f'"{dotted_name(key)}" has no value yet.', "Give it one.")
-        if "${" not in text:
-            continue
-        if not REFERENCE.search(text):
-            replace_value(result, key, unescape_interpolation(text))
-            continue
-        node: Any = config
-        try:
-            for part in key:
-                node = node[int(part) if OmegaConf.is_list(node) else part]
-        except OmegaConfBaseException as error:
-            cause = f'"{dotted_name(key)}" cannot be resolved: {str(error).splitlines()[0]}.'
-            move = "Correct the interpolation; write \\${ for a literal ${."
-            if missing:
-                name = missing[0]
-                needed = f"the environment variable {name}, which is not set."
-                cause = f'"{dotted_name(key)}" needs {needed}'
-                move = f"Set it (export {name}=…), or give a default: ${{oc.env:{name},DEFAULT}}."
-            raise composed.error(key, cause, move) from error
-        value = OmegaConf.to_container(node) if OmegaConf.is_config(node) else node
-        replace_value(result, key, value)
-    return result
-
-
-def _use_given_environment(text: Any) -> Any:
-    return _ENV.sub(r"\1${studio.env:", text) if isinstance(text, str) else text
+    choices = [text for text in overrides if _is_choice(text, folders)]
+    composition = _Composition(folders, choices)
+    composed = ComposedConfig(path, {}, {}, composition.warnings)
+    for mounted in composition.list_parts(path):
+        package = tuple(filter(None, mounted.package.split(".")))
+        if package:
+            composed.places[package] = Place(f"{mounted.file.path}:1")
+        composed.places |= {(*package, *key): place for key, place in mounted.file.places.items()}
+        values = {name: value for name, value in mounted.file.tree.items() if name != "defaults"}
+        merge_value(composed.tree, package, values)
+    _apply_overrides(composed, [text for text in overrides if text not in choices])
+    return composed
 
 
 def _search_folders(path: Path, roots: Sequence[Path]) -> list[Path]:
     # A file inside a group folder (practice/x.yaml) finds the groups beside that folder.
     beside = [parent.parent for parent in path.parents if parent.name in GROUPS]
-    found = [path.parent, *beside, *(root.resolve() for root in roots if root.is_dir())]
-    return list(dict.fromkeys(found))
+    folders = [path.parent, *beside, *(root.resolve() for root in roots if root.is_dir())]
+    return list(dict.fromkeys(folders))
 
 
-def _replace_sections(overrides: Sequence[str]) -> Iterator[str]:
-    """Drop what a later override of a whole `REPLACED` section replaces; Hydra would merge it."""
-    last = {
-        key: at
-        for at, text in enumerate(overrides)
-        if (key := text.partition("=")[0].lstrip("+")) in REPLACED and "=" in text
-    }
-    for at, text in enumerate(overrides):
-        key = _key_of(text)
-        whole = key.partition(".")[0]
-        if at < last.get(whole, -1):
-            continue
-        if last.get(key) == at:
-            yield f"++{key}=null"
-        yield text
+# Files
 
 
-def _escape_quotes(text: object) -> str:
-    return str(text).replace("\\", "\\\\").replace('"', '\\"')
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """A file and the section below which its keys stand."""
+
+    file: YamlFile
+    package: str
 
 
-def _hydra_overrides(overrides: Sequence[str], folders: Sequence[Path]) -> list[str]:
-    search = ",".join(f'"file://{_escape_quotes(folder)}"' for folder in folders[1:])
-    forced = (_force_override(text, folders) for text in _replace_sections(overrides))
-    return [f"hydra.searchpath=[{search}]", *forced]
+@dataclass(slots=True)
+class _Default:
+    """One entry of a `defaults` list: which files it mounts, and where."""
+
+    folder: str  # as written, without a leading slash
+    group: str  # the folder from where groups are searched
+    names: list[str]
+    package: str | None
+    place: str
+    is_group: bool  # written as `group: name`, so that it can be chosen otherwise
+    optional: bool = False
+    override: bool = False
+
+    def package_below(self, parent: str, header: str | None = None) -> str:
+        """Return where its files are mounted, in a file that is itself mounted at `parent`."""
+        package = self.package if self.package is not None else header
+        if package is None:
+            package = self.folder.replace("/", ".")
+        whole = f"{parent}.{package}".strip(".")
+        return whole.rpartition(GLOBAL)[2].strip(".") if GLOBAL in whole else whole
+
+    def choice_key(self, parent: str) -> str:
+        """Return the name by which an override chooses another file: its group, and package."""
+        package = self.package_below(parent)
+        usual = self.group.replace("/", ".")
+        return self.group if package == usual else f"{self.group}@{package or GLOBAL}"
 
 
-def _force_override(text: str, folders: Sequence[Path]) -> str:
-    """An override as Hydra wants it: a plain key may be one the file does not mention."""
-    key, _, value = text.partition("=")
-    named = _CHOICE.fullmatch(value) and any((folder / key).is_dir() for folder in folders)
-    group = "@" in key or named  # practice=5 is no choice of its group
-    return text if group or not key or key[0] in "+~" or "=" not in text else f"++{text}"
+class _Composition:
+    """The files that one run file reaches through its `defaults` lists."""
+
+    def __init__(self, folders: Sequence[Path], choices: Sequence[str]) -> None:
+        self.folders = folders
+        self.warnings: list[str] = []
+        self._chosen: dict[str, tuple[list[str], str]] = {}  # key → names, place
+        self._added: list[_Default] = []
+        self._unused: set[str] = set()
+        for text in choices:
+            self._read_choice(text)
+
+    def _read_choice(self, text: str) -> None:
+        key, _, value = text.partition("=")
+        names = [name.strip() for name in value.strip("[]").split(",") if name.strip()]
+        place = override_text(text)
+        if key.startswith("+"):
+            group, _, package = key.lstrip("+").partition("@")
+            added = _Default(group, group, names, package or None, place, is_group=False)
+            self._added.append(added)
+            return
+        key = key.lstrip("~")
+        self._chosen[key] = ([] if text.startswith("~") else names), place
+        self._unused.add(key)
+
+    def list_parts(self, path: Path) -> list[_Part]:
+        """Return the files in the order in which they are merged."""
+        file = read_yaml_file(path)
+        package = _Default("", "", [], None, "", is_group=False).package_below("", file.package)
+        parts = self._mount(file, "", package, (path,), self._added)
+        for key in self._unused:
+            _, place = self._chosen[key]
+            cause = f"It does not fit: Could not override '{key}'. No match in the defaults list."
+            raise ConfigError(place, cause, "Add it with a + in front, or mount it in the file.")
+        return parts
+
+    def _mount(
+        self,
+        file: YamlFile,
+        group: str,
+        package: str,
+        above: tuple[Path, ...],
+        added: Sequence[_Default] = (),
+    ) -> list[_Part]:
+        """List a file with all that it mounts; `above` are the files that mount it."""
+        own = _Part(file, package)
+        if "defaults" not in file.tree and not added:
+            return [own]
+        entries = [*_read_defaults(file, group), *added]
+        for entry in entries:
+            if entry.override:  # the outermost file chooses
+                key = entry.choice_key(package)
+                if key not in self._chosen:
+                    self._chosen[key] = entry.names, entry.place
+                    self._unused.add(key)
+        mounts = [entry for entry in entries if not entry.override]
+        if mounts and not any(_is_self(entry) for entry in mounts):
+            mounts.append(_SELF)
+            if len(above) == 1 and len(file.tree) > 1 and not added:
+                said = "`defaults` does not name `_self_`; the file itself goes last."
+                self.warnings.append(f"{file.path}: {said}")
+        parts: list[_Part] = []
+        # From the last: what it chooses by `override` counts for those before it.
+        for entry in reversed(mounts):
+            below = [own] if _is_self(entry) else self._mount_entry(entry, package, above)
+            parts = below + parts
+        return parts or [own]
+
+    def _mount_entry(self, entry: _Default, parent: str, above: tuple[Path, ...]) -> list[_Part]:
+        names, place = entry.names, entry.place
+        key = entry.choice_key(parent)
+        if entry.is_group and key in self._chosen:
+            names, place = self._chosen[key]
+            self._unused.discard(key)
+        parts: list[_Part] = []
+        for name in names:
+            target = f"{entry.group}/{name}".lstrip("/")
+            path = find_config(target, self.folders)
+            if path is None and entry.optional:
+                continue
+            if path is None:
+                raise _missing_group_error(place, target, self.folders)
+            if path in above:
+                cause = f'"{target}" mounts itself.'
+                raise ConfigError(place, cause, "Take it out of its `defaults`.")
+            file = read_yaml_file(path)
+            package = entry.package_below(parent, file.package and f"{GLOBAL}.{file.package}")
+            group = target.rpartition("/")[0]
+            parts += self._mount(file, group, package, (*above, path))
+        return parts
 
 
-_CHOICE = re.compile(r"(?!(?i:null|true|false)$)[A-Za-z_][\w./-]*")
-_HYDRAS_OWN = {"defaults", "hydra"}
-_HYDRA = Lock()
-"""Hydra keeps what it composes in one place a process; a screen reads several files at once."""
+_SELF = _Default("", "", ["_self_"], None, "", is_group=False)
 
 
-def _compose_alone(path: Path, overrides: Sequence[str]) -> DictConfig | None:
-    """What Hydra makes of one file and plain overrides, in a third of its time.
-
-    None leaves it to Hydra, which has the words for what does not fit.
-    """
-    keys = [_key_of(text) for text in overrides]
-    own = any("@" in key or key.partition(".")[0] in _HYDRAS_OWN for key in keys)
-    if own or not all(text.startswith("++") for text in overrides):
-        return None
-    early, late = _split_overrides(overrides)
-    try:
-        config = OmegaConf.load(path)
-        if not isinstance(config, DictConfig) or config.keys() & _HYDRAS_OWN:
-            return None
-        _merge_overrides(config, early)
-        _merge_overrides(config, _expand_sections(config, late))
-        _merge_overrides(config, late)
-    except (yaml.YAMLError, _RefusedError, OmegaConfBaseException, TypeError, ValueError):
-        return None
-    return config
+def _is_self(entry: _Default) -> bool:
+    return entry.names == ["_self_"]
 
 
-def _merge_overrides(config: DictConfig, overrides: list[str]) -> None:
-    if not overrides:
-        return
-    from hydra.core.override_parser.overrides_parser import OverridesParser
-
-    with _refusals():
-        parsed = OverridesParser.create().parse_overrides(overrides)
-    for override in parsed:
-        if override.is_sweep_override():
-            raise ValueError(f"{override.input_line} is a sweep")
-        OmegaConf.update(
-            config, override.key_or_group, override.value(), merge=True, force_add=True
-        )
-
-
-def _split_overrides(overrides: Sequence[str]) -> tuple[list[str], list[str]]:
-    """The early ones and the late: those in a section that may be a plain text and no mapping."""
-    late = [text for text in overrides if _section_of(text) in SHORTHAND]
-    return [text for text in overrides if text not in late], late
+def _read_defaults(file: YamlFile, group: str) -> list[_Default]:
+    """Read the `defaults` of a file that stands in a group itself."""
+    written = file.tree.get("defaults") or []
+    entries: list[_Default] = []
+    for number, entry in enumerate(written if isinstance(written, list) else [None]):
+        place = file.places.get(("defaults", str(number)), Place(str(file.path))).text
+        if isinstance(entry, str):
+            entries.append(_read_default(entry, None, group, place))
+        elif isinstance(entry, dict) and len(entry) == 1:
+            ((key, value),) = entry.items()
+            names = value if isinstance(value, list) else [value]
+            names = [str(name) for name in names if name is not None]
+            entries.append(_read_default(key, names, group, place))
+        else:
+            cause = "Its `defaults` is no list of names of configs."
+            raise ConfigError(str(file.path), cause, "Write it as defaults: [rehearsal, _self_].")
+    return entries
 
 
-def _section_of(override: str) -> str:
-    return _key_of(override).rpartition(".")[0]
+def _read_default(text: str, names: list[str] | None, group: str, place: str) -> _Default:
+    """Read `[optional|override] [/]PATH[@PACKAGE]`; of `names` the path is their group."""
+    *words, target = text.split()
+    target, at, package = target.partition("@")
+    is_absolute = target.startswith("/")
+    folder = target.strip("/")
+    if names is None:
+        folder, _, name = folder.rpartition("/")
+    whole = folder if is_absolute or not group else f"{group}/{folder}".rstrip("/")
+    if package == "_here_":
+        package = ""
+    return _Default(
+        folder=folder,
+        group=whole,
+        names=[name.removesuffix(".yaml")] if names is None else names,
+        package=package.replace("_group_", f"{GLOBAL}.{whole.replace('/', '.')}") if at else None,
+        place=place,
+        is_group=names is not None,
+        optional="optional" in words,
+        override="override" in words,
+    )
 
 
-def _expand_sections(config: DictConfig, late: Sequence[str]) -> list[str]:
-    """Overrides that make a mapping of each section that is a plain text in `config`."""
-    written = OmegaConf.to_container(config, resolve=False) if late else {}
-    sections = dict.fromkeys(_section_of(text) for text in late)
-    texts = {section: get_value(written, tuple(section.split("."))) for section in sections}
-    return [
-        f'++{section}={{{SHORTHAND[section]}: "{_escape_quotes(text)}"}}'
-        for section, text in texts.items()
-        if isinstance(text, str)
-    ]
-
-
-def _compose_hydra(
-    path: Path, overrides: Sequence[str]
-) -> tuple[DictConfig, list[tuple[str, str]]]:
-    """The composed config, and its parts (name and package) in the order of merging."""
-    from hydra import compose, initialize_config_dir
-    from hydra.core.global_hydra import GlobalHydra
-    from hydra.types import RunMode
-
-    _leave_own_settings_out()
-    early, late = _split_overrides(overrides)
-    directory = initialize_config_dir(str(path.parent), job_name="studio", version_base="1.3")
-    with _refusals(), directory:
-        if late:
-            early += _expand_sections(compose(path.stem, early), late)
-        config = compose(path.stem, [*early, *late])
-        loader = GlobalHydra.instance().config_loader()
-        parts = loader.compute_defaults_list(path.stem, [*early, *late], RunMode.RUN).defaults
-    return config, [(part.config_path, part.package or "") for part in parts if part.config_path]
-
-
-@cache
-def _leave_own_settings_out() -> None:
-    """Hydra's settings of its own program (help texts, logs, a launcher) change no composed config.
-
-    To read and merge them was more than half the time of loading a run file.
-    """
-    from hydra.conf import HydraConf
-    from hydra.core.config_store import ConfigStore
-
-    unread = [{group: None for group in default} for default in HydraConf().defaults]
-    ConfigStore.instance().store("config", HydraConf(defaults=unread), "hydra", provider="studio")
-
-
-class _RefusedError(Exception):
-    """What Hydra says of a group whose file is `missing`, of an `override`, or of anything else."""
-
-    def __init__(self, said: str, missing: str | None = None, override: str | None = None) -> None:
-        super().__init__(said)
-        self.missing, self.override = missing, override
-
-
-@contextmanager
-def _refusals() -> Iterator[None]:
-    """Raise what Hydra refuses as what is known before it is loaded."""
-    from hydra.errors import HydraException, MissingConfigException, OverrideParseException
-
-    try:
-        yield
-    except MissingConfigException as error:
-        raise _RefusedError(str(error), missing=error.missing_cfg_file or "") from error
-    except OverrideParseException as error:
-        raise _RefusedError(str(error), override=error.override) from error
-    except HydraException as error:
-        raise _RefusedError(str(error)) from error
-
-
-def _key_of(override: str) -> str:
-    return override.partition("=")[0].lstrip("+~")
-
-
-def _override_text(override: str) -> str:
-    return f"override '{mask_override(override)}'"
-
-
-def _find_override(message: str, overrides: Sequence[str]) -> str | None:
-    """The override a message of Hydra speaks of."""
-    for text in overrides:
-        key, value = _key_of(text), text.partition("=")[2]
-        if key in message or f"{key.split('@')[0]}/{value}" == message:
-            return text
-    return None
-
-
-def _compose_error(path: Path, error: Exception, overrides: Sequence[str]) -> ConfigError:
-    if isinstance(error, _RefusedError) and error.override is not None:
-        text: str | None = error.override.removeprefix("++")
-    else:
-        text = _find_override(str(error), overrides)
-    lines = [line for line in str(error).splitlines() if not line.startswith(("See ", "Error "))]
-    reason = (lines or ["it cannot be read"])[0].replace("'++", "'").rstrip(".")
-    if text is None:
-        return ConfigError(str(path), f"It does not compose: {reason}.", "Correct that entry.")
-    if mask_override(text) != text:
-        reason = "its value cannot be read"  # Hydra's words would quote the secret
-    elif "missing EQUAL" in reason:
-        reason = "it has no ="
-    move = "Write key=value; put a value with commas, brackets or quotes in quotes: key='a, b'."
-    return ConfigError(_override_text(text), f"It does not fit: {reason}.", move)
-
-
-def _list_error(path: Path, message: str, overrides: Sequence[str]) -> ConfigError | None:
-    """A list where names were looked up; None where that is not what went wrong."""
-    typed = [o for o in overrides if any(repr(n) in message for n in _key_of(o).split("."))]
-    if typed:
-        cause = "The run file has a list there, and the entries of a list have no names."
-        move = "Replace the whole list (key=[…]), or edit the run file."
-        return ConfigError(_override_text(typed[0]), cause, move)
-    if "defaults" in message:
-        cause = "Its `defaults` is no list of names of configs."
-        return ConfigError(str(path), cause, "Write it as defaults: [rehearsal, _self_].")
-    return None
-
-
-def _value_error(files: Iterable[Path]) -> ConfigError | None:
-    """The first file with a value that its tag cannot be, as `!!int x`; None where none has."""
-    for file in files:
-        try:
-            load_yaml(file.read_text(encoding="utf-8"))
-        except ValueError as error:
-            return ConfigError(str(file), f"A value in it cannot be read: {error}.", "Correct it.")
-    return None
+def find_config(target: str, folders: Sequence[Path]) -> Path | None:
+    """Return the first file of that name in the folders; None: there is none."""
+    files = (folder / f"{target}.yaml" for folder in folders)
+    return next((file for file in files if file.is_file()), None)
 
 
 def _missing_group_error(place: str, missing: str, folders: Sequence[Path]) -> ConfigError:
@@ -422,3 +307,159 @@ def _missing_group_error(place: str, missing: str, folders: Sequence[Path]) -> C
     searched = ", ".join(str(folder) for folder in folders)
     move = f'Did you mean "{nearest[0]}"?' if nearest else f"Write {missing}.yaml in one of them."
     return ConfigError(place, f'"{missing}" is not found. Searched: {searched}.', move)
+
+
+# Overrides
+
+
+def _is_choice(text: str, folders: Sequence[Path]) -> bool:
+    """Tell whether an override chooses a file of a group; practice=5 is none of its group."""
+    key, _, value = text.partition("=")
+    key = key.lstrip("+~")
+    named = _CHOICE.fullmatch(value) or (text.startswith("~") and not value)
+    is_group = any((folder / key).is_dir() for folder in folders)
+    return "@" in key or bool(named and is_group)
+
+
+def override_text(override: str) -> str:
+    """Return an override as errors name it, its secrets hidden."""
+    return f"override '{mask_override(override)}'"
+
+
+def _key_of(override: str) -> Key:
+    return tuple(override.partition("=")[0].lstrip("+~").split("."))
+
+
+def _apply_overrides(composed: ComposedConfig, overrides: Sequence[str]) -> None:
+    """Set what overrides say, in place; those in a section that may be a plain text come last."""
+    late = [text for text in overrides if dotted_name(_key_of(text)[:-1]) in SHORTHAND]
+    whole = {_key_of(text)[0]: at for at, text in enumerate(overrides) if len(_key_of(text)) == 1}
+    kept = [
+        text
+        for at, text in enumerate(overrides)
+        if _key_of(text)[0] not in REPLACED or at >= whole.get(_key_of(text)[0], 0)
+    ]
+    for text in (*(o for o in kept if o not in late), *(o for o in kept if o in late)):
+        key = _key_of(text)
+        value = _parse_override(text)
+        _expand_section(composed.tree, key)
+        if text.startswith("~"):
+            if pop_value(composed.tree, key) is ABSENT:
+                raise _override_error(text, f"there is no {dotted_name(key)} to take away")
+            continue
+        if key[0] in REPLACED and len(key) == 1:
+            pop_value(composed.tree, key)
+        try:
+            merge_value(composed.tree, key, value)
+        except TypeError as error:
+            cause = "The run file has a list there, and the entries of a list have no names."
+            move = "Replace the whole list (key=[…]), or edit the run file."
+            raise ConfigError(override_text(text), cause, move) from error
+    for text in overrides:
+        key = _key_of(text)
+        # An override replaces what the files said below its key.
+        composed.places = {k: p for k, p in composed.places.items() if k[: len(key)] != key}
+        composed.places[key] = Place(override_text(text), override=True)
+
+
+def _expand_section(tree: Tree, key: Key) -> None:
+    """Make a mapping of the plain text above a key, where one may stand."""
+    name = SHORTHAND.get(dotted_name(key[:-1]))
+    if name is not None and isinstance(text := get_value(tree, key[:-1]), str):
+        replace_value(tree, key[:-1], {name: text})
+
+
+def _parse_override(text: str) -> Any:
+    """Return the value of an override, read by Hydra's grammar. Raises ConfigError."""
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+    from hydra.errors import HydraException
+
+    plain = text if text[:1] in ("+", "~") else f"++{text}"
+    try:
+        parsed = OverridesParser.create().parse_override(plain)
+        if parsed.is_sweep_override():
+            raise _override_error(text, "Ambiguous value: a list of values for several runs")
+        return map_tree(parsed.value())
+    except HydraException as error:
+        lines = [
+            line for line in str(error).splitlines() if not line.startswith(("See ", "Error "))
+        ]
+        reason = (lines or ["it cannot be read"])[0].replace("'++", "'").rstrip(".")
+        if mask_override(text) != text:
+            reason = "its value cannot be read"  # Hydra's words would quote the secret
+        elif "missing EQUAL" in reason:
+            reason = "it has no ="
+        raise _override_error(text, reason) from error
+
+
+def _override_error(text: str, reason: str) -> ConfigError:
+    move = "Write key=value; put a value with commas, brackets or quotes in quotes: key='a, b'."
+    return ConfigError(override_text(text), f"It does not fit: {reason}.", move)
+
+
+# Interpolations
+
+
+def resolve(composed: ComposedConfig, environ: Mapping[str, str]) -> Tree:
+    """Return the tree with every interpolation replaced by its value.
+
+    `${oc.env:NAME}` reads `environ` alone, never the process's own environment.
+
+    Raises ConfigError: names the variable or key that is missing, and where it is asked for.
+    """
+    result: Tree = map_tree(composed.tree)
+    referring: list[tuple[Key, str]] = []
+    for key, text in walk_texts(composed.tree):
+        if text == "???":
+            raise composed.error(key, f'"{dotted_name(key)}" has no value yet.', "Give it one.")
+        if "${" in text and REFERENCE.search(text):
+            referring.append((key, text))
+        elif "${" in text:
+            replace_value(result, key, unescape_interpolation(text))
+    if not referring:
+        return result
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+
+    missing: list[str] = []
+
+    def env(name: str, *default: Any) -> Any:
+        if name in environ:
+            return environ[name]
+        if default:
+            return default[0]
+        missing.append(name)
+        raise KeyError(name)
+
+    # omegaconf keeps resolvers in one process-wide table; replaced at every load.
+    OmegaConf.register_new_resolver("studio.env", env, replace=True)
+    config = OmegaConf.create(map_tree(_without_long_lists(composed.tree), _use_given_environment))
+    # Those that name a variable go first: an error then shows where it is written.
+    for key, _ in sorted(referring, key=lambda leaf: "oc.env" not in leaf[1]):
+        node: Any = config
+        try:
+            for part in key:
+                node = node[int(part) if OmegaConf.is_list(node) else part]
+        except OmegaConfBaseException as error:
+            cause = f'"{dotted_name(key)}" cannot be resolved: {str(error).splitlines()[0]}.'
+            move = "Correct the interpolation; write \\${ for a literal ${."
+            if missing:
+                name = missing[0]
+                needed = f"the environment variable {name}, which is not set."
+                cause = f'"{dotted_name(key)}" needs {needed}'
+                move = f"Set it (export {name}=…), or give a default: ${{oc.env:{name},DEFAULT}}."
+            raise composed.error(key, cause, move) from error
+        value = OmegaConf.to_container(node) if OmegaConf.is_config(node) else node
+        replace_value(result, key, value)
+    return result
+
+
+def _without_long_lists(tree: Any) -> Any:
+    if isinstance(tree, dict):
+        return {name: _without_long_lists(value) for name, value in tree.items()}
+    is_long = isinstance(tree, list) and len(tree) >= _LONG_LIST
+    return [] if is_long and not any("${" in text for _, text in walk_texts(tree)) else tree
+
+
+def _use_given_environment(text: Any) -> Any:
+    return _ENV.sub(r"\1${studio.env:", text) if isinstance(text, str) else text

@@ -90,3 +90,31 @@ def set_value(tree: Any, key: Key, value: Any) -> None:
 def replace_value(tree: Any, key: Key, value: Any) -> None:
     parent = get_value(tree, key[:-1])
     parent[int(key[-1]) if isinstance(parent, list) else key[-1]] = value
+
+
+def merge_value(tree: Tree, key: Key, value: Any) -> None:
+    """Put a value at a key: mappings are merged, all else is replaced, what is above is made.
+
+    Raises TypeError: a list stands above the key.
+    """
+    if key:
+        inner = tree.get(key[0])
+        if len(key) == 1:
+            tree[key[0]] = _merged(inner, value)
+            return
+        if isinstance(inner, list):
+            raise TypeError(dotted_name(key))
+        if not isinstance(inner, dict):
+            inner = tree[key[0]] = {}
+        merge_value(inner, key[1:], value)
+        return
+    for name, own in value.items():
+        tree[name] = _merged(tree[name], own) if name in tree else own
+
+
+def _merged(old: Any, new: Any) -> Any:
+    if isinstance(old, dict) and isinstance(new, dict):
+        merged = dict(old)
+        merge_value(merged, (), new)
+        return merged
+    return old if new == "???" and old is not None else new

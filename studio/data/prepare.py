@@ -19,10 +19,9 @@ from filelock import FileLock
 
 from engines.core.errors import ConfigError, DataError, RecordError, did_you_mean
 from engines.core.extras import install_command
-from engines.data.public.cleaning import MissingField
-from engines.data.public.layouts import LAYOUTS, Cleaned, by_level, shuffled
+from engines.data.public_layouts import LAYOUTS, Cleaned, MissingField, by_level, shuffled
 from engines.record.appender import make_folder, sync_folder
-from engines.record.catalogue.rows import write_dataset_row
+from engines.record.derived.catalogue import write_dataset_row
 from engines.record.run_dir import Workspace
 from studio.data.catalogue import check_data_name, check_free
 from studio.data.public_sources import field_names, find_origin, source_rows

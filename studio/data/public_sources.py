@@ -13,10 +13,9 @@ from typing import Any
 
 from engines.core.errors import ConfigError, DataError
 from engines.core.extras import install_command
-from engines.data.arrow_rows import to_json_value
 from engines.data.folder import USUAL, find_splits, stem_of
-from engines.data.public.layouts import LAYOUTS, Cleaned
-from engines.data.rows import Row, open_table
+from engines.data.public_layouts import LAYOUTS, Cleaned
+from engines.data.rows import Row, open_table, to_json_value
 from engines.data.source import DataSource, locate, resolve_data
 
 _BATCH_ROWS = 4096

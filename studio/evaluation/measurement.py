@@ -18,8 +18,7 @@ from engines.core.protocols import Verifier
 from engines.core.types import Problem, Rollout, Usage, Verdict
 from engines.pipeline.evaluation.evaluate import MeasurementSetup
 from engines.pipeline.outage import Outage
-from engines.policies.limits.pausable import PausablePolicy
-from engines.policies.limits.throttle import Slots
+from engines.policies.limits import PausablePolicy, Slots
 from engines.record.cassette.file import open_cassette
 from engines.record.ledger import RecordLedger
 from engines.record.run_dir import Workspace

@@ -22,7 +22,7 @@ from engines.core.types import CallKey, Job, Message, Problem, Rollout, Verdict
 from engines.data.dataset import read_problems
 from engines.data.fields import ID_BYTES
 from engines.pipeline.judging import add_own_figures
-from engines.policies.limits.throttle import Slots
+from engines.policies.limits import Slots
 from engines.record.cassette.file import open_cassette
 from engines.record.ledger import RecordLedger
 from engines.record.run_dir import Workspace
@@ -31,7 +31,7 @@ from studio import exit_codes
 from studio.config.loading import LoadedRun
 from studio.config.scripted import is_rehearsal
 from studio.config.settings.run import RunConfig
-from studio.report.tables import to_stderr
+from studio.render.lines import to_stderr
 from studio.run.held_out import prompt_writer
 from studio.run.models import make_rollouts, open_roles
 from studio.run.verifier import open_run_verifier

@@ -20,8 +20,8 @@ from engines.core.protocols import Agent, Embedder, OnText, Policy, Toolbox
 from engines.core.team.replies import FIXED, Speaker
 from engines.core.types import Completion, Message, Sampling
 from engines.core.waiting.slow_stage import slow_stage
-from engines.policies.team.policy import TeamPolicy
-from engines.policies.tool_use.policy import Protocol, ToolUsePolicy
+from engines.policies.team import TeamPolicy
+from engines.policies.tool_use import Protocol, ToolUsePolicy
 from engines.process.scratch_folder import ScratchFolder
 from engines.record.cassette.file import Cassette, Entry, is_played, plain_request
 from engines.record.cassette.tools import taped_toolbox

@@ -19,7 +19,7 @@ from engines.pipeline.evaluation.evaluate import Evaluation, HeldOutSet, Measure
 from engines.pipeline.guidance import PromptWriter
 from engines.pipeline.outage import Outage
 from engines.pipeline.worsened import set_apart
-from engines.policies.limits.throttle import Slots
+from engines.policies.limits import Slots
 from engines.record.scores import ScoreBook
 from engines.verifiers.open import asks_judge, needs_answer
 from studio.config.loading import LoadedRun

@@ -22,7 +22,7 @@ from studio.library.references import find_version, follow_version
 from studio.run.new_or_resume import RunPlan, forked_library
 
 PROMPTS_OF = (
-    *("engines.agents", "engines.core", "engines.policies.team", "engines.policies.tool_use"),
+    *("engines.agents", "engines.core", "engines.policies"),
     *("engines.tools", "engines.training_free", "engines.verifiers", "studio.config"),
 )
 """Packages whose prompt files a run may send; its journal names the hash of each."""

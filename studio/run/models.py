@@ -20,12 +20,15 @@ from engines.data.rollout_log import read_rollout_log
 from engines.policies.chat.client import OpenAICompat
 from engines.policies.chat.embedding import Reserve, open_embedder
 from engines.policies.chat.endpoint import EndpointSettings
-from engines.policies.handoff.policy import HandoffPolicy, folder_remarks
+from engines.policies.handoff import HandoffPolicy, folder_remarks
 from engines.policies.hf_local.settings import LocalSettings
-from engines.policies.limits.paced import StreamPacedPolicy
-from engines.policies.limits.pausable import PausablePolicy
-from engines.policies.limits.throttle import Slots, Throttled
-from engines.policies.limits.wrapped import WrappedPolicy
+from engines.policies.limits import (
+    PausablePolicy,
+    Slots,
+    StreamPacedPolicy,
+    Throttled,
+    WrappedPolicy,
+)
 from engines.policies.open import is_scripted, open_policy
 from engines.policies.replay import ReplayPolicy
 from engines.record.cassette.file import Cassette, is_played
@@ -46,7 +49,7 @@ from studio.run.remote.work import RemoteWork, open_remote_work
 
 if TYPE_CHECKING:
     from engines.policies.hf_local.policy import HFLocal
-    from engines.policies.vllm.policy import VLLMRollouts
+    from engines.policies.vllm import VLLMRollouts
 
 Tell = Callable[[str], None]
 BUNDLED = "tiny"
@@ -398,7 +401,7 @@ class LocalModels:
 def open_vllm_rollouts(config: RunConfig, local: HFLocal, tell: Tell) -> VLLMRollouts:
     """The vLLM servers of `policy.local.rollouts_url`, asked with the ids of a local model."""
     from engines.policies.hf_local.chat_template import encode_prompt
-    from engines.policies.vllm.policy import RolloutServer, VLLMRollouts
+    from engines.policies.vllm import RolloutServer, VLLMRollouts
 
     policy, (first, *others) = config.policy, config.policy.local.rollouts_url or ("",)
     endpoint = replace(endpoint_of(policy), model="", base_url=first, replicas=tuple(others))

@@ -12,7 +12,7 @@ from engines.rollouts.manager import RolloutManager
 from studio import exit_codes
 from studio.evaluation.try_text import print_piece
 from studio.library.text import library_lines
-from studio.report.tables import to_stderr
+from studio.render.lines import to_stderr
 from studio.serving.enhanced_agent import EnhancedAgent
 
 

@@ -24,7 +24,7 @@ from engines.core.protocols import OnText, Policy
 from engines.core.types import NO_USAGE, Completion, Job, Message, Problem
 from engines.pipeline.guidance import PromptWriter
 from engines.policies.chat.client import OpenAICompat
-from engines.policies.limits.throttle import Slots
+from engines.policies.limits import Slots
 from engines.policies.rehearsal.server import open_listener
 from engines.record.ledger import RecordLedger
 from engines.record.run_dir import Workspace
@@ -34,8 +34,8 @@ from studio.config.scripted import is_rehearsal
 from studio.config.settings.run import RunConfig
 from studio.evaluation.try_problem import KEY, without_lessons
 from studio.library.references import follow_version
-from studio.report.summary import usage_text
-from studio.report.tables import to_stderr
+from studio.render.lines import to_stderr
+from studio.render.words import usage_text
 from studio.run.acting import sampling_of
 from studio.run.held_out import prompt_writer
 from studio.run.library_start import choose_library

@@ -23,12 +23,12 @@ from engines.grpo.loss.sft_data import (
     without_guidance,
 )
 from engines.pipeline.replay_training import HistorySegment, load_history
-from engines.policies.tool_use.protocol import as_text, spell_calls
+from engines.policies.tool_use import as_text, spell_calls
 from engines.record.appender import make_folder, write_atomic
 from engines.record.ledger import read_record
 from engines.record.run_dir import RunDir, Workspace
 from studio.config.loading import LoadedRun, load_run
-from studio.report.tables import to_stderr
+from studio.render.lines import to_stderr
 
 _ID_CHARS = 8
 

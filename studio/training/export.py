@@ -20,11 +20,14 @@ from engines.core.errors import ConfigError, ConflictError
 from engines.core.library import Library
 from engines.core.state.run_state import RunState
 from engines.grpo.checkpoint.export import (
+    CardFacts,
+    Kind,
     adapter_rank,
     base_facts,
     check_target,
     export_adapter,
     export_merged,
+    model_card,
 )
 from engines.grpo.checkpoint.folders import (
     FoundCheckpoint,
@@ -32,7 +35,6 @@ from engines.grpo.checkpoint.folders import (
     find_checkpoints,
     read_facts,
 )
-from engines.grpo.checkpoint.model_card import CardFacts, Kind, model_card
 from engines.policies.hf_local.settings import LocalSettings
 from engines.record.appender import write_atomic
 from engines.record.export import format_agent_yaml

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -22,22 +22,14 @@ from textual.widgets import ContentSwitcher
 from engines.core.errors import StudioError
 from engines.record.run_dir import Workspace
 from studio.process import login_name
-from studio.session.base import Session
+from studio.session.session import Session
 from studio.tui.actions import MainScreen
 from studio.tui.attachment import Attachment
 from studio.tui.drafts import Drafts
 from studio.tui.drawing.lines import Lines, line
 from studio.tui.header import SessionStatus
-from studio.tui.keymap import KEYS, Key, bindings, remap_keys
+from studio.tui.keymap import KEYS, PAGES, Key, bindings, remap_keys
 from studio.tui.navigation import Navigation
-from studio.tui.pages.diff.page import DiffPage
-from studio.tui.pages.inspect.page import InspectPage
-from studio.tui.pages.library.page import LibraryPage
-from studio.tui.pages.live.page import LivePage
-from studio.tui.pages.progress.page import ProgressPage
-from studio.tui.pages.review.page import ReviewPage
-from studio.tui.pages.runs.page import RunsPage
-from studio.tui.pages.start.page import StartPage
 from studio.tui.painter import Painter, is_small
 from studio.tui.palette import commands
 from studio.tui.settings.file import ScreenSettings
@@ -55,16 +47,6 @@ if TYPE_CHECKING:
 
 TWICE_S = 2.0
 """Within this time ctrl+c is pressed twice."""
-PAGES = (
-    StartPage,
-    LivePage,
-    ReviewPage,
-    LibraryPage,
-    DiffPage,
-    RunsPage,
-    InspectPage,
-    ProgressPage,
-)
 
 
 class StudioApp(TerminalApp, inherit_bindings=False):
@@ -104,12 +86,7 @@ class StudioApp(TerminalApp, inherit_bindings=False):
         self.attachment = Attachment(
             self, self, self.navigation, session=session, run=run, starting=starting
         )
-        self.painter = painter = Painter(self, self, self.navigation, self.attachment)
-        # Of what pages ask (see Host) the most is done by the parts.
-        self.tell, self.forget_message = painter.tell, painter.forget_message
-        self.draw_now, self.draw_chrome = painter.draw_now, painter.draw_chrome
-        self.redraw_soon, self.open_page = painter.redraw_soon, self.navigation.open_page
-        self.attach, self.start_run = self.attachment.attach, self.attachment.start_run
+        self.painter = Painter(self, self, self.navigation, self.attachment)
         self._interrupted_at = float("-inf")
         self._is_leaving = False
 
@@ -124,7 +101,7 @@ class StudioApp(TerminalApp, inherit_bindings=False):
         yield top
         with ContentSwitcher(initial="start", id="pages"):
             for page in PAGES:
-                yield page()
+                yield page.load_class()()
         yield Container(Chrome(id="bottom"), Prompt(id="prompt"), id="foot")
 
     def on_mount(self) -> None:
@@ -187,6 +164,30 @@ class StudioApp(TerminalApp, inherit_bindings=False):
         await self.attachment.close()
 
     # -- what pages ask (see Host) -------------------------------------------------------
+
+    def open_page(self, name: str, target: str = "", *, keep_trail: bool = False) -> None:
+        self.navigation.open_page(name, target, keep_trail=keep_trail)
+
+    def tell(self, text: str, style: str = "") -> None:
+        self.painter.tell(text, style)
+
+    def forget_message(self, *, also_errors: bool = True) -> None:
+        self.painter.forget_message(also_errors=also_errors)
+
+    def redraw_soon(self) -> None:
+        self.painter.redraw_soon()
+
+    def draw_now(self) -> None:
+        self.painter.draw_now()
+
+    def draw_chrome(self) -> None:
+        self.painter.draw_chrome()
+
+    def attach(self, run: str) -> None:
+        self.attachment.attach(run)
+
+    def start_run(self, arguments: Sequence[str]) -> None:
+        self.attachment.start_run(arguments)
 
     @property
     def session(self) -> Session | None:

@@ -172,11 +172,11 @@ def tabs_line(state: RunState | None, page: str, width: int) -> Line:
     waiting, flagged = _waiting_counts(state) if state is not None else (0, 0)
     spans: list[Span] = [(" ", "")]
     short = 4 if width < 72 else None
-    for name, key, _ in PAGES[:-1]:
-        label = f"{key} {name.capitalize()[:short]}"
-        if name == "review" and waiting:
+    for entry in PAGES[:-1]:
+        label = f"{entry.key} {entry.title[:short]}"
+        if entry.name == "review" and waiting:
             label += f" {waiting}" + "!" * bool(flagged)
-        spans.append((f"[{label}]", "title") if name == page else (f" {label} ", ""))
+        spans.append((f"[{label}]", "title") if entry.name == page else (f" {label} ", ""))
     out = tuple(spans)
     help: Line = (("? help", "dim"), (" ", ""))
     for more in (((": palette", "dim"), ("   ", ""), *help), help):

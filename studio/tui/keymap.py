@@ -8,29 +8,55 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from importlib import import_module
 from importlib.resources import files
 from itertools import permutations
 
 from textual.binding import Binding
+from textual.widget import Widget
 
 from engines.core.errors import ConfigError
 
+
+@dataclass(frozen=True, slots=True)
+class PageEntry:
+    """One page of the screen; its class is `NAMEPage` of the module."""
+
+    name: str  # also the scope of its keys
+    key: str
+    purpose: str  # a sentence
+    module: str
+
+    @property
+    def title(self) -> str:
+        return self.name.capitalize()
+
+    def load_class(self) -> type[Widget]:
+        """Import the class, which itself imports the keys of this module."""
+        page_class: type[Widget] = getattr(import_module(self.module), f"{self.title}Page")
+        return page_class
+
+
 PAGES = (
-    ("live", "1", "Watch rollouts stream."),
-    ("review", "2", "Decide operations."),
-    ("library", "3", "What has been learned."),
-    ("diff", "4", "Compare two versions of a library."),
-    ("runs", "5", "Every run of the workspace."),
-    ("inspect", "6", "One rollout whole, beside another."),
-    ("progress", "7", "Reward, tokens and cost, step by step."),
-    ("start", "0", "Start, resume or attach a run."),
+    PageEntry("live", "1", "Watch rollouts stream.", "studio.tui.pages.live.page"),
+    PageEntry("review", "2", "Decide operations.", "studio.tui.pages.review.page"),
+    PageEntry("library", "3", "What has been learned.", "studio.tui.pages.library.page"),
+    PageEntry("diff", "4", "Compare two versions of a library.", "studio.tui.pages.diff.page"),
+    PageEntry("runs", "5", "Every run of the workspace.", "studio.tui.pages.runs.page"),
+    PageEntry(
+        "inspect", "6", "One rollout whole, beside another.", "studio.tui.pages.inspect.page"
+    ),
+    PageEntry(
+        "progress", "7", "Reward, tokens and cost, step by step.", "studio.tui.pages.progress.page"
+    ),
+    PageEntry("start", "0", "Start, resume or attach a run.", "studio.tui.pages.start.page"),
 )
-"""Name, key and what it is for: the order of the tabs."""
+"""Every page, in the order of the tabs: a new one is its folder and its line here."""
 SCOPES = {
     "global": "everywhere",
     "loop": "the run",
     "list": "lists and panes",
-    **{name: name.capitalize() for name, _, _ in PAGES},
+    **{page.name: page.title for page in PAGES},
 }
 UNBOUND = frozenset("ctrl+" + letter for letter in "jmhisqzba")
 """Never bound: terminals send some of them for other keys, multiplexers take the others."""
@@ -72,18 +98,19 @@ class Key:
 
 def _read_keys(table: str) -> Iterator[Key]:
     """Those of the pages' numbers, then the rows of the table."""
-    for name, key, about in PAGES:
-        yield Key(f"global.{name}", key, f"page('{name}')", name, about)
+    for page in PAGES:
+        action = f"page('{page.name}')"
+        yield Key(f"global.{page.name}", page.key, action, page.name, page.purpose)
     scope = ""
     for row in filter(None, table.splitlines()):
         name, *cells = (cell.strip() for cell in row.split("|"))
         if name.startswith("["):
             scope = name.strip("[]")
         elif not name.startswith("#"):
-            keys, rank, label, tooltip, *action = cells
+            keys, rank, label, tooltip, *row_action = cells
             after = "s" if scope == "loop" else ""
-            done = action[0] if action else name
-            yield Key(f"{scope}.{name}", keys, done, label, tooltip, int(rank), after)
+            called = row_action[0] if row_action else name
+            yield Key(f"{scope}.{name}", keys, called, label, tooltip, int(rank), after)
 
 
 KEYS = tuple(_read_keys((files("studio.tui") / "keys.txt").read_text("utf-8")))
@@ -192,7 +219,7 @@ def unused_key_text(pressed: str, page: str, keys: Sequence[Key], heard: Sequenc
 
     Where others are `heard` instead of the page's, the first of them are told.
     """
-    numbers = {name: number for name, number, _ in PAGES}
+    numbers = {page.name: page.key for page in PAGES}
     out = [f"{format_key(pressed)} does nothing here"]
     if heard:
         return f"{out[0]}: {', '.join(f'{key.key_text} {key.label}' for key in heard[:3])}"

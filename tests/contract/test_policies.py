@@ -16,8 +16,7 @@ from engines.core.protocols import Policy
 from engines.core.types import Message, Sampling
 from engines.data.rollout_log import read_rollout_log
 from engines.policies.chat.endpoint import EndpointSettings
-from engines.policies.limits.paced import StreamPacedPolicy
-from engines.policies.limits.throttle import Slots, Throttled
+from engines.policies.limits import Slots, StreamPacedPolicy, Throttled
 from engines.policies.open import open_policy
 from engines.policies.rehearsal.server import background_server
 from tests.support.fake_endpoint import fake_endpoint, says

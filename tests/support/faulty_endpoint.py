@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 import orjson
 
 from engines.core.ids import digest, seed_for
-from engines.policies.rehearsal.endpoint import answer_request
+from engines.policies.rehearsal.server import answer_request
 from tests.support.fake_endpoint import DONE, Exchange, Request, delta, drop, event, read_request
 
 PASSING = (

@@ -23,7 +23,7 @@ from engines.core.waiting.gather import gather_all
 from engines.data.dataset import read_problems
 from engines.pipeline.context import RunContext
 from engines.pipeline.run import practise
-from engines.policies.limits.throttle import Slots
+from engines.policies.limits import Slots
 from engines.policies.open import open_policy
 from engines.record.journal import Journal
 from engines.record.ledger import RecordLedger

@@ -49,7 +49,7 @@ from engines.pipeline.recorder import Recorder
 from engines.pipeline.replay_training import load_history, policy_version_after
 from engines.pipeline.reviewers.human import AutoReviewer
 from engines.pipeline.run import practise
-from engines.policies.limits.throttle import Slots
+from engines.policies.limits import Slots
 from engines.record.journal import Journal
 from engines.record.ledger import RecordLedger
 from engines.record.run_dir import RunDir, Workspace

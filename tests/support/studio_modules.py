@@ -5,7 +5,7 @@ from importlib import import_module
 
 # By name: as import statements they would be superfluous to ruff, which takes such ones away.
 for name in (
-    "engines.policies.rehearsal.judge",
+    "engines.policies.rehearsal.solve",
     "engines.policies.rehearsal.reflect",
     "engines.policies.rehearsal.reply",
     "engines.policies.rehearsal.transport",

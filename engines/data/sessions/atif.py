@@ -11,8 +11,16 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from engines.data.sessions.json_values import as_object, objects, parse_json
-from engines.data.sessions.steps import Intake, Session, Step, call_step, result_step
+from engines.data.sessions.steps import (
+    Intake,
+    Session,
+    Step,
+    as_object,
+    call_step,
+    objects,
+    parse_json,
+    result_step,
+)
 
 
 def read(path: Path, intake: Intake) -> Iterator[Session]:

@@ -11,8 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from engines.data.sessions.json_values import as_object, objects
-from engines.data.sessions.steps import Intake, Session, Step, call_step
+from engines.data.sessions.steps import Intake, Session, Step, as_object, call_step, objects
 
 _REMINDER = re.compile(r"<system-reminder>.*?</system-reminder>", re.DOTALL)
 _SCAFFOLD = re.compile(r"\s*<(?:command-|local-command-|bash-|task-notification|user-memory)")

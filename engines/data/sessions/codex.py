@@ -11,8 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from engines.data.sessions.json_values import as_object
-from engines.data.sessions.steps import Intake, Session, Step, call_step, result_step
+from engines.data.sessions.steps import Intake, Session, Step, as_object, call_step, result_step
 
 _SCAFFOLD = re.compile(r"\s*(?:<[a-z_]+[ >]|# AGENTS\.md instructions)")
 _SHOWN_TWICE = (

@@ -15,8 +15,16 @@ from pathlib import Path
 from typing import Any
 
 from engines.core.errors import DataError
-from engines.data.sessions.json_values import as_object, objects, parse_json
-from engines.data.sessions.steps import LONGEST_FILE, Intake, Session, Step, chat_steps
+from engines.data.sessions.steps import (
+    LONGEST_FILE,
+    Intake,
+    Session,
+    Step,
+    as_object,
+    chat_steps,
+    objects,
+    parse_json,
+)
 from engines.data.unpack import import_zstd
 
 MOVE = "Give a .eval or .json log as inspect writes it."

@@ -9,8 +9,16 @@ from pathlib import Path
 from typing import Any
 
 from engines.core.errors import DataError
-from engines.data.sessions.json_values import as_object, objects, parse_json
-from engines.data.sessions.steps import Intake, Session, Step, call_step, result_step
+from engines.data.sessions.steps import (
+    Intake,
+    Session,
+    Step,
+    as_object,
+    call_step,
+    objects,
+    parse_json,
+    result_step,
+)
 
 _MARKS = ("step-start", "step-finish", "snapshot", "patch", "agent")
 Rows = Iterable[tuple[dict[str, Any], list[dict[str, Any]]]]

@@ -12,8 +12,17 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from engines.data.sessions.json_values import as_object, objects, parse_json
-from engines.data.sessions.steps import Intake, Session, Step, call_step, chat_steps, result_step
+from engines.data.sessions.steps import (
+    Intake,
+    Session,
+    Step,
+    as_object,
+    call_step,
+    chat_steps,
+    objects,
+    parse_json,
+    result_step,
+)
 
 _SIDES = (
     ("gen_ai.input.messages", "llm.input_messages.", "gen_ai.prompt."),

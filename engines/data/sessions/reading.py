@@ -1,4 +1,4 @@
-"""Finds the session files of a format below a path, and reads them."""
+"""The formats of recorded sessions, and every session of a file or folder of one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every format of recorded sessions is read into, and how their files are opened.
+"""The steps that every format of recorded sessions is read into, and how their files are opened.
 
 Readers give steps in order and judge nothing; `tries` makes problems of them. What cannot be read
 is counted by its kind, and never stops the rest.
@@ -6,6 +6,7 @@ is counted by its kind, and never stops the rest.
 
 from __future__ import annotations
 
+import json
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -13,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from engines.data.sessions.json_values import as_object, objects, parse_json
+import orjson
 
 LONGEST_LINE, LONGEST_FILE = 32_000_000, 512_000_000
 """Bytes of a line, and of a file that has to be read whole; what is longer is left out."""
@@ -149,3 +150,37 @@ def chat_steps(message: Mapping[str, Any], intake: Intake, model: str = "") -> I
             )
     elif role not in ("system", "developer"):
         intake.drop_kind(role)
+
+
+def parse_json(raw: bytes | str) -> Any:
+    """None where it is none, or nested like no message; half a surrogate pair passes."""
+    try:
+        found = orjson.loads(raw)
+    except ValueError:
+        try:
+            found = json.loads(raw)
+        except (ValueError, TypeError, RecursionError):
+            return None
+    return found if _is_shallow(found) else None
+
+
+def _is_shallow(value: Any) -> bool:
+    level = [value] if isinstance(value, dict | list) else []
+    for _ in range(60):
+        inner = (one.values() if isinstance(one, dict) else one for one in level)
+        level = [one for many in inner for one in many if isinstance(one, dict | list)]
+        if not level:
+            return True
+    return False
+
+
+def as_object(value: Any) -> dict[str, Any]:
+    """The object itself, or that of a JSON text; empty where it is neither."""
+    if isinstance(value, str) and value[:1] == "{":
+        value = parse_json(value)
+    return value if isinstance(value, dict) else {}
+
+
+def objects(value: Any) -> list[dict[str, Any]]:
+    """The objects of a list; empty where it is none."""
+    return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []

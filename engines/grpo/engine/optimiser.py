@@ -1,11 +1,13 @@
-"""AdamW over everything that learns, and the state of it that is kept, put back and saved.
+"""AdamW over everything that learns, its schedule, and its state as it is kept and saved.
 
 Adapters are float32 whatever the base model is, as PEFT makes them: a bfloat16 would round small
-steps away.
+steps away. The learning rate counts steps in which the optimiser has moved, which it has not for a
+batch without contrast.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -13,13 +15,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 
 from engines.core.errors import PolicyError
+from engines.grpo.settings import GRPOSettings, Schedule, SFTSettings
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from engines.grpo.forward.forward import TokenScores
-    from engines.grpo.settings import GRPOSettings, SFTSettings
+    from engines.grpo.forward import TokenScores
     from engines.policies.hf_local.model import LocalModel
+
 
 T = TypeVar("T")
 
@@ -163,3 +166,48 @@ class Optimiser:
         held = self._held() if key is None else [state[key] for state in self._states()]
         for tensor, value in zip(held, values, strict=True):
             tensor.copy_(value)
+
+
+def schedule_factor(done: int, planned: int, *, schedule: Schedule, warmup: float) -> float:
+    """What the learning rate is multiplied with at the next optimiser step.
+
+    `done` steps of `planned` were taken before it. The rate rises over the share `warmup` of
+    them, where the first step already moves; then it stays, or falls to 0 on a line or half a
+    cosine.
+    """
+    rising = math.ceil(warmup * planned)
+    if done < rising:
+        return (done + 1) / rising
+    if schedule == "constant":
+        return 1.0
+    progress = min(1.0, (done - rising) / max(1, planned - rising))
+    if schedule == "linear":
+        return 1.0 - progress
+    return 0.5 * (1.0 + math.cos(math.pi * progress))
+
+
+def learning_rate(curve: GRPOSettings | SFTSettings, done: int, planned: int) -> float:
+    """Of the next optimiser step, `done` of `planned` having been taken."""
+    return curve.learning_rate * schedule_factor(
+        done, planned, schedule=curve.schedule, warmup=curve.warmup
+    )
+
+
+def learning_rate_rise_text(
+    curve: GRPOSettings | SFTSettings, done: int, before: int, planned: int, scale: float
+) -> str:
+    """What a person should know of a plan that changes in the midst of a run, or "".
+
+    All count optimiser steps: `done`, and of the whole run as it was planned `before` and as it is
+    `planned` now. The learning rate is multiplied with `scale` besides.
+    """
+    if not done or planned == before:
+        return ""
+    was = scale * learning_rate(curve, done - 1, before)
+    now = scale * learning_rate(curve, done, planned)
+    if now <= was:
+        return ""
+    return (
+        f"the schedule spans {planned} optimiser steps now instead of {before}: the learning rate "
+        f"rises from {was:.3g} to {now:.3g}"
+    )

@@ -11,8 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from engines.core.types import Group, GroupOutcome, LostWork
-from engines.grpo.engine.optimiser import Optimiser
-from engines.grpo.engine.schedule import learning_rate
+from engines.grpo.engine.optimiser import Optimiser, learning_rate
 from engines.grpo.engine.weight_engine import (
     NonFiniteUpdate,
     OutOfMemory,
@@ -29,8 +28,8 @@ from engines.grpo.loss.sft_data import (
 )
 from engines.grpo.ranks.ranks import UpdateCancelled
 from engines.grpo.settings import SFTSettings
-from engines.policies.hf_local.lora import lora_dropout
 from engines.policies.hf_local.model import LocalModel, is_out_of_memory
+from engines.policies.hf_local.weights import lora_dropout
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -18,10 +18,9 @@ import torch
 from torch.nn.utils.rnn import pad_sequence
 
 from engines.core.errors import PolicyError
-from engines.grpo.engine.optimiser import Optimiser
-from engines.grpo.engine.schedule import learning_rate
+from engines.grpo.engine.optimiser import Optimiser, learning_rate
 from engines.grpo.engine.weight_engine import NonFiniteUpdate, OutOfMemory
-from engines.grpo.forward.forward import TokenScores, completion_logps
+from engines.grpo.forward import TokenScores, completion_logps
 from engines.grpo.loss.collate import CollatedBatch, Rows, pad_samples, split_micro_batches
 from engines.grpo.loss.loss import aggregate, divergences, token_losses
 from engines.grpo.ranks.ranks import UpdateCancelled

@@ -19,7 +19,7 @@ from engines.policies.hf_local.model import empty_gpu_cache
 
 if TYPE_CHECKING:
     from engines.policies.hf_local.model import LocalModel
-    from engines.policies.vllm.policy import VLLMRollouts
+    from engines.policies.vllm import VLLMRollouts
 
 
 class VLLMSyncedEngine:

@@ -21,8 +21,7 @@ from engines.core.library import Library
 from engines.core.protocols import Earlier
 from engines.core.types import Group, GroupOutcome, Lesson, LostWork, Reflection, WeightUpdate
 from engines.grpo.checkpoint.contents import EngineState, read_checkpoint, write_checkpoint
-from engines.grpo.engine.optimiser import Optimiser, Snapshot
-from engines.grpo.engine.schedule import learning_rate_rise_text
+from engines.grpo.engine.optimiser import Optimiser, Snapshot, learning_rate_rise_text
 from engines.grpo.ranks.ranks import ALONE, Ranks
 from engines.policies.hf_local.model import LocalModel, empty_gpu_cache
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from engines.core.types import Group, LostWork, Rollout, Turn
-from engines.grpo.loss.advantages import group_advantages
+from engines.grpo.loss.loss import group_advantages
 
 if TYPE_CHECKING:
     from torch import Tensor

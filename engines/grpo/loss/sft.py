@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from engines.grpo.forward.forward import score_tokens
+from engines.grpo.forward import score_tokens
 from engines.grpo.loss.sft_data import Example
 
 if TYPE_CHECKING:

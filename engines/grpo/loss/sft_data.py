@@ -19,7 +19,7 @@ from engines.data.dataset import combine_errors
 from engines.data.fields import ANSWER_FIELDS, USUAL, field_text, get_field, parse_question
 from engines.data.rows import json_kind, open_table
 from engines.data.source import DataSource
-from engines.policies.tool_use.protocol import as_text
+from engines.policies.tool_use import as_text
 
 if TYPE_CHECKING:
     from engines.policies.hf_local.model import LocalModel

@@ -1,33 +1,46 @@
 """The policy for any endpoint that speaks OpenAI's chat-completions protocol.
 
-Owns what one try is and what a lost one may have cost. Does not limit how many calls run at
-once; `limits.throttle` does, and is told what was refused.
+Owns what one attempt is, what a lost one may have cost, and which of several addresses takes it:
+what begins alike goes to the same one, so that its prompt cache has it, unless that one has clearly
+more to do than another (the rollouts of a group, and the turns of one, share their first messages).
+Does not limit how many calls run at once; `limits.Throttled` does, and is told what was refused.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
 from copy import copy
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any, cast
+
+import orjson
 
 from engines.core.errors import CallFailed, PolicyError
 from engines.core.finish import meaning_of
+from engines.core.ids import digest
 from engines.core.protocols import OnText, Policy, Reservation
 from engines.core.text.tokens import prompt_tokens
 from engines.core.types import Completion, Message, Sampling, Usage
-from engines.policies.chat.address import RedirectRefused
-from engines.policies.chat.endpoint import EndpointFailed, EndpointSettings, is_transient
-from engines.policies.chat.http import CONNECT_S, LazyClient, MakeTransport, failure_of, is_unsent
-from engines.policies.chat.listing import Listing, parse_listing
-from engines.policies.chat.replicas import Replicas
+from engines.policies.chat.endpoint import (
+    CONNECT_S,
+    LISTING_BYTES,
+    EndpointFailed,
+    EndpointSettings,
+    LazyClient,
+    MakeTransport,
+    RedirectRefused,
+    failure_of,
+    is_transient,
+    is_unsent,
+    read_capped,
+)
 from engines.policies.chat.request import Dialect, chat_request
 from engines.policies.chat.retry import RetryHooks, RetryPolicy, Sleep, retry_call
-from engines.policies.chat.size_limits import LISTING_BYTES, read_capped
 from engines.policies.chat.streamed_reply import ReplyError, StreamedReply
-from engines.policies.limits.congestion import CROWDED, Congestion
+from engines.policies.limits import CROWDED, Congestion
 
 PING_S = 30.0
 DRAIN_S = 0.5
@@ -252,11 +265,10 @@ class OpenAICompat:
             async with asyncio.timeout(CONNECT_S):
                 listing = self._client.open().models.with_streaming_response.list()
                 async with listing as response:
-                    date = response.headers.get("date", "")
                     body = await read_capped(response.iter_bytes(), LISTING_BYTES)
         except (openai.APIError, httpx2.HTTPError, RedirectRefused, TimeoutError):
             return Listing()
-        return Listing(parse_listing(body), date)
+        return Listing(parse_listing(body))
 
 
 class _TextForwarder:
@@ -323,3 +335,105 @@ class _Call(RetryHooks):
             yield
         if reservation is not None:
             await reservation.take()
+
+
+_WINDOWS = (
+    *("max_model_len", "context_length", "context_window", "max_context_length", "n_ctx"),
+    "n_ctx_train",
+)
+"""vLLM and SGLang; OpenRouter and Together; Groq; Mistral and LM Studio; llama.cpp."""
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """Models by name with their context in tokens, None where it is not told."""
+
+    contexts: Mapping[str, int | None] = field(default_factory=dict)
+
+
+def parse_listing(body: bytes) -> dict[str, int | None]:
+    """The models of a reply to `GET /models`; none where it is no list of them."""
+    try:
+        whole = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return {}
+    rows = whole.get("data") if isinstance(whole, dict) else None
+    named = rows if isinstance(rows, list) else []
+    return {str(row["id"]): _window(row) for row in named if isinstance(row, dict) and "id" in row}
+
+
+def _window(row: Mapping[str, Any]) -> int | None:
+    inner = row.get("meta")
+    places = [row, inner] if isinstance(inner, dict) else [row]
+    told = (place.get(name) for name in _WINDOWS for place in places)
+    return next((n for n in told if isinstance(n, int) and n > 0), None)
+
+
+FIRST_S, LONGEST_S = 2.0, 60.0
+"""How long one that failed is left out: at first, and at most after many failures in a row."""
+MORE_BUSY = 1.25
+"""Calls under way at one, over the fewest, from which a cached beginning is not worth it."""
+HEADROOM = 2
+"""So many more are no reason yet."""
+
+
+@dataclass(slots=True)
+class Replica:
+    """One endpoint. `back_at` is when it is tried again, by the clock; 0: it is in service."""
+
+    place: int
+    under_way: int = 0
+    failures: int = 0  # in a row
+    back_at: float = 0.0
+
+
+@dataclass(slots=True)
+class Replicas:
+    """All endpoints of one model. Lives in one event loop."""
+
+    count: int
+    clock: Callable[[], float] = time.monotonic
+    every: list[Replica] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.every = [Replica(place) for place in range(self.count)]
+
+    @contextmanager
+    def take(self, messages: Sequence[Message]) -> Iterator[Replica]:
+        """The endpoint for a try of a call; how it ends is what is known of it from then on."""
+        chosen = self._choose(messages)
+        chosen.under_way += 1
+        try:
+            yield chosen
+        except EndpointFailed as failed:
+            if failed.transient:
+                self._leave_out(chosen, failed)
+            raise
+        else:
+            chosen.failures, chosen.back_at = 0, 0.0
+        finally:
+            chosen.under_way -= 1
+
+    def has_other(self) -> bool:
+        """Whether any endpoint is in service, so that a try which failed is made there at once."""
+        return any(one.back_at <= self.clock() for one in self.every)
+
+    def _choose(self, messages: Sequence[Message]) -> Replica:
+        now = self.clock()
+        # One whose time is up takes one call again, and no second before that one has ended.
+        back = (one for one in self.every if one.back_at <= now)
+        ready = [one for one in back if not (one.failures and one.under_way)]
+        if not ready:
+            return min(self.every, key=lambda one: one.back_at)
+        fewest = min(one.under_way for one in ready)
+        # Rendezvous hashing: where one is left out, only what it had moves.
+        beginning = [message.content for message in messages[:2]]
+        liked = max(ready, key=lambda one: digest([one.place, beginning]))
+        if liked.under_way <= max(fewest * MORE_BUSY, fewest + HEADROOM):
+            return liked
+        return next(one for one in ready if one.under_way == fewest)
+
+    def _leave_out(self, failed: Replica, error: EndpointFailed) -> None:
+        wait_s = min(LONGEST_S, FIRST_S * 2.0 ** min(failed.failures, 10))
+        failed.failures += 1
+        failed.back_at = self.clock() + max(wait_s, error.wait_s or 0.0)

@@ -24,12 +24,16 @@ from engines.core.ids import digest, digest_bytes
 from engines.core.protocols import EmbeddingResult
 from engines.core.text.similarity import list_features
 from engines.core.types import NO_USAGE, Usage
-from engines.policies.chat.address import RedirectRefused
 from engines.policies.chat.client import PING_S
-from engines.policies.chat.endpoint import EndpointFailed, EndpointSettings
-from engines.policies.chat.http import LazyClient, failure_of
+from engines.policies.chat.endpoint import (
+    EndpointFailed,
+    EndpointSettings,
+    LazyClient,
+    RedirectRefused,
+    failure_of,
+    read_capped,
+)
 from engines.policies.chat.retry import RetryPolicy, Sleep, retry_call
-from engines.policies.chat.size_limits import read_capped
 from engines.policies.chat.streamed_reply import is_token_count
 
 BATCH = 64

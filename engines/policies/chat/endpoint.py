@@ -1,16 +1,37 @@
-"""An endpoint: where a model answers, on what terms, and how a call to it can fail."""
+"""An endpoint: where a model answers, on what terms, over which client, and how a call can fail.
+
+Owns the HTTP client that chat and embedding share, and how much of what an endpoint sends is taken
+at all: those limits are no settings, since nothing that a model writes on purpose comes near them,
+and memory stays flat whatever a server sends. Imports the HTTP libraries when a client is built:
+that costs half a second, and a run with scripted replies never needs them.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
+from datetime import UTC, datetime
+from difflib import get_close_matches
+from email.utils import parsedate_to_datetime
+from functools import cache
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from engines.core.errors import CallFailed
-from engines.core.text.masking import MASK, Mask
+from engines.core.errors import CallFailed, PolicyError
 from engines.core.types import Usage
+from engines.secrets.mask import MASK, Mask
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from ssl import SSLContext
+
+    import httpx2
+    from openai import APIStatusError, AsyncOpenAI
+
 
 HOSTED = "https://api.openai.com/v1"
 EXCERPT = 500
@@ -99,3 +120,326 @@ class EndpointFailed(CallFailed):
 def is_transient(status: int) -> bool:
     """True for a status that another try may cure."""
     return status in (408, 409, 429) or status >= 500
+
+
+REDIRECTS = " redirects to "
+
+
+class RedirectRefused(Exception):
+    """An endpoint named another place, to which nothing was sent."""
+
+
+async def refuse_redirect(response: httpx2.Response) -> None:
+    """A hook of the HTTP client: prompts and secret headers go to the address in the run file.
+
+    Followed are redirects that keep method and body (307, 308) on the same host and port, and
+    those of them that only change http to https.
+    """
+    if not response.has_redirect_location:
+        return
+    asked = response.request.url
+    named = asked.join(response.headers["location"])
+    safe = named.scheme in (asked.scheme, "https")
+    same = (named.host, named.port) == (asked.host, asked.port)  # None: the scheme's own port
+    keeps_body = response.status_code in (307, 308) or response.request.method == "GET"
+    if same and safe and keeps_body:
+        return
+    shown = f"{named.scheme}://{named.netloc.decode()}"
+    base = f"{shown}{named.path.removesuffix('/chat/completions').rstrip('/')}"
+    raise RedirectRefused(
+        f"{asked.scheme}://{asked.netloc.decode()}{REDIRECTS}{shown}, and prompts and keys do "
+        f"not follow; set base_url to {base} if that server is meant"
+    )
+
+
+TEXT_CHARS = 1_000_000
+"""Of text, reasoning and tool arguments together; about 250,000 tokens."""
+TEXT_LINES = 20_000
+BODY_BYTES = 40_000_000
+"""With its framing, 300 bytes for a token as a rule: 130,000 streamed tokens. The body is
+not held, only counted, so a keep-alive that goes on for ever ends here at the latest."""
+LINE_BYTES = 2_000_000
+"""One event of a stream, or a body that is not streamed. It is held and parsed whole, and
+JSON of nothing but brackets grows to thirty times its size."""
+TOOL_CALLS = 256
+ERROR_BYTES = 65_536
+"""An error page is read up to here and believed to end there."""
+ERROR_S = 5.0
+LISTING_BYTES = 4_000_000
+
+
+def too_long_failure(what: str) -> CallFailed:
+    return CallFailed("too long", f"the reply has more than {what}")
+
+
+async def read_capped(chunks: AsyncIterator[bytes], limit: int) -> bytes:
+    taken = bytearray()
+    async for chunk in chunks:
+        taken += chunk
+        if len(taken) >= limit:
+            break
+    return bytes(taken[:limit])
+
+
+async def shorten_errors(response: httpx2.Response) -> None:
+    """A hook of the HTTP client: puts the beginning of an error's body in its place.
+
+    The client library reads the body of every status but success whole, decompressed, and
+    decodes it with whatever charset it names; a redirect's body is read whole as well.
+    """
+    import httpx2
+
+    if response.is_success:
+        return
+    whole = response.stream
+    assert isinstance(whole, httpx2.AsyncByteStream)
+    reading = httpx2.Response(
+        response.status_code, headers=response.headers, stream=whole, request=response.request
+    )
+    body = b""
+    try:
+        # What breaks or drips here changes nothing: the status is what counts.
+        with suppress(httpx2.HTTPError, TimeoutError):
+            async with asyncio.timeout(ERROR_S):
+                body = await read_capped(reading.aiter_bytes(), ERROR_BYTES)
+    finally:
+        await whole.aclose()
+    for name in ("content-encoding", "content-length", "transfer-encoding"):
+        response.headers.pop(name, None)
+    response.headers["content-type"] = "text/plain; charset=utf-8"
+    response.stream = httpx2.ByteStream(body)
+
+
+CONNECT_S = 10.0
+_TLS = "[SSL"
+_PLAIN_PORT = ("WRONG_VERSION_NUMBER", "RECORD_LAYER", "HTTP_REQUEST")
+SHOWN_MODELS = 8
+SET_KEY = "Export OPENAI_API_KEY, or set api_key in the run file"
+MakeTransport = Callable[[], "httpx2.AsyncBaseTransport"]
+
+
+class LazyClient:
+    """The client of one policy, made at first use."""
+
+    def __init__(
+        self, settings: EndpointSettings, name: str, transport: MakeTransport | None = None
+    ) -> None:
+        self._settings, self._name, self._transport = settings, name, transport
+        self._client: AsyncOpenAI | None = None
+        self._closed = False
+
+    def open(self) -> AsyncOpenAI:
+        if self._closed:
+            raise RuntimeError(f"{self._name} is used after it was closed")
+        if self._client is None:
+            self._client = _new_client(self._settings, self._transport)
+        return self._client
+
+    async def aclose(self) -> None:
+        self._closed = True
+        if self._client is not None:
+            client, self._client = self._client, None
+            await client.close()
+
+    @property
+    def _place(self) -> str:
+        return f"policy {self._name} at {self._settings.url}"
+
+    def check_key(self) -> None:
+        """Raises PolicyError: the hosted service is to be asked without a key."""
+        if self._settings.base_url is None and self._settings.api_key is None:
+            cause = "no key is given, and the hosted service wants one."
+            move = f"{SET_KEY}, or base_url for an endpoint of your own."
+            raise PolicyError(self._place, cause, move)
+
+    def policy_error(self, failed: CallFailed, known: Sequence[str] = ()) -> PolicyError:
+        """What a failed ping means to the person; `known` are the models on offer."""
+        settings = self._settings
+        kind, _, text = str(failed).partition(": ")
+        status = getattr(failed, "status", None)
+        text = text.rstrip(".")
+        cause = f"{text}."
+        move = "Check that base_url leads to an OpenAI-compatible endpoint; it mostly ends in /v1."
+        match kind, status:
+            case "status", 401 | 403:
+                what = "the key was refused" if settings.api_key else "no key is given"
+                cause, move = f"{what} ({text}).", f"{SET_KEY}."
+            case "status", 404 if known and settings.model not in known:
+                cause = f"the model {settings.model!r} is not there ({text})."
+                move = f"Choose one of {_models_text(settings.model, known)}."
+            case "status", 404:
+                move = "Check the model's name and base_url, which mostly ends in /v1."
+            case "status", 400 | 422:
+                move = "Change the setting it names."
+            case "status", _:
+                move = "Try again later, or ask its provider."
+            case "refused", _ if _TLS in text:
+                move = "Correct base_url: a certificate has to fit it, and one of http needs http."
+                if any(sign in text for sign in _PLAIN_PORT):
+                    move = "The port speaks no TLS: write http:// instead of https:// in base_url."
+            case "refused", _ if REDIRECTS in text:
+                move = "Nothing was sent there."
+            case "refused", _:
+                move = "Start the server, or correct base_url."
+            case "timeout", _:
+                move = "See whether the server is overloaded or still loads the model; try again."
+                if settings.is_local and settings.url.startswith("https:"):
+                    move = "See whether the port speaks TLS: one that does not needs http://."
+        return PolicyError(self._place, cause, move)
+
+
+def _new_client(own: EndpointSettings, transport: MakeTransport | None) -> AsyncOpenAI:
+    """A client with many connections and no retries of its own."""
+    import httpx2
+    import openai
+
+    # Over before the call is: what never connected must not count as spent.
+    connect_s = min(CONNECT_S, 0.9 * own.timeout_s)
+    timeout = httpx2.Timeout(own.idle_s or own.timeout_s, connect=connect_s, pool=None)
+    client = openai.AsyncOpenAI(
+        api_key=own.api_key or "none",  # local servers ignore it, and the client insists on one
+        base_url=own.address,
+        max_retries=0,
+        timeout=timeout,
+        http_client=http_client(
+            own,
+            timeout,
+            transport=transport() if transport else None,
+            follow_redirects=True,
+            event_hooks={"response": [refuse_redirect, shorten_errors]},
+        ),
+    )
+    # The constructor reads OPENAI_ORG_ID, OPENAI_PROJECT_ID and OPENAI_CUSTOM_HEADERS
+    # from the environment and offers no way to decline (openai 3.52).
+    client.organization = client.project = None
+    client._custom_headers = dict(own.headers)
+    return client
+
+
+def http_client(
+    own: EndpointSettings, timeout: httpx2.Timeout, **options: Any
+) -> httpx2.AsyncClient:
+    """Many connections to one endpoint."""
+    import httpx2
+
+    trust_env = not own.is_local  # no proxy stands between a machine and itself
+    limits = httpx2.Limits(
+        max_connections=None, max_keepalive_connections=256, keepalive_expiry=30.0
+    )
+    verify = True if options.get("transport") else _ssl_context(trust_env)
+    return httpx2.AsyncClient(
+        limits=limits, timeout=timeout, trust_env=trust_env, verify=verify, **options
+    )
+
+
+@cache
+def _ssl_context(trust_env: bool) -> SSLContext:
+    """That of all clients of this process: reading the machine's certificates takes 20 ms."""
+    import httpx2
+
+    return httpx2.create_ssl_context(trust_env=trust_env)
+
+
+def failure_of(own: EndpointSettings, error: Exception) -> EndpointFailed:
+    """An error of the HTTP library or of openai's as a failed try.
+
+    Raise it `from None`: the error that it stands for may quote the key.
+    """
+    import httpx2
+    import openai
+
+    if isinstance(error, openai.APIStatusError):
+        return _openai_failure(own, error)
+    if isinstance(error, RedirectRefused):
+        return EndpointFailed("refused", own.redact(str(error)), transient=False)
+    connecting = isinstance(error, httpx2.HTTPError) and is_unsent(error)
+    silent = isinstance(error, openai.APITimeoutError | httpx2.TimeoutException)
+    if silent and not connecting:
+        return EndpointFailed("timeout", f"{own.url} fell silent", transient=True)
+    cause = own.redact(str(error.__cause__ or error))
+    if isinstance(error, httpx2.HTTPError) and not connecting:
+        text = f"the reply of {own.url} was cut: {own.redact(str(error))}"
+        return EndpointFailed("cut", text, transient=True)
+    if is_unsent(error):
+        text, again = f"no connection to {own.url}: {cause}", _TLS not in cause
+        return EndpointFailed("refused", text, transient=again)
+    text = f"{own.url} closed the connection without a reply: {cause}"
+    return EndpointFailed("cut", text, transient=True)
+
+
+def _openai_failure(own: EndpointSettings, error: APIStatusError) -> EndpointFailed:
+    said, whole = error.body, error.response.text
+    message = said.get("message") or said.get("detail") if isinstance(said, dict) else said
+    if not isinstance(message, str):
+        message = ""
+    shown = message or whole or error.message
+    failed = status_failure(own, error.response, shown, f"{whole} {error.message}")
+    if error.code == "insufficient_quota":  # a 429 that no waiting cures
+        failed.transient = False
+    return failed
+
+
+def status_failure(
+    own: EndpointSettings, response: httpx2.Response, message: str, body: str
+) -> EndpointFailed:
+    """An error status; `message` is the part of its `body` that people are shown."""
+    return EndpointFailed(
+        "status",
+        f"{response.status_code} from {own.url}: {own.redact(message)}",
+        transient=is_transient(response.status_code),
+        status=response.status_code,
+        wait_s=retry_after_s(response.headers, datetime.now(UTC)),
+        body=body,
+    )
+
+
+def is_unsent(error: Exception) -> bool:
+    """Whether there was nowhere to send the request, so that nothing can be charged for it."""
+    import httpx2
+
+    cause = error if isinstance(error, httpx2.HTTPError | RedirectRefused) else error.__cause__
+    never = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout, RedirectRefused)
+    return isinstance(cause, never)
+
+
+def _models_text(model: str, known: Sequence[str]) -> str:
+    near = get_close_matches(model, known, n=SHOWN_MODELS, cutoff=0.4)
+    first = list(dict.fromkeys([*near, *sorted(known)]))
+    more = f" and {len(first) - SHOWN_MODELS} more" if len(first) > SHOWN_MODELS else ""
+    return ", ".join(first[:SHOWN_MODELS]) + more
+
+
+def retry_after_s(headers: Mapping[str, str], now: datetime) -> float | None:
+    """The wait an endpoint asks for, or None when it asks for none that can be read.
+
+    `retry-after-ms` (not standard, but exact) goes before `retry-after`, which is
+    seconds or an HTTP date. A date is read against the endpoint's own `date` header
+    where there is one: the two clocks need not agree.
+    """
+    milliseconds = _parse_number(headers.get("retry-after-ms"))
+    if milliseconds is not None:
+        return milliseconds / 1000
+    value = headers.get("retry-after")
+    seconds = _parse_number(value)
+    if seconds is not None:
+        return seconds
+    until = _parse_date(value)
+    if until is None:
+        return None
+    return max(0.0, (until - (_parse_date(headers.get("date")) or now)).total_seconds())
+
+
+def _parse_number(text: str | None) -> float | None:
+    try:
+        number = float(text or "")
+    except ValueError:
+        return None
+    return max(0.0, number) if math.isfinite(number) else None
+
+
+def _parse_date(text: str | None) -> datetime | None:
+    try:
+        date = parsedate_to_datetime(text or "")
+        return date.astimezone(UTC) if date.tzinfo else date.replace(tzinfo=UTC)
+    except (ValueError, TypeError, OverflowError):  # years and zones that no calendar has
+        return None

@@ -7,12 +7,9 @@ with one seed wait alike), and its deadline. How a try is made is the client's.
 from __future__ import annotations
 
 import asyncio
-import math
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
 from typing import TypeVar
 
 from engines.core.errors import CallFailed
@@ -130,39 +127,3 @@ def asked_wait_s(asked_s: float, attempt: int, seed: int, *parts: str) -> float:
     jitter = seed_for(seed, "retry-after", attempt, *parts) / 2**31
     wait_s = asked_s * (1 + jitter / 4)
     return max(wait_s, backoff_s(attempt, seed, *parts) / 16)
-
-
-def retry_after_s(headers: Mapping[str, str], now: datetime) -> float | None:
-    """The wait an endpoint asks for, or None when it asks for none that can be read.
-
-    `retry-after-ms` (not standard, but exact) goes before `retry-after`, which is
-    seconds or an HTTP date. A date is read against the endpoint's own `date` header
-    where there is one: the two clocks need not agree.
-    """
-    milliseconds = _parse_number(headers.get("retry-after-ms"))
-    if milliseconds is not None:
-        return milliseconds / 1000
-    value = headers.get("retry-after")
-    seconds = _parse_number(value)
-    if seconds is not None:
-        return seconds
-    until = _parse_date(value)
-    if until is None:
-        return None
-    return max(0.0, (until - (_parse_date(headers.get("date")) or now)).total_seconds())
-
-
-def _parse_number(text: str | None) -> float | None:
-    try:
-        number = float(text or "")
-    except ValueError:
-        return None
-    return max(0.0, number) if math.isfinite(number) else None
-
-
-def _parse_date(text: str | None) -> datetime | None:
-    try:
-        date = parsedate_to_datetime(text or "")
-        return date.astimezone(UTC) if date.tzinfo else date.replace(tzinfo=UTC)
-    except (ValueError, TypeError, OverflowError):  # years and zones that no calendar has
-        return None

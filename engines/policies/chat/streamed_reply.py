@@ -19,7 +19,7 @@ from engines.core.errors import CallFailed
 from engines.core.finish import meaning_of
 from engines.core.text.tokens import text_tokens
 from engines.core.types import Completion, ToolCall, Usage
-from engines.policies.chat.size_limits import (
+from engines.policies.chat.endpoint import (
     BODY_BYTES,
     LINE_BYTES,
     TEXT_CHARS,

@@ -18,10 +18,15 @@ import transformers
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from engines.core.errors import PolicyError
-from engines.policies.hf_local import lora
 from engines.policies.hf_local.chat_template import template_note
 from engines.policies.hf_local.model import LocalModel
 from engines.policies.hf_local.settings import LocalSettings
+from engines.policies.hf_local.weights import (
+    adapter_mismatch_text,
+    add_lora,
+    base_digest,
+    load_adapter,
+)
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 _HUB_S = 10.0
@@ -71,7 +76,7 @@ def build_model(
         model.to(device)
     if tokenizer.pad_token_id is None and tokenizer.eos_token_id is not None:
         tokenizer.pad_token = tokenizer.eos_token
-    digest = lora.base_digest(model)
+    digest = base_digest(model)
     model.requires_grad_(False)
     with quiet_transformers():
         model = _add_adapter(model, settings, place, tell)
@@ -90,9 +95,9 @@ def _add_adapter(
 ) -> Any:
     wanted = settings.lora
     if settings.adapter is None:
-        return model if wanted is None else lora.add_lora(model, wanted, settings.seed, place)
-    model = lora.load_adapter(model, settings.adapter, wanted is not None)
-    if wanted is not None and (odd := lora.adapter_mismatch_text(settings.adapter, wanted)):
+        return model if wanted is None else add_lora(model, wanted, settings.seed, place)
+    model = load_adapter(model, settings.adapter, wanted is not None)
+    if wanted is not None and (odd := adapter_mismatch_text(settings.adapter, wanted)):
         tell(f"the adapter goes on as it was made: {odd} (grpo.lora)")
     return model
 

@@ -13,9 +13,8 @@ import transformers
 from torch import Tensor, nn
 
 from engines.core.errors import PolicyError
-from engines.policies.hf_local.lora import Unmergeable, raw_bytes
 from engines.policies.hf_local.settings import LocalSettings
-from engines.policies.hf_local.weights import MergedWeights, merge_weights
+from engines.policies.hf_local.weights import MergedWeights, Unmergeable, merge_weights, raw_bytes
 
 SANE_WINDOW = 10**7
 """Tokenizers without a limit say 10^30."""

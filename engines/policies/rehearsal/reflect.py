@@ -1,6 +1,7 @@
-"""Rehearsal as reflector: retells attempts, extracts lessons, consolidates them.
+"""Rehearsal as reflector: finds where attempts part, and retells, extracts and consolidates.
 
-Reads nothing but its prompt.
+Reads nothing but its prompt. Steps tell most; where attempts are plain sentences with calculations,
+the kind of calculation that differs is the lesson.
 """
 
 from __future__ import annotations
@@ -15,9 +16,199 @@ import orjson
 
 from engines.core.text.objects import parse_objects
 from engines.core.text.reply import ReplyProblem
-from engines.policies.rehearsal import contrast, prompt, wording
-from engines.policies.rehearsal.prompt import ShownProposal
-from engines.policies.rehearsal.slips import Slip, reword_carelessly, slip_at
+from engines.policies.rehearsal import prompt
+from engines.policies.rehearsal.families import (
+    Calculation,
+    Slip,
+    compare_chains,
+    has_negation,
+    has_same_name,
+    parse_calculations,
+    reword_carelessly,
+    shared_prefix_length,
+    slip_at,
+    split_experience,
+    word_coverage,
+    word_similarity,
+)
+from engines.policies.rehearsal.prompt import AttemptLine, ShownAttempt, ShownProposal
+
+_CONDITION = re.compile(
+    r"^(?:when(?:ever)?|if|as soon as|where|wenn|sobald|falls|quand|si)\b", re.I
+)
+_MARKER = re.compile(r"\b(?:when(?:ever)?|if|always|because|must|should)\b", re.I)
+_REASON = re.compile(r"^.*?\bbecause (?=(?:when(?:ever)?|if|where)\b)", re.I)
+_RULE = re.compile(r"(?<!\ba )\b[^\W\d]{2,}")
+"""A word besides those that stand for the problem's numbers."""
+_NUMBER = re.compile(r"\d[\d,]*(?:\.\d+)?")
+
+
+@dataclass(frozen=True, slots=True)
+class ContrastLesson:
+    """A lesson with what supports it."""
+
+    name: str
+    sentence: str
+    worse: str  # what the losers do where they part; empty where that is not known
+    reason: str
+    attempts: tuple[int, ...]
+
+    @property
+    def text(self) -> str:
+        return f"{self.name}: {self.sentence}."
+
+
+def find_lessons(
+    winners: Sequence[ShownAttempt], losers: Sequence[ShownAttempt], problem: str
+) -> list[ContrastLesson]:
+    """Lessons of different names, those with the most support first."""
+    drawn: dict[str, ContrastLesson] = {}
+    for loser in losers:
+        # The winner that goes along longest shows the parting most clearly.
+        winner = max(winners, key=lambda w: (_shared_step_count(w, loser), -w.number))
+        if _has_labels(winner) and _has_labels(loser):
+            lesson = _lesson_from_labels(winner, loser, winners, losers, problem)
+        else:
+            lesson = _lesson_from_chains(winner, loser, problem)
+        if lesson:
+            first = drawn.setdefault(lesson.name, lesson)
+            together = tuple(sorted({*first.attempts, *lesson.attempts}))
+            drawn[lesson.name] = replace(first, attempts=together)
+    return sorted(drawn.values(), key=lambda d: -len(d.attempts))
+
+
+def find_asked(shown: Sequence[ShownAttempt], problem: str) -> list[ContrastLesson]:
+    """Lessons from what the verifier says of every attempt, where it names a rule."""
+    drawn: dict[str, ContrastLesson] = {}
+    numbers = tuple(s.number for s in shown)
+    for line in shown[0].critique if shown else ():
+        rule = _REASON.sub("", line, count=1)
+        if all(line in s.critique for s in shown) and (found := _lesson_in(rule, problem)):
+            name, sentence = found
+            reason = f"The verifier says so of {_attempts_text(numbers)}."
+            drawn.setdefault(name, ContrastLesson(name, sentence, "", reason, numbers))
+    return list(drawn.values())
+
+
+def _has_labels(shown: ShownAttempt) -> bool:
+    return any(line.label for line in shown.lines)
+
+
+def _calculations(shown: ShownAttempt) -> tuple[Calculation, ...]:
+    return parse_calculations([line.body for line in shown.lines])
+
+
+def _shared_step_count(one: ShownAttempt, other: ShownAttempt) -> int:
+    if _has_labels(one) and _has_labels(other):
+        return shared_prefix_length(one.lines, other.lines)
+    return shared_prefix_length(_calculations(one), _calculations(other))
+
+
+def _lesson_from_chains(
+    winner: ShownAttempt, loser: ShownAttempt, problem: str
+) -> ContrastLesson | None:
+    finding = compare_chains(_calculations(winner), _calculations(loser))
+    if finding is None:
+        return _lesson_from_words(winner, loser, problem)
+    numbers = (winner.number, loser.number)
+    reason = f"Attempt {winner.number} against attempt {loser.number}: {finding.seen}."
+    return ContrastLesson(finding.name, finding.sentence, "", reason, numbers)
+
+
+def _lesson_from_labels(
+    winner: ShownAttempt,
+    loser: ShownAttempt,
+    winners: Sequence[ShownAttempt],
+    losers: Sequence[ShownAttempt],
+    problem: str,
+) -> ContrastLesson | None:
+    n = shared_prefix_length(winner.lines, loser.lines)
+    if n == len(winner.lines):
+        return None  # the loser only goes on longer: no step of the winners to learn from
+    step = winner.lines[n]
+    worse = generalise_step(loser.lines[n].body, problem) if n < len(loser.lines) else ""
+    clause = generalise_step(step.body, problem)
+    if clause == worse or not _RULE.search(clause) or "=" in clause:
+        return None  # a calculation, or the same thing with another outcome: nothing general in it
+    condition, rule = _split_condition(clause)
+    condition = condition or _condition_before(winner.lines[:n], problem)
+    name = step.label[:1].upper() + step.label[1:]
+    better_numbers = [w.number for w in winners if step in w.lines]
+    worse_numbers = [
+        s.number
+        for s in losers
+        if s.lines[:n] == winner.lines[:n] and s.lines[n : n + 1] != (step,)
+    ]
+    reason = (
+        f"Where they part: “{clause}” in {_attempts_text(better_numbers)}; "
+        f"{f'“{worse}”' if worse else 'nothing of the kind'} in {_attempts_text(worse_numbers)}."
+    )
+    return ContrastLesson(
+        name,
+        f"{condition}, {rule}" if condition else rule,
+        worse,
+        reason,
+        tuple(sorted([*better_numbers, *worse_numbers])),
+    )
+
+
+def _lesson_from_words(
+    winner: ShownAttempt, loser: ShownAttempt, problem: str
+) -> ContrastLesson | None:
+    """Attempts without labels and calculations: only a general sentence can be a lesson."""
+    seen = {line.body for line in loser.lines}
+    for line in winner.lines:
+        if line.body in seen or not _MARKER.search(line.body):
+            continue
+        reason = f"Attempt {winner.number} says so and attempt {loser.number} does not."
+        lesson = _lesson_in(line.body, problem)
+        return (
+            ContrastLesson(*lesson, "", reason, (winner.number, loser.number)) if lesson else None
+        )
+    return None
+
+
+def _lesson_in(line: str, problem: str) -> tuple[str, str] | None:
+    """Name and sentence of the rule that a line states from its marker on; None where none."""
+    if not (found := _MARKER.search(line)):
+        return None
+    clause = generalise_step(line[found.start() :], problem).rstrip(".")
+    condition, rule = _split_condition(clause)
+    sentence = clause if condition else f"at such a problem, {clause}"
+    name = " ".join(re.findall(r"[^\W\d]+", rule)[:3]).capitalize()
+    return (name, sentence) if name else None
+
+
+def generalise_step(body: str, problem: str) -> str:
+    """A step up to its last colon, where its instance begins, without the problem's numbers."""
+    clause, colon, _ = body.rpartition(": ")
+    text = (clause if colon else body).strip().rstrip(".:")
+    own = set(_NUMBER.findall(problem))
+    if not colon:
+        return _NUMBER.sub("a number", text)
+    return _NUMBER.sub(lambda m: "a number" if m.group() in own else m.group(), text)
+
+
+def _split_condition(clause: str) -> tuple[str, str]:
+    """Condition and rule; the condition is empty where the clause begins with none."""
+    before, comma, after = clause.partition(", ")
+    if comma and _CONDITION.match(clause):
+        return before.strip(), after.strip()
+    return "", clause
+
+
+def _condition_before(lines: Sequence[AttemptLine], problem: str) -> str:
+    """The nearest condition that the shared steps state, or the step one comes from."""
+    for line in reversed(lines):
+        if condition := _split_condition(generalise_step(line.body, problem))[0]:
+            return condition
+    return f"when “{lines[-1].label}” is done" if lines and lines[-1].label else ""
+
+
+def _attempts_text(numbers: Sequence[int]) -> str:
+    *most, last = (str(n) for n in numbers)
+    return f"attempts {', '.join(most)} and {last}" if most else f"attempt {last}"
+
 
 _TASK = re.compile(r"^# Task: (summarise|extract|merge|consolidate|repair)\s*$")
 _LIMIT = re.compile(r"\bat most (\d+) objects?\b")
@@ -122,11 +313,7 @@ def extract(text: str, slip: Slip | None = None) -> list[_ProposedOperation]:
     shown = prompt.parse_attempts(found.get("Attempts", []))
     winners, losers = prompt.split_winners(shown, truth)
     wishes: list[_ProposedOperation] = []
-    for drawn in (
-        contrast.find_lessons(winners, losers, problem)
-        if winners
-        else contrast.find_asked(shown, problem)
-    ):
+    for drawn in find_lessons(winners, losers, problem) if winners else find_asked(shown, problem):
         if slip not in (None, "broken"):
             text = reword_carelessly(drawn.text, slip, problem, truth)
             return [_ProposedOperation("add", None, text, drawn.reason, drawn.attempts)]
@@ -145,7 +332,7 @@ def credit_rows(text: str) -> list[dict[str, Any]]:
     shown = prompt.parse_attempts(found.get("Attempts", []))
     rows = []
     for id, said in prompt.parse_library(found.get("Library now", [])).items():
-        rule = wording.split_experience(said)[1]
+        rule = split_experience(said)[1]
         used = [s.number for s in shown if any(_follows(line.body, rule) for line in s.lines)]
         # What no attempt uses is about another kind of problem.
         ignored = [s.number for s in shown if used and s.number not in used]
@@ -155,9 +342,7 @@ def credit_rows(text: str) -> list[dict[str, Any]]:
 
 
 def _follows(step: str, rule: str) -> bool:
-    return wording.word_coverage(step, rule) >= _SAME and (
-        wording.has_negation(step) == wording.has_negation(rule)
-    )
+    return word_coverage(step, rule) >= _SAME and (has_negation(step) == has_negation(rule))
 
 
 def _parse_limit(number: re.Pattern[str], found: dict[str, list[str]]) -> int | None:
@@ -170,42 +355,39 @@ def _place_lesson(
     text: str, reason: str, numbers: tuple[int, ...], known: dict[str, str]
 ) -> _ProposedOperation:
     """Add a lesson, or keep or modify the experience that already holds its rule."""
-    condition, _, rule = wording.split_experience(text)[1].partition(", ")
+    condition, _, rule = split_experience(text)[1].partition(", ")
     condition, rule = (condition, rule) if rule else ("", condition)
     near = max(
         known,
         key=lambda id: (
-            wording.word_coverage(known[id], rule),
-            wording.word_similarity(known[id], text),
+            word_coverage(known[id], rule),
+            word_similarity(known[id], text),
         ),
         default=None,
     )
     if (
         near is None
-        or wording.word_coverage(known[near], rule) < _SAME
-        or not (
-            wording.word_similarity(known[near], text) >= _TOUCH
-            or wording.has_same_name(known[near], text)
-        )
+        or word_coverage(known[near], rule) < _SAME
+        or not (word_similarity(known[near], text) >= _TOUCH or has_same_name(known[near], text))
     ):
         return _ProposedOperation("add", None, text, reason, numbers)
     # Half of the condition's words are enough: a person may have put it in other words.
-    conditioned = wording.word_coverage(known[near], condition) >= 0.5
-    if conditioned and wording.has_negation(known[near]) == wording.has_negation(text):
+    conditioned = word_coverage(known[near], condition) >= 0.5
+    if conditioned and has_negation(known[near]) == has_negation(text):
         return _ProposedOperation("keep", near, "", reason, numbers)
     why = "does not state the condition" if not conditioned else "turns the rule round"
     return _ProposedOperation("modify", near, text, f"{reason} {near} {why}.", numbers)
 
 
 def _delete_misleading(
-    drawn: contrast.ContrastLesson, known: dict[str, str], taken: set[str | None]
+    drawn: ContrastLesson, known: dict[str, str], taken: set[str | None]
 ) -> list[_ProposedOperation]:
     """Experiences that tell the agent to do what the losers did."""
     why = "The worse attempts do what {} says."
     return [
         _ProposedOperation("delete", id, "", why.format(id), drawn.attempts)
         for id, text in known.items()
-        if drawn.worse and id not in taken and wording.word_similarity(text, drawn.worse) >= _NEAR
+        if drawn.worse and id not in taken and word_similarity(text, drawn.worse) >= _NEAR
     ]
 
 
@@ -249,9 +431,9 @@ def consolidate(
 
 def _find_doubts(text: str, known: Mapping[str, str]) -> dict[str, object]:
     """What the experiences shown say of an addition, and whether it tells of one problem."""
-    near = [id for id in known if wording.word_similarity(known[id], text) >= _NEAR]
-    opposed = wording.has_negation(text)
-    same = [id for id in near if wording.has_negation(known[id]) == opposed]
+    near = [id for id in known if word_similarity(known[id], text) >= _NEAR]
+    opposed = has_negation(text)
+    same = [id for id in near if has_negation(known[id]) == opposed]
     return {
         "same_as": next(iter(same), None),
         "conflicts_with": [id for id in near if id not in same],
@@ -275,7 +457,7 @@ def _operations_on_known(
             kind = "modify"
         best = next(t for t in about if t.kind == kind or kind == "keep")
         text = best.text if kind == "modify" else ""
-        if kind == "modify" and wording.word_similarity(text, known[id]) == 1.0:
+        if kind == "modify" and word_similarity(text, known[id]) == 1.0:
             kind, text = "keep", ""
         numbers = tuple(t.number for t in about)
         wishes.append(
@@ -290,7 +472,7 @@ def _group_alike(shown: Sequence[ShownProposal], *, careful: bool) -> list[list[
     for one in shown:
         for group in groups:
             pair = (group[0].text, one.text)
-            alike = wording.has_same_name(*pair) or wording.word_similarity(*pair) >= _SAME
+            alike = has_same_name(*pair) or word_similarity(*pair) >= _SAME
             if pair[0] == pair[1] or (careful and alike):
                 group.append(one)
                 break

@@ -12,14 +12,21 @@ from typing import Any
 import orjson
 
 from engines.core.ids import digest, seed_for
-from engines.policies.rehearsal.judge import is_judge_prompt, judge_reply
-from engines.policies.rehearsal.lookup.loop import look_up
-from engines.policies.rehearsal.lookup.team import is_team_prompt, team_reply
+from engines.policies.rehearsal.families import are_slips, chance_slips
+from engines.policies.rehearsal.lookup import is_team_prompt, look_up, team_reply
 from engines.policies.rehearsal.reflect import parse_task_name, reflector_reply
-from engines.policies.rehearsal.slips import are_slips, chance_slips
-from engines.policies.rehearsal.solve import solve
-from engines.policies.rehearsal.tools import messages as conversation
-from engines.policies.rehearsal.tools.solve import Turn, solve_with_tools
+from engines.policies.rehearsal.solve import is_judge_prompt, judge_reply, solve
+from engines.policies.rehearsal.tools import (
+    CHARS_PER_TOKEN,
+    Turn,
+    are_tools,
+    content_text,
+    instructions_text,
+    messages_error,
+    solve_with_tools,
+    token_count,
+    tools_error,
+)
 
 _CREATED = 1_700_000_000  # a fixed base: `created` must not tell the time
 _TEXT_PIECE = 48  # characters a streamed delta holds, about twelve tokens: each costs 0.05 ms
@@ -50,7 +57,7 @@ _FIELDS: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
     ("stream_options", lambda options: isinstance(options or {}, Mapping), "an object"),
     ("slips", are_slips, "an object of words to copy, opposite, leak or broken"),
     ("response_format", lambda form: form == {"type": "json_object"}, "of type json_object"),
-    ("tools", conversation.are_tools, "a non-empty array of functions with names"),
+    ("tools", are_tools, "a non-empty array of functions with names"),
     ("tool_choice", lambda choice: choice in ("auto", "none"), "auto or none: no call is forced"),
     ("parallel_tool_calls", lambda parallel: isinstance(parallel, bool), "true or false"),
 )
@@ -64,13 +71,9 @@ async def stream_reply(request: Mapping[str, Any]) -> AsyncGenerator[bytes, None
     """
     reply = write_reply(request)
     messages = request["messages"]
-    prompt_tokens = sum(
-        conversation.token_count(conversation.content_text(m)) + 4 for m in messages
-    )
+    prompt_tokens = sum(token_count(content_text(m)) + 4 for m in messages)
     typed = (request.get("tools"), *(m.get("tool_calls") for m in messages))
-    prompt_tokens += sum(
-        conversation.token_count(orjson.dumps(value).decode()) for value in typed if value
-    )
+    prompt_tokens += sum(token_count(orjson.dumps(value).decode()) for value in typed if value)
     usage = {
         "prompt_tokens": prompt_tokens,
         "completion_tokens": reply.tokens,
@@ -145,17 +148,17 @@ def write_reply(request: Mapping[str, Any]) -> Turn:
     limit = request.get("max_completion_tokens") or request.get("max_tokens")
     if limit is None or reply.tokens <= limit:
         return reply
-    room = (limit - conversation.token_count(text)) * conversation.CHARS_PER_TOKEN - len(turn.tool)
+    room = (limit - token_count(text)) * CHARS_PER_TOKEN - len(turn.tool)
     cut = arguments[:room] if arguments is not None and room > 0 else None
-    return Turn(text[: limit * conversation.CHARS_PER_TOKEN], cut, turn.tool, "length")
+    return Turn(text[: limit * CHARS_PER_TOKEN], cut, turn.tool, "length")
 
 
 def _write_turn(request: Mapping[str, Any]) -> Turn:
     seed, messages = int(request.get("seed") or 0), request["messages"]
     given = request.get("temperature")
     temperature = 1.0 if given is None else float(given)
-    asked = [conversation.content_text(m) for m in messages if m["role"] == "user"]
-    instructions = conversation.instructions_text(messages)
+    asked = [content_text(m) for m in messages if m["role"] == "user"]
+    instructions = instructions_text(messages)
     if asked:
         task = f"{instructions}\n\n{asked[0]}" if parse_task_name(instructions) else asked[0]
         # Asked for a repair, the plain JSON is given: a fence may have been what was wrong.
@@ -180,13 +183,13 @@ def request_error(request: Mapping[str, Any]) -> str | None:
     """What is wrong with a request, as a sentence; None for one that can be answered."""
     if not isinstance(request.get("model"), str) or not request["model"]:
         return '"model" must be a non-empty string.'
-    if problem := conversation.messages_error(request.get("messages")):
+    if problem := messages_error(request.get("messages")):
         return problem
     for name, fits, form in _FIELDS:
         value = request.get(name)
         if value is not None and not fits(value):
             return f'"{name}" must be {form}.'
-    return conversation.tools_error(request)
+    return tools_error(request)
 
 
 def _sse_event(

@@ -1,4 +1,8 @@
-"""Rehearsal as a real server that speaks HTTP, to this machine only unless told another host."""
+"""The rehearsal endpoint: method, path and body in, status and bytes out.
+
+The in-process transport shares it with the real server, which speaks HTTP to this machine only
+unless it is given another host.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +10,20 @@ import asyncio
 import contextlib
 import errno
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, MutableMapping
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Iterator,
+    MutableMapping,
+)
+from dataclasses import dataclass
 from typing import Any, Literal
 
+import orjson
+
 from engines.core.errors import ConfigError
-from engines.policies.rehearsal.endpoint import answer_request
 
 Event = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Event]]
@@ -105,3 +118,57 @@ def open_listener(port: int, host: str, option: str = "") -> socket.socket:
             cause = "another program listens there."
         move = "Choose another port; port 0 takes any free one."
         raise ConfigError(option, cause, move) from None
+
+
+MODEL = "rehearsal"
+
+
+@dataclass(frozen=True, slots=True)
+class EndpointReply:
+    """`body` may be iterated once; closing it early ends the reply."""
+
+    status: int
+    content_type: str
+    body: AsyncGenerator[bytes, None]
+
+
+def answer_request(method: str, path: str, body: bytes) -> EndpointReply:
+    match method, path.rstrip("/"):
+        case "POST", "/v1/chat/completions":
+            return _answer_chat(body)
+        case "GET", "/v1/models":
+            row = {"id": MODEL, "object": "model", "owned_by": "practice studio"}
+            return _json_reply(200, {"object": "list", "data": [row]})
+    return _error_reply(404, f"there is nothing at {method} {path}")
+
+
+def _answer_chat(body: bytes) -> EndpointReply:
+    from engines.policies.rehearsal.reply import request_error, stream_reply
+
+    try:
+        request = orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        return _error_reply(400, f"the request is no JSON: {error.msg}")
+    if not isinstance(request, dict):
+        return _error_reply(400, "the request is no JSON object")
+    if problem := request_error(request):
+        return _error_reply(400, problem)
+    if str(request.get("model")).partition(":")[0] != MODEL:
+        # Answering for another model would pass scripted numbers off as that model's.
+        known = f"the model {request.get('model')!r} does not exist; there is {MODEL!r} only"
+        return _error_reply(404, known, "model_not_found")
+    kind = "text/event-stream" if request.get("stream") else "application/json"
+    return EndpointReply(200, kind, stream_reply(request))
+
+
+def _error_reply(status: int, message: str, code: str | None = None) -> EndpointReply:
+    error = {"message": message, "type": "invalid_request_error", "code": code}
+    return _json_reply(status, {"error": error})
+
+
+def _json_reply(status: int, value: object) -> EndpointReply:
+    return EndpointReply(status, "application/json", _single_chunk(orjson.dumps(value)))
+
+
+async def _single_chunk(data: bytes) -> AsyncGenerator[bytes, None]:
+    yield data

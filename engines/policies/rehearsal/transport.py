@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 
 import httpx2
 
-from engines.policies.rehearsal.endpoint import EndpointReply, answer_request
+from engines.policies.rehearsal.server import EndpointReply, answer_request
 
 
 class RehearsalTransport(httpx2.AsyncBaseTransport):

@@ -20,7 +20,7 @@ from engines.core.types import NO_USAGE, Completion, Message, Sampling, Usage
 from engines.core.waiting.current_call import is_replayed
 from engines.core.waiting.deadline import expire_deadline, expired_deadline
 from engines.policies.chat.embedding import Reserve
-from engines.policies.limits.wrapped import WrappedPolicy
+from engines.policies.limits import WrappedPolicy
 from engines.record.cassette.file import Cassette, Entry, plain_request
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from engines.core.errors import ConfigError, suggest_name
-from engines.data.sample_database import is_database
+from engines.data.source import is_database
 from studio.config.env_file import read_env_file
 
 Kind = Literal["practice", "eval"]

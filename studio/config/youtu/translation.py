@@ -17,7 +17,7 @@ from studio.config.settings.base import declared_settings
 from studio.config.settings.evaluation import VerifierConfig
 from studio.config.settings.run import RunConfig, every_setting, section_of
 from studio.config.tree import ABSENT, Key, dotted_name, get_value, pop_value, set_value
-from studio.config.yaml_positions import Place
+from studio.config.yaml_file import Place
 from studio.config.youtu.checkout import YoutuConfig
 
 PROVIDER, SETTINGS, PARAMS = "model_provider", "model_settings", "model_params"

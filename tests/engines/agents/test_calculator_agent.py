@@ -16,7 +16,7 @@ from engines.core.errors import ConfigError
 from engines.core.protocols import OnText
 from engines.core.text.arithmetic import MAX_CHARS, MAX_DIGITS, ExpressionError, value_of
 from engines.core.types import Attempt, Completion, Message, Sampling, Usage
-from engines.policies.limits.throttle import Slots
+from engines.policies.limits import Slots
 from engines.record.ledger import RecordLedger
 from engines.rollouts.manager import RolloutManager
 from tests.support.builders import FakePolicy, a_job, a_library, a_problem, a_timeout, answering

@@ -18,7 +18,7 @@ from engines.agents.single_turn import SingleTurn
 from engines.core.errors import AnswersPending, CallFailed
 from engines.core.types import CallKey, Completion, Message, Problem, Sampling, Usage
 from engines.data.dataset import read_problems
-from engines.policies.limits.throttle import Slots
+from engines.policies.limits import Slots
 from engines.policies.open import open_policy
 from engines.record.ledger import RecordLedger, read_trajectory
 from engines.rollouts.manager import RolloutManager
@@ -342,7 +342,7 @@ KILLED_STUDIO = """
 import asyncio, os, sys
 from pathlib import Path
 from engines.core.types import Completion, Usage
-from engines.policies.limits.throttle import Slots
+from engines.policies.limits import Slots
 from engines.record.ledger import RecordLedger
 from engines.rollouts.manager import RolloutManager
 from tests.engines.agents.test_command import a_command, asks

@@ -18,8 +18,8 @@ from engines.core.protocols import ToolTry
 from engines.core.team.replies import FIXED, PlanForm, Speaker
 from engines.core.tools import NOTHING_FOUND, ToolResult
 from engines.core.types import Attempt, Completion, Message, RecordRef, Sampling, Usage
-from engines.policies.limits.throttle import Slots
-from engines.policies.team.policy import TeamPolicy
+from engines.policies.limits import Slots
+from engines.policies.team import TeamPolicy
 from engines.record.ledger import RecordLedger, read_trajectory
 from engines.rollouts.manager import RolloutManager
 from engines.tools.function import FunctionTool

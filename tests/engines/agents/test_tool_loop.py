@@ -25,7 +25,7 @@ from engines.core.types import (
     ToolCall,
     Usage,
 )
-from engines.policies.limits.throttle import Slots
+from engines.policies.limits import Slots
 from engines.record.ledger import RecordLedger, read_record, read_trajectory, read_usage
 from engines.rollouts.manager import RolloutManager
 from tests.support.builders import a_job, answering

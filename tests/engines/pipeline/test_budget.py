@@ -27,7 +27,7 @@ from engines.pipeline.budget import (
 )
 from engines.policies.chat.client import OpenAICompat
 from engines.policies.chat.endpoint import EndpointSettings
-from engines.policies.limits.throttle import Slots, Throttled
+from engines.policies.limits import Slots, Throttled
 from engines.record.ledger import RecordLedger
 from studio.config.settings.policy import PolicyConfig
 from studio.run.budget import terms_of

@@ -18,7 +18,7 @@ from engines.core import events as ev
 from engines.core.errors import CallFailed
 from engines.core.state.fold import fold_events
 from engines.core.types import Completion, Proposal, Reflection, Sampling, Usage
-from engines.policies.limits.throttle import Priority, Slots
+from engines.policies.limits import Priority, Slots
 from engines.record.ledger import RecordLedger
 from engines.record.run_dir import Workspace
 from engines.training_free.engine import TrainingFreeEngine

@@ -11,7 +11,7 @@ import pytest
 from engines.core import events as ev
 from engines.core.errors import ConfigError
 from engines.pipeline.context import RunContext
-from engines.policies.limits.paced import StreamPacedPolicy
+from engines.policies.limits import StreamPacedPolicy
 from engines.policies.replay import ReplayPolicy
 from studio.config.loading import load_run
 from studio.run.models import pace_of, short_log_note

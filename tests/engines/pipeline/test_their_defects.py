@@ -43,14 +43,14 @@ from engines.data.sampler import Sampler
 from engines.pipeline.context import RunContext
 from engines.policies.chat.client import OpenAICompat
 from engines.policies.chat.endpoint import EndpointSettings
-from engines.policies.limits.throttle import Slots
+from engines.policies.limits import Slots
 from engines.policies.open import open_policy
 from engines.record import lines
 from engines.record.ledger import RecordLedger
 from engines.record.run_dir import RunDir
 from engines.rollouts.manager import RolloutManager
 from engines.training_free.engine import TrainingFreeEngine
-from engines.training_free.parse import parse_extraction
+from engines.training_free.reading import parse_extraction
 from engines.training_free.settings import TrainingFreeSettings
 from engines.verifiers.judge import parse_judgement
 from studio.config.loading import load_run

@@ -16,7 +16,7 @@ from engines.core.errors import AnswersPending, PolicyError
 from engines.core.types import CallKey, Completion, Message, Sampling, Usage
 from engines.core.waiting.current_call import name_call
 from engines.core.waiting.gather import gather_all
-from engines.policies.handoff.policy import HandoffPolicy, folder_remarks
+from engines.policies.handoff import HandoffPolicy, folder_remarks
 
 QUESTION = (Message("system", "Be brief."), Message("user", "What is 2 + 2?"))
 KEY = CallKey("rollout", epoch=1, step=1, position=2, index=0)

@@ -28,7 +28,7 @@ from engines.core.types import (
     Usage,
 )
 from engines.pipeline.replay_training import load_rollout
-from engines.policies.limits.throttle import Slots
+from engines.policies.limits import Slots
 from engines.record.ledger import RecordLedger
 from engines.rollouts.manager import RolloutManager
 

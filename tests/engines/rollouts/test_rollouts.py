@@ -26,7 +26,7 @@ from engines.core.types import (
 from engines.pipeline.budget import Amounts, Budget, BudgetedPolicy, BudgetLimits, CallPricing
 from engines.policies.chat.client import OpenAICompat
 from engines.policies.chat.endpoint import EndpointSettings
-from engines.policies.limits.throttle import Slots
+from engines.policies.limits import Slots
 from engines.record.ledger import RecordLedger, read_record, read_trajectory, read_usage
 from engines.rollouts.manager import RecordedPolicy, RolloutManager
 from tests.support.builders import FakePolicy, answering

@@ -7,7 +7,7 @@ larger ones prose round the array, headings, drafts and quotes that they do not 
 
 from __future__ import annotations
 
-from engines.training_free.parse import CreditRow, DoubtRow, ExtractionRow, Suggestion
+from engines.training_free.reading import CreditRow, DoubtRow, ExtractionRow, Suggestion
 
 ATTEMPTS = (0, 1, 2, 3)
 """Their numbers; the library holds E1, E2 and E3."""

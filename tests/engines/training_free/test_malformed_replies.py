@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from engines.core.text.reply import ReplyProblem
-from engines.training_free.parse import ExtractionRow, parse_extraction
+from engines.training_free.reading import ExtractionRow, parse_extraction
 from tests.engines.training_free.malformed_replies import ATTEMPTS, REPLIES, UNSURE
 from tests.support.builders import a_library
 

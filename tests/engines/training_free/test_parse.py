@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engines.core.text.reply import ParsedReply, ReplyProblem
-from engines.training_free.parse import (
+from engines.training_free.reading import (
     ConsolidationRow,
     CreditRow,
     DoubtRow,

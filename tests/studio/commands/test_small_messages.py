@@ -11,8 +11,7 @@ import pytest
 
 from engines.core import extras
 from engines.core.errors import PolicyError
-from engines.policies.chat.endpoint import EndpointFailed, EndpointSettings
-from engines.policies.chat.http import LazyClient
+from engines.policies.chat.endpoint import EndpointFailed, EndpointSettings, LazyClient
 from studio.errors import plain_words
 from tests.support.run_studio import studio
 
@@ -65,7 +64,7 @@ def test_runs_are_listed_where_nothing_can_be_written(
     def refuse(path: Path) -> None:
         raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
 
-    monkeypatch.setattr("engines.record.catalogue.storage.make_folder", refuse)
+    monkeypatch.setattr("engines.record.derived.catalogue.make_folder", refuse)
     assert studio("runs", "list", workspace=practised) == usual
 
 

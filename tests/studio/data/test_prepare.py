@@ -18,10 +18,9 @@ import pytest
 from pyarrow import parquet
 
 from engines.data.dataset import read_problems
-from engines.data.public.cleaning import join_answers
-from engines.data.public.layouts import LAYOUTS
+from engines.data.public_layouts import LAYOUTS, join_answers
 from engines.data.rows import open_table
-from engines.record.catalogue.storage import open_catalogue
+from engines.record.derived.catalogue import open_catalogue
 from engines.record.run_dir import Workspace
 from tests.support.run_studio import studio
 
@@ -281,7 +280,7 @@ def test_planner_is_both_sets_joined_shuffled_and_numbered_anew(
 
 def test_a_shuffle_is_that_of_the_datasets_library() -> None:
     datasets = pytest.importorskip("datasets")
-    from engines.data.public.layouts import shuffled
+    from engines.data.public_layouts import shuffled
 
     rows = [{"n": n} for n in range(50)]
     assert shuffled(rows, 42) == datasets.Dataset.from_list(rows).shuffle(seed=42).to_list()

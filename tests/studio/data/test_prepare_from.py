@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from pyarrow import parquet
 
-from engines.data.public.layouts import LAYOUTS
+from engines.data.public_layouts import LAYOUTS
 from tests.studio.data.test_prepare import (
     PUBLISHED,
     Rows,

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from engines.data.review_marks import set_mark
+from engines.data.checks import set_mark
 from engines.record.run_dir import Workspace
 from studio.data.item_review import item_text, review_items
 from tests.support.fake_endpoint import an_endpoint, says

@@ -14,7 +14,7 @@ import pytest
 
 from engines.core.errors import AnswersPending
 from engines.core.types import Message, Sampling
-from engines.policies.handoff.policy import HandoffPolicy
+from engines.policies.handoff import HandoffPolicy
 from engines.policies.rehearsal.server import background_server
 from studio import exit_codes
 from tests.support.handoff import answer_calls, pending_calls

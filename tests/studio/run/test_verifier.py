@@ -11,7 +11,7 @@ import pytest
 
 from engines.core.protocols import OnText
 from engines.core.types import Completion, Message, Sampling
-from engines.policies.limits.throttle import Slots
+from engines.policies.limits import Slots
 from engines.record.ledger import RecordLedger
 from engines.record.run_dir import Workspace
 from studio.config.loading import LoadedRun, load_run

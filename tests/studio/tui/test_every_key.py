@@ -14,10 +14,10 @@ import pytest
 from textual.events import Key
 
 from studio.tui.actions import MainScreen
-from studio.tui.app import PAGES, StudioApp
+from studio.tui.app import StudioApp
 from studio.tui.drawing.lines import plain_text
 from studio.tui.help import HelpScreen, help_lines
-from studio.tui.keymap import KEYS, SCOPES, keys_of_scope
+from studio.tui.keymap import KEYS, PAGES, SCOPES, keys_of_scope
 from studio.tui.keymap import Key as TableKey
 from studio.tui.widgets.row_list import RowList
 from tests.studio.tui.scenes import SCENES, Scene, on_stage
@@ -184,7 +184,7 @@ def test_every_key_is_an_action_with_words(key: TableKey) -> None:
     if key.scope == "list":
         owners = [RowList]
     elif key.scope not in ("global", "loop"):
-        owners = [page for page in PAGES if page.scope == key.scope]
+        owners = [page.load_class() for page in PAGES if page.name == key.scope]
     action = f"action_{key.action.partition('(')[0]}"
     if action != "action_move_across":  # that of the canvas
         assert any(callable(getattr(owner, action, None)) for owner in owners), action
@@ -195,9 +195,9 @@ def test_every_key_is_an_action_with_words(key: TableKey) -> None:
 async def test_every_key_is_in_the_help_of_its_page_and_in_the_palette(tmp_path: Path) -> None:
     async with on_stage(HELD, tmp_path, (120, 36)) as stage:
         for page in PAGES:
-            stage.app.open_page(page.scope)
+            stage.app.open_page(page.name)
             scopes = HelpScreen(stage.app.page_name).scopes
-            assert {page.scope, "loop", "global", "list"} <= set(scopes)
+            assert {page.name, "loop", "global", "list"} <= set(scopes)
             text = "\n".join(plain_text(one) for one in help_lines(KEYS, scopes, [], 400))
             for key in (key for scope in scopes for key in keys_of_scope(scope)):
                 assert key.tooltip in text, key.id

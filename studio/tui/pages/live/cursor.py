@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from studio.tui.drawing.layout import Mode
+from studio.tui.drawing.canvas import Mode
 from studio.tui.page import Page
 from studio.tui.pages.live.batch import Batch, RolloutStatus
 from studio.tui.pages.live.batch_tracker import BatchTracker

@@ -13,8 +13,8 @@ from engines.core.types import GroupOutcome
 from studio.report.next_step import NO_WORKER, sandbox_text, tool_texts
 from studio.report.training import trained_step
 from studio.secrets.sanitize import one_line
+from studio.tui.drawing.canvas import Mode
 from studio.tui.drawing.cells import GLYPHS_UNICODE, Glyphs, fit
-from studio.tui.drawing.layout import Mode
 from studio.tui.drawing.lines import (
     BLANK,
     Line,

@@ -12,9 +12,8 @@ from textual.containers import Vertical
 from engines.core.state.run_state import RunState
 from engines.core.types import rollout_id
 from studio.secrets.sanitize import one_line
-from studio.tui.drawing.canvas import StreamCanvas
+from studio.tui.drawing.canvas import Mode, StreamCanvas
 from studio.tui.drawing.cells import Glyphs
-from studio.tui.drawing.layout import Mode
 from studio.tui.drawing.lines import line
 from studio.tui.drawing.pane import PaneModel
 from studio.tui.keymap import bindings

@@ -6,9 +6,10 @@ import asyncio
 import shlex
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 from textual.app import ComposeResult
 from textual.content import Content
@@ -16,22 +17,25 @@ from textual.widget import Widget
 
 from engines.core import events as ev
 from engines.core.errors import StudioError
-from studio.secrets.sanitize import sanitize
-from studio.session.base import EventReceived, Message
-from studio.tui.drawing.lines import Line, line, note_rows, paragraph
+from studio.report.decisions import to_decide_text
+from studio.secrets.sanitize import one_line, sanitize
+from studio.session.session import EventReceived, Message
+from studio.tui.drawing.cells import cell_width as cells
+from studio.tui.drawing.cells import fit, pad
+from studio.tui.drawing.lines import Line, Row, labelled_lines, line, note_rows, paragraph
 from studio.tui.page import Page, resume_run
 from studio.tui.pages.live.sentences import StageClock, starting_text
 from studio.tui.pages.runs.page import RunsReader
 from studio.tui.pages.runs.view import detail_lines
-from studio.tui.pages.start import checks, view
+from studio.tui.pages.start import checks
 from studio.tui.pages.start.checks import CheckReport, RunFacts, find_run_files
-from studio.tui.pages.start.view import Choice
 from studio.tui.pages.text import holds_words
 from studio.tui.widgets.line_view import LineView
 from studio.tui.widgets.row_list import RowList
 
 if TYPE_CHECKING:
     from studio.workspace.listing import KnownRun
+
 
 _T = TypeVar("_T")
 _Asked = tuple[str, str]  # what is chosen and the overrides it has
@@ -173,7 +177,7 @@ class StartPage(Page):
 
     def show_runs(self, runs: Sequence[KnownRun]) -> None:
         """Offer these runs, and the presets and run files that were found."""
-        self.found = view.choices(runs, self._presets, self._files)
+        self.found = list_choices(runs, self._presets, self._files)
         self.draw()
         if self._wanted and self.go_to(self._wanted):
             self._wanted = ""
@@ -198,8 +202,8 @@ class StartPage(Page):
         found.styles.height = max(3, min(self.size.height * 9 // 20, 3 + len(self.found or ())))
         shown = self._filtered_choices()
         if shown:
-            rows = view.choice_rows(shown, found.line_width - 2)
-            found.show_rows(rows, view.same_choice(shown, found.key) or None)
+            rows = choice_rows(shown, found.line_width - 2)
+            found.show_rows(rows, same_choice(shown, found.key) or None)
         else:
             found.show_rows(note_rows(self._empty_lines(found.line_width - 2)))
         self._draw_facts()
@@ -232,7 +236,7 @@ class StartPage(Page):
             now = line((f"starting the run: {starting_text(status)}", "title"))
             return [self._clock.add_time(now, self.host.clock())]
         if self.refusal:
-            return view.refusal_lines(self.refusal, width)
+            return refusal_lines(self.refusal, width)
         if choice is None:
             return []
         asked = self.loader.key(choice)
@@ -241,15 +245,15 @@ class StartPage(Page):
         if choice.run is not None:
             out = detail_lines(choice.run, width, self.now())
         elif isinstance(known, RunFacts):
-            out = view.facts_lines(known, width, self.loader.overrides_of(choice))
+            out = facts_lines(known, width, self.loader.overrides_of(choice))
         elif known is not None:
-            out = [*view.refusal_lines(known, width), line(("e", "key"), " changes the settings")]
+            out = [*refusal_lines(known, width), line(("e", "key"), " changes the settings")]
         elif self.loader.busy:
             out = [line((self.loader.busy, "dim"))]
         if isinstance(checks, CheckReport):
-            out = [*view.check_lines(checks, width), (), *out]
+            out = [*check_lines(checks, width), (), *out]
         elif checks is not None and checks != known:
-            out = [*view.refusal_lines(checks, width), (), *out]
+            out = [*refusal_lines(checks, width), (), *out]
         elif checks is None and choice.do != "open" and (choice.run or isinstance(known, RunFacts)):
             out += [(), line(("C", "key"), " checks it and says what it would cost")]
         return out
@@ -313,13 +317,13 @@ class StartPage(Page):
                 old = {"finished": "open it", "resume": "go on with it"}.get(known.mode, "")
                 keys = {**({"o": old} if old else {}), "n": "new run"}
             width = min(96, self.app.size.width * 8 // 10 - 4)  # of a box over the page
-            lines, title = view.facts_lines(known, width, overrides), "It is there already."
+            lines, title = facts_lines(known, width, overrides), "It is there already."
             if known.costs:
                 checks = await self.loader.load_checks(choice)
                 if checks is None:
                     self._tell_not_startable()
                     return
-                lines += [(), *view.check_lines(checks, width)]
+                lines += [(), *check_lines(checks, width)]
                 title = "It asks a model that may cost money."
             key = await self.host.confirm(title, lines, keys)
             if not key:
@@ -373,3 +377,132 @@ class StartPage(Page):
         if choice.do == "new":
             await self.loader.load_facts(choice)
         self._draw_facts()
+
+
+MOST_RESUMED = 6
+"""Ended runs that are offered; the others are on the page of runs."""
+_VERBS = {"resume": "Resume", "attach": "Attach", "open": "Open", "new": "New"}
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """One thing to do. `argument` is a run-id, a preset or the path of a run file."""
+
+    do: Literal["resume", "attach", "open", "new"]
+    argument: str
+    name: str
+    text: str
+    style: str = ""
+    run: KnownRun | None = None
+
+    @property
+    def key(self) -> str:
+        return f"{self.do} {self.argument}"
+
+
+def list_choices(
+    runs: Sequence[KnownRun], presets: Sequence[tuple[str, str]], files: Sequence[tuple[str, str]]
+) -> tuple[Choice, ...]:
+    """What waits for a person first, then what lives, what can go on, and what could begin.
+
+    Runs come newest first; presets and paths of run files with what to say of them.
+    """
+    known = [found for run in runs if (found := _run_choice(run)) is not None]
+    waiting = [one for one in known if one.style == "flag"]
+    living = [one for one in known if one.style != "flag" and one.do == "attach"]
+    ended = [one for one in known if one.style != "flag" and one.do != "attach"]
+    new = [Choice("new", path, path.rpartition("/")[2], what) for path, what in files]
+    new += [Choice("new", name, name, what) for name, what in presets]
+    return (*waiting, *living, *ended[:MOST_RESUMED], *new)
+
+
+def first_choice(found: Sequence[Choice]) -> str:
+    """Where the cursor begins: on what waits or lives, else on what costs nothing to begin."""
+    asked = (one.key for one in found if one.style == "flag" or one.do == "attach")
+    offline = (one.key for one in found if (one.do, one.argument) == ("new", "rehearsal"))
+    return next(asked, next(offline, ""))
+
+
+def same_choice(found: Sequence[Choice], key: str) -> str:
+    """The same choice as before, or what can be done with its run by now; else the first one."""
+    known = {one.argument: one.key for one in found}
+    name = key.partition(" ")[2]
+    if key in (one.key for one in found):
+        return key
+    return known.get(name, "") or first_choice(found)
+
+
+def _run_choice(run: KnownRun) -> Choice | None:
+    row, shown, back = run.listed.row, run.listed.shown, run.background
+    if shown.word == "damaged":
+        return None  # the page of runs says what is wrong with it
+    steps = f", step {back.step}/{back.steps}" if back else ""
+    where = f"epoch {row['epoch']}/{row['epochs']}{steps}"
+    n = int(row["open"])
+    later = row.get("later", 0)
+    wait = to_decide_text(n, later, f"operation{'s' * (n - later != 1)} to decide")
+    name = run.run
+    if shown.alive and shown.word == "held" and n:
+        return Choice("attach", name, name, f"{where}, HELD: {wait}", "flag", run=run)
+    if shown.alive:
+        return Choice("attach", name, name, f"{where}, {shown.word}", "streaming", run=run)
+    if row.get("ending") == "budget":
+        text = f"{where}, budget reached: asks for more"
+        return Choice("resume", name, name, text, run=run)
+    if shown.word == "finished":
+        word = "curation" if shown.curation else shown.word
+        return Choice("open", name, name, f"{word}, {wait}", "flag", run=run) if n else None
+    if n and shown.word in ("held", "interrupted"):
+        text = f"{wait}: held, no process (enter takes it up); {where}"
+        return Choice("resume", name, name, text, "flag", run=run)
+    return Choice("resume", name, name, f"{where}, {shown.word}", run=run)
+
+
+def choice_rows(found: Sequence[Choice], width: int) -> list[Row]:
+    """A row each; new ones stand under a heading."""
+    room = min(28, max((cells(one_line(choice.name, 60)) for choice in found), default=0))
+    rows: list[Row] = []
+    for choice in found:
+        if choice.do == "new" and (not rows or not rows[-1].key.startswith("new ")):
+            rows.append(Row("", line(("new run from a run file or a preset", "dim"))))
+        name = pad(fit(one_line(choice.name, 60), room), room)
+        text = fit(one_line(choice.text, 400), max(8, width - room - 12))
+        verb = (pad(_VERBS[choice.do], 7), "key")
+        rows.append(Row(choice.key, line(verb, " ", (name, "title"), "  ", (text, choice.style))))
+    return rows
+
+
+def facts_lines(facts: RunFacts, width: int, overrides: str = "") -> list[Line]:
+    """A run file's own words for what it would do."""
+    rows = [("run", _mode_text(facts)), *facts.rows, *([("set", overrides)] if overrides else [])]
+    texts = [(label, one_line(text, 400)) for label, text in rows]
+    return [row for label, text in texts for row in labelled_lines(label, text, width)]
+
+
+def check_lines(found: CheckReport, width: int) -> list[Line]:
+    """What it would take, then `[ok]` and `[!]`."""
+    doing = "" if found.facts.mode in ("new", "beside") else " still to be done"
+    out = labelled_lines("likely", found.likely + doing, width)
+    out += labelled_lines("at most", found.most, width)
+    for check in found.checks:
+        mark = ("[ok] ", "won") if check.ok else ("[!]  ", "flag")
+        out += paragraph([mark, (one_line(check.text, 600), "")], width, " " * 5)
+    for note in found.notes:
+        out += labelled_lines("note", sanitize(note), width)
+    return out
+
+
+def refusal_lines(text: str, width: int) -> list[Line]:
+    """Everything that was said when something could not be started."""
+    return paragraph([(sanitize(text), "failed")], width)
+
+
+def _mode_text(facts: RunFacts) -> str:
+    run = one_line(facts.run, 120)
+    return {
+        "new": f"{run}, new",
+        "resume": f"{run} is there and goes on (enter offers a new one too)",
+        "fork": f"{run}, new, beginning with the steps of another",
+        "beside": f"{run}, new: the one that is there began with other settings",
+        "finished": f"{run} is finished (enter offers a new one; more practice.epochs go on)",
+    }[facts.mode]

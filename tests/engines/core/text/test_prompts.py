@@ -144,7 +144,7 @@ def test_a_run_names_the_hash_of_every_prompt_file_there_is() -> None:
 SHARED = {"agent_objective", "learning_objective", "library", "tools", "rubric", "form"}
 """What all questions of a step have in common, with what is fixed."""
 ASKED_MANY_TIMES = [
-    *(("engines.policies.team", n) for n in ("analyse", "plan", "command", "check", "answer")),
+    *(("engines.policies", n) for n in ("analyse", "plan", "command", "check", "answer")),
     ("engines.verifiers", "judge"),
     ("engines.training_free", "summarise"),
 ]

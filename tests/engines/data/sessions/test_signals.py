@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from engines.data.sessions.signals import Signals, read_person
+from engines.data.sessions.tries import Signals, read_person
 
 SAID = {
     "thanks": [

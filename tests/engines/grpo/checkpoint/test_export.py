@@ -15,8 +15,15 @@ from engines.core.errors import ConfigError, ConflictError, DamagedError, Record
 from engines.core.events import EvaluationFinished
 from engines.core.types import NO_USAGE
 from engines.grpo.checkpoint.contents import write_checkpoint
-from engines.grpo.checkpoint.export import adapter_rank, base_facts, export_adapter, export_merged
-from engines.grpo.checkpoint.model_card import BUNDLED_LICENCE, CardFacts, model_card
+from engines.grpo.checkpoint.export import (
+    BUNDLED_LICENCE,
+    CardFacts,
+    adapter_rank,
+    base_facts,
+    export_adapter,
+    export_merged,
+    model_card,
+)
 from engines.policies.hf_local.model import LocalModel
 from engines.policies.hf_local.settings import LocalSettings
 from tests.engines.grpo.checkpoints import a_state, adapted, trained

@@ -18,8 +18,7 @@ from engines.core.errors import ConfigError, PolicyError
 from engines.core.types import Group, Lesson, WeightUpdate
 from engines.grpo.engine import update
 from engines.grpo.engine.grpo import GRPOEngine
-from engines.grpo.engine.optimiser import Optimiser
-from engines.grpo.engine.schedule import schedule_factor
+from engines.grpo.engine.optimiser import Optimiser, schedule_factor
 from engines.grpo.engine.update import probe_indices
 from engines.grpo.engine.weight_engine import WeightEngine
 from engines.grpo.loss.loss import divergences
@@ -157,7 +156,7 @@ async def test_only_the_last_computed_update_can_be_applied(local: LocalModel) -
 
 
 async def test_the_winner_becomes_likelier_and_the_losers_less_likely(local: LocalModel) -> None:
-    from engines.grpo.forward.forward import completion_logps
+    from engines.grpo.forward import completion_logps
     from engines.grpo.loss.collate import collate, pad_samples
 
     engine, batch = an_engine(local), a_batch(2, 4)
@@ -449,7 +448,7 @@ def test_every_group_stands_for_the_batch_in_what_is_probed() -> None:
 async def test_kl_is_of_the_weights_that_an_update_leads_to(
     local: LocalModel, how: dict[str, Any]
 ) -> None:
-    from engines.grpo.forward.forward import completion_logps
+    from engines.grpo.forward import completion_logps
     from engines.grpo.loss.collate import collate, pad_samples
 
     batch = a_batch(4, 4)

@@ -20,7 +20,7 @@ from engines.policies.hf_local.chat_template import encode_prompt
 from engines.policies.hf_local.loading import load_local
 from engines.policies.hf_local.model import LocalModel
 from engines.policies.hf_local.settings import LocalSettings, LoraSettings
-from engines.policies.vllm.policy import RolloutServer, VLLMRollouts
+from engines.policies.vllm import RolloutServer, VLLMRollouts
 from tests.engines.grpo.models import a_folder, train
 from tests.engines.grpo.trainable import a_batch
 from tests.support.vllm_server import FakeVLLM, fake_vllm

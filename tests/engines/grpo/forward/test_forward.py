@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from engines.core.types import Message, Sampling
-from engines.grpo.forward import forward
-from engines.grpo.forward.forward import can_share_prompts, completion_logps
-from engines.grpo.forward.fused import fused_layers
+from engines.grpo import forward
+from engines.grpo.forward import can_share_prompts, completion_logps
+from engines.grpo.fused import fused_layers
 from engines.grpo.loss.collate import Sample, collate, pad_samples
 from engines.policies.hf_local.model import LocalModel
 from engines.policies.hf_local.settings import LoraSettings

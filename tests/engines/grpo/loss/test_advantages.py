@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engines.grpo.loss.advantages import group_advantages
+from engines.grpo.loss.loss import group_advantages
 
 
 def advantages(rewards: list[float], known: list[bool] | None = None, **how: object) -> list[float]:

@@ -27,7 +27,7 @@ from engines.grpo.settings import GRPOSettings
 from engines.policies.hf_local.decoding import DecodedReply, DecodeHooks, DecodeRequest
 from engines.policies.hf_local.model import LocalModel
 from engines.policies.hf_local.policy import HFLocal
-from engines.policies.limits.throttle import Slots
+from engines.policies.limits import Slots
 from engines.record.ledger import RecordLedger
 from engines.rollouts.manager import RolloutManager
 from tests.engines.grpo.models import a_local, train

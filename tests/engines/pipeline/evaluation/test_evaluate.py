@@ -39,7 +39,7 @@ from engines.pipeline.evaluation.evaluate import (
     PinnedVersion,
     measure,
 )
-from engines.policies.limits.throttle import Slots
+from engines.policies.limits import Slots
 from engines.policies.open import open_policy
 from engines.policies.rehearsal.reply import complete_request
 from engines.record.ledger import RecordLedger

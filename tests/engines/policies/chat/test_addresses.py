@@ -10,9 +10,8 @@ import pytest
 
 from engines.core.errors import CallFailed, PolicyError
 from engines.core.types import Message, Sampling
-from engines.policies.chat.address import RedirectRefused, refuse_redirect
 from engines.policies.chat.client import OpenAICompat
-from engines.policies.chat.endpoint import EndpointSettings
+from engines.policies.chat.endpoint import EndpointSettings, RedirectRefused, refuse_redirect
 from engines.policies.chat.request import is_other_model
 from tests.support.fake_endpoint import (
     DONE,

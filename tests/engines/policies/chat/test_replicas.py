@@ -10,9 +10,8 @@ import pytest
 
 from engines.core.errors import CallFailed, PolicyError
 from engines.core.types import Message, Sampling, Usage
-from engines.policies.chat.client import OpenAICompat
+from engines.policies.chat.client import FIRST_S, LONGEST_S, OpenAICompat, Replicas
 from engines.policies.chat.endpoint import EndpointFailed, EndpointSettings
-from engines.policies.chat.replicas import FIRST_S, LONGEST_S, Replicas
 from tests.support.fake_endpoint import (
     FakeEndpoint,
     delta,

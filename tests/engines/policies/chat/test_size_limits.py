@@ -16,7 +16,7 @@ from functools import cache
 import pytest
 
 from engines.core.errors import CallFailed
-from engines.policies.chat.size_limits import (
+from engines.policies.chat.endpoint import (
     BODY_BYTES,
     LINE_BYTES,
     TEXT_CHARS,

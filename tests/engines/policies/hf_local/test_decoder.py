@@ -18,13 +18,13 @@ from engines.policies.hf_local.decoding import (
     DecodingCancelled,
     PlainDecoder,
     decode,
+    pick_tokens,
+    uniforms,
 )
 from engines.policies.hf_local.fast_decoder import FastDecoder
-from engines.policies.hf_local.lora import Unmergeable
 from engines.policies.hf_local.model import LocalModel
-from engines.policies.hf_local.sampling import pick_tokens, uniforms
 from engines.policies.hf_local.settings import LoraSettings
-from engines.policies.hf_local.weights import merge_weights
+from engines.policies.hf_local.weights import Unmergeable, merge_weights
 from tests.engines.grpo.models import FAMILIES, a_local, a_model, train
 
 PROMPTS = tuple(tuple(range(5, 5 + length)) for length in (30, 7, 18))

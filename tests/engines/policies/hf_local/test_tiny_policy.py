@@ -15,9 +15,8 @@ import pytest
 
 import sample_data
 from engines.core.library import guidance_text
-from engines.policies.rehearsal import contrast, prompt, reflect
-from engines.policies.rehearsal.families import recognise
-from engines.policies.rehearsal.skill import stance
+from engines.policies.rehearsal import prompt, reflect
+from engines.policies.rehearsal.families import recognise, stance
 from sample_data import make_skills
 from sample_data.tiny_text import (
     LESSONS,
@@ -97,7 +96,7 @@ def test_the_lazy_solution_makes_the_slip_that_is_typical_of_its_kind(skill: Ski
 def test_the_reflector_draws_the_skills_lesson_from_the_attempts_alone(skill: Skill) -> None:
     for exercise in some(skill):
         right, lazy = shown(1, 1.0, exercise.right), shown(2, 0.0, exercise.lazy)
-        assert [d.text for d in contrast.find_lessons([right], [lazy], exercise.question)] == [
+        assert [d.text for d in reflect.find_lessons([right], [lazy], exercise.question)] == [
             LESSONS[skill]
         ]
     assert stance(skill, f"[E1] {LESSONS[skill]}") == "stated"
@@ -107,7 +106,7 @@ def test_a_slip_in_the_sum_alone_teaches_nothing() -> None:
     exercise = some("addition")[0]
     wrong_sum = exercise.right.replace("=", "=1")
     attempts = shown(1, 1.0, exercise.right), shown(2, 0.0, wrong_sum)
-    assert contrast.find_lessons([attempts[0]], [attempts[1]], exercise.question) == []
+    assert reflect.find_lessons([attempts[0]], [attempts[1]], exercise.question) == []
 
 
 @pytest.mark.parametrize("skill", SKILLS)

@@ -15,8 +15,7 @@ from engines.core.types import CallKey, Completion, Job, Message, Problem, Sampl
 from engines.pipeline.budget import Budget, BudgetedPolicy, BudgetLimits, CallPricing
 from engines.policies.chat.client import OpenAICompat
 from engines.policies.chat.endpoint import EndpointSettings
-from engines.policies.limits.congestion import Congestion
-from engines.policies.limits.throttle import Slots, Throttled
+from engines.policies.limits import Congestion, Slots, Throttled
 from engines.record.ledger import RecordLedger
 from engines.rollouts.manager import RolloutManager
 from studio.config.settings.policy import PolicyConfig

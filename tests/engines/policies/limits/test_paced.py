@@ -11,8 +11,7 @@ from engines.agents.single_turn import SingleTurn
 from engines.core.errors import lost_usage
 from engines.core.types import CallKey, Completion, Job, Message, Problem, Sampling, Usage
 from engines.core.waiting.deadline import deadline
-from engines.policies.limits.paced import StreamPacedPolicy
-from engines.policies.limits.throttle import Slots
+from engines.policies.limits import Slots, StreamPacedPolicy
 from engines.policies.open import is_scripted
 from engines.record.ledger import RecordLedger
 from engines.rollouts.manager import RolloutManager

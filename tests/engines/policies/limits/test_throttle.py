@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from engines.core.protocols import OnText
 from engines.core.types import CallKey, Completion, Job, Message, Problem, Sampling
-from engines.policies.limits.throttle import Slots, Throttled
+from engines.policies.limits import Slots, Throttled
 from engines.policies.replay import ReplayPolicy
 
 

@@ -12,15 +12,18 @@ import pytest
 from engines.core.protocols import Policy
 from engines.core.types import CallKey, Completion, Job, Message, Problem, Sampling
 from engines.pipeline.budget import Budget, BudgetedPolicy, BudgetLimits, CallPricing
-from engines.policies.limits.congestion import Congestion
-from engines.policies.limits.paced import StreamPacedPolicy
-from engines.policies.limits.pausable import PausablePolicy
-from engines.policies.limits.throttle import Slots, Throttled
-from engines.policies.limits.wrapped import WrappedPolicy
+from engines.policies.limits import (
+    Congestion,
+    PausablePolicy,
+    Slots,
+    StreamPacedPolicy,
+    Throttled,
+    WrappedPolicy,
+)
 from engines.policies.open import open_policy
 from engines.policies.replay import ReplayPolicy
-from engines.policies.team.policy import TeamPolicy
-from engines.policies.tool_use.policy import ToolUsePolicy
+from engines.policies.team import TeamPolicy
+from engines.policies.tool_use import ToolUsePolicy
 from tests.support.builders import answering
 
 QUESTION = "What is 47 + 38?"

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from engines.policies.rehearsal.contrast import find_lessons
-from engines.policies.rehearsal.lookup.questions import recognise_lookup
-from engines.policies.rehearsal.lookup.team import team_reply
+from engines.policies.rehearsal.families import stance
+from engines.policies.rehearsal.lookup import recognise_lookup, team_reply
 from engines.policies.rehearsal.prompt import AttemptLine, ShownAttempt
+from engines.policies.rehearsal.reflect import find_lessons
 from engines.policies.rehearsal.reply import write_reply
-from engines.policies.rehearsal.skill import stance
 from sample_data.make_wiki import KINDS
 
 PAGES = (

@@ -12,11 +12,10 @@ import pytest
 import sample_data
 from engines.core.library import guidance_text
 from engines.core.text.prompts import load_prompt, quote
-from engines.policies.rehearsal.endpoint import answer_request
-from engines.policies.rehearsal.families import recognise
+from engines.policies.rehearsal.families import recognise, stance
 from engines.policies.rehearsal.reflect import reflector_reply
 from engines.policies.rehearsal.reply import complete_request, request_error, stream_reply
-from engines.policies.rehearsal.skill import stance
+from engines.policies.rehearsal.server import answer_request
 from engines.policies.rehearsal.solve import solve
 from sample_data import make_problems
 

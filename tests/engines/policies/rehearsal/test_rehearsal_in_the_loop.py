@@ -11,9 +11,9 @@ import pytest
 from engines.agents.tool_loop import ToolLoop
 from engines.core.library import guidance_text
 from engines.core.types import Attempt, Job, Problem, Sampling
-from engines.policies.limits.throttle import Slots
+from engines.policies.limits import Slots
 from engines.policies.open import open_policy
-from engines.policies.tool_use.policy import Protocol, ToolUsePolicy
+from engines.policies.tool_use import Protocol, ToolUsePolicy
 from engines.record.ledger import RecordLedger
 from engines.rollouts.manager import RolloutManager
 from engines.training_free.reading import shown_attempts

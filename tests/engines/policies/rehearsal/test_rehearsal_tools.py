@@ -16,15 +16,12 @@ from engines.core.library import guidance_text
 from engines.core.text.prompts import load_prompt, quote
 from engines.core.types import Attempt, Message, Sampling, ToolCall
 from engines.policies.open import open_policy
-from engines.policies.rehearsal.endpoint import answer_request
-from engines.policies.rehearsal.families import recognise
-from engines.policies.rehearsal.judge import judge_reply
+from engines.policies.rehearsal.families import recognise, stance
 from engines.policies.rehearsal.reflect import reflector_reply
 from engines.policies.rehearsal.reply import complete_request, request_error, write_reply
-from engines.policies.rehearsal.server import background_server
-from engines.policies.rehearsal.skill import stance
-from engines.policies.rehearsal.tools.messages import messages_error
-from engines.policies.rehearsal.tools.problems import recognise_tool_problem
+from engines.policies.rehearsal.server import answer_request, background_server
+from engines.policies.rehearsal.solve import judge_reply
+from engines.policies.rehearsal.tools import messages_error, recognise_tool_problem
 from engines.training_free.reading import shown_attempts
 from sample_data import make_math_tools
 from tests.engines.policies.rehearsal.test_rehearsal import (

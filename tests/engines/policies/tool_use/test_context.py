@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from engines.core.errors import CallFailed
 from engines.core.text.tokens import prompt_tokens
 from engines.core.types import Message, ToolCall
-from engines.policies.tool_use.context import fit_context
+from engines.policies.tool_use import fit_context
 
 START = (Message("system", "Use tools."), Message("user", "How many?"))
 

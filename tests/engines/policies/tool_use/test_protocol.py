@@ -6,8 +6,7 @@ import orjson
 import pytest
 
 from engines.core.types import Completion, Message, Sampling, ToolCall
-from engines.policies.tool_use.policy import ToolUsePolicy
-from engines.policies.tool_use.protocol import as_text, spell_calls, with_calls
+from engines.policies.tool_use import ToolUsePolicy, as_text, spell_calls, with_calls
 from tests.support.builders import answering
 
 PYTHON = {"name": "python", "description": "Runs a\nprogram.", "parameters": {"properties": {}}}

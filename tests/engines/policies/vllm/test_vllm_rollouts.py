@@ -12,8 +12,7 @@ import pytest
 from engines.core.errors import CallFailed, PolicyError
 from engines.core.types import Completion, Message, Sampling
 from engines.policies.chat.endpoint import EndpointSettings
-from engines.policies.vllm.connection import parse_reply
-from engines.policies.vllm.policy import RolloutServer, VLLMRollouts
+from engines.policies.vllm import RolloutServer, VLLMRollouts, parse_reply
 from tests.support.fake_endpoint import drops, fake_endpoint, hangs, refuses
 from tests.support.vllm_server import BASE, END, FakeVLLM, fake_vllm, logprob
 

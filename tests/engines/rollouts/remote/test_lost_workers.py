@@ -29,7 +29,7 @@ from engines.core.types import (
     Usage,
     Verdict,
 )
-from engines.policies.limits.throttle import Slots
+from engines.policies.limits import Slots
 from engines.record.ledger import RecordLedger, read_usage
 from engines.rollouts.manager import RolloutManager
 from engines.rollouts.remote.dispatcher import Dispatcher, RunModels

@@ -13,7 +13,7 @@ from engines.agents.tool_loop import ToolLoop
 from engines.core.errors import ConfigError
 from engines.core.tools import ToolError, ToolResult
 from engines.core.types import Completion, Sampling, ToolCall
-from engines.policies.limits.throttle import Slots
+from engines.policies.limits import Slots
 from engines.record.ledger import RecordLedger
 from engines.rollouts.manager import RolloutManager
 from engines.tools.open import open_toolbox

@@ -14,8 +14,7 @@ from textual.app import App, ComposeResult
 from textual.geometry import Region
 
 from studio.tui.drawing import themes
-from studio.tui.drawing.canvas import StreamCanvas
-from studio.tui.drawing.layout import grid
+from studio.tui.drawing.canvas import StreamCanvas, grid
 from studio.tui.drawing.pane import PaneModel
 from studio.tui.terminal.frame_clock import install_frame_clock
 from studio.tui.terminal.frames import ScreenBuffer, _slice_cells, compact_update

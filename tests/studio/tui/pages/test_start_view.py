@@ -9,14 +9,14 @@ import pytest
 from engines.record.run_dir import Workspace
 from studio.tui.drawing.lines import plain_text, width_of
 from studio.tui.pages.start.checks import Check, CheckReport, RunFacts, find_run_files
-from studio.tui.pages.start.view import (
+from studio.tui.pages.start.page import (
     MOST_RESUMED,
     Choice,
     check_lines,
     choice_rows,
-    choices,
     facts_lines,
     first_choice,
+    list_choices,
     refusal_lines,
 )
 from tests.studio.tui.pages.test_runs_view import HOSTILE, a_run
@@ -30,7 +30,7 @@ def facts(mode: str = "new", run: str = "mine", costs: bool = True) -> RunFacts:
 
 
 def offered(*runs: object) -> list[str]:
-    found = choices(runs, PRESETS, [("/here/mine.yaml", "in this folder")])  # type: ignore[arg-type]
+    found = list_choices(runs, PRESETS, [("/here/mine.yaml", "in this folder")])  # type: ignore[arg-type]
     return [choice.key for choice in found]
 
 
@@ -54,21 +54,23 @@ def test_what_waits_for_a_person_comes_first_and_new_runs_last() -> None:
 
 
 def test_a_run_that_holds_says_how_many_operations_wait() -> None:
-    (choice,) = choices([a_run(waiting=9)], [], [])
+    (choice,) = list_choices([a_run(waiting=9)], [], [])
     assert choice.text == (
         "9 operations to decide: held, no process (enter takes it up); epoch 1/2, step 4/8"
     )
-    (single,) = choices([a_run(waiting=1)], [], [])
+    (single,) = list_choices([a_run(waiting=1)], [], [])
     assert single.text.startswith("1 operation to decide:")
-    (put_off,) = choices([a_run(waiting=3, later=2)], [], [])
+    (put_off,) = list_choices([a_run(waiting=3, later=2)], [], [])
     assert put_off.text.startswith("1 operation to decide, 2 later:")
 
 
 def test_the_cursor_begins_on_what_waits_or_on_what_costs_nothing() -> None:
     ended = a_run("old", "stopped")
-    assert first_choice(choices([ended], PRESETS, [])) == "new rehearsal"
-    assert first_choice(choices([ended, a_run("held", waiting=2)], PRESETS, [])) == "resume held"
-    assert first_choice(choices([ended], [], [])) == ""
+    assert first_choice(list_choices([ended], PRESETS, [])) == "new rehearsal"
+    assert (
+        first_choice(list_choices([ended, a_run("held", waiting=2)], PRESETS, [])) == "resume held"
+    )
+    assert first_choice(list_choices([ended], [], [])) == ""
 
 
 def test_old_runs_that_ended_do_not_bury_new_ones() -> None:

@@ -16,9 +16,13 @@ from textual.geometry import Region
 from studio.tui.drawing.canvas import StreamCanvas
 from studio.tui.drawing.cells import cell_width
 from studio.tui.drawing.lines import Row, paragraph, plain_text
-from studio.tui.terminal.frame_clock import FrameClock, install_frame_clock
+from studio.tui.terminal.frame_clock import (
+    UNSEEN_BYTES_PER_S,
+    FrameClock,
+    Pacer,
+    install_frame_clock,
+)
 from studio.tui.terminal.frames import ScreenBuffer, _Writer, compact_update
-from studio.tui.terminal.pacer import UNSEEN_BYTES_PER_S, Pacer
 from studio.tui.widgets.line_view import LineView, strip_of
 from studio.tui.widgets.row_list import RowList
 

@@ -1,0 +1,303 @@
+"""Public data sets as their authors publish them: layouts, and rows as questions and results.
+
+A cleaning function takes place and row, and gives question, result and further columns of each
+row that comes of it, or why none does. It raises DataError where a field is missing, or holds
+something that is no text. Fetching and writing is `studio.data.prepare`'s.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+
+from engines.core.errors import DataError
+from engines.data.choices import find_choices
+from engines.data.fields import field_text, get_field
+from engines.data.rows import Row
+from engines.data.source import DataSource
+
+Published = Mapping[str, Any]
+QUESTION = ("question", "Question", "problem", "Problem", "extra_info.question")
+ANSWER = ("final_answer", "answer", "Answer", "result")
+OTHER_NAMES = ("extra_info", "solution", "Info", "Root_Url", "options", "Options", "choices")
+_DAPO = re.compile(
+    r"(?:Solve the following math problem step by step\.[^\n]*\n\n)?(.*?)"
+    r'(?:\n\nRemember to put your answer on its own line after "Answer:"\.)?',
+    re.DOTALL,
+)
+PUBLISHED_FORM = "Give the data set as its authors publish it."
+NO_QUESTION, NO_ANSWER = "without a question", "without an answer"
+_SOLUTION = re.compile(r"^#### ", re.MULTILINE)
+
+
+class MissingField(DataError):
+    """A row has none of the fields that may hold something: it may be of another data set."""
+
+    def __init__(self, place: str, field: str, fields: Iterable[str]) -> None:
+        self.field = field
+        cause = f'"{field}" is missing; the fields are: {", ".join(fields) or "none"}.'
+        super().__init__(place, cause, PUBLISHED_FORM)
+
+
+def _field(place: str, row: Published, *names: str) -> Any:
+    """The value of the first of these fields that a row has."""
+    for name in names:
+        if name in row or get_field(row, name) is not None:
+            return get_field(row, name)
+    raise MissingField(place, names[0], row)
+
+
+def join_answers(place: str, value: Any) -> str:
+    """One answer or several as one text, joined by "; "; None and NaN are none."""
+    value = value.tolist() if hasattr(value, "tolist") else value  # an array of numpy
+    values = value if isinstance(value, list | tuple) else [value]
+    given = (field_text(place, "answer", one) for one in values if one is not None and one == one)
+    return "; ".join(text for text in given if text)
+
+
+def _problem(
+    place: str, row: Published, *answers: str, questions: Sequence[str] = QUESTION
+) -> dict[str, Any]:
+    question = _field(place, row, *questions)
+    answer = join_answers(place, _field(place, row, *(answers or ANSWER)))
+    if _SOLUTION.search(answer):
+        cause = 'The answer is a whole solution with a line "#### …", as GSM8K has them.'
+        raise DataError(place, cause, PUBLISHED_FORM)
+    kept: dict[str, Any] = {
+        name: row[name] for name in ("difficulty", "topic", "subject") if name in row
+    }
+    kept |= {"level": str(row["level"])} if "level" in row else {}
+    if solution := row.get("solution") or row.get("Solution"):
+        kept["solution"] = solution
+    return {"question": question, "result": answer, **kept}
+
+
+def clean_plain(place: str, row: Published) -> list[dict[str, Any]]:
+    return [_problem(place, row)]
+
+
+def clean_contest(place: str, row: Published) -> list[dict[str, Any]]:
+    return [_problem(place, row, "answer", "Answer", questions=("problem", "Problem"))]
+
+
+def clean_solutions(place: str, row: Published) -> list[dict[str, Any]] | str:
+    found = _problem(place, row)
+    solutions = [row[name] for name in row if name.startswith("r1_solution_") and row[name]]
+    return [found | {"solution": one} for one in solutions] or "without a solution"
+
+
+def clean_nq(place: str, row: Published) -> list[dict[str, Any]]:
+    # A single answer is some other set's.
+    lists = (name for name in ANSWER if isinstance(row.get(name), list))
+    found = _problem(place, row, "golden_answers", *lists)
+    question = str(found["question"] or "").strip()
+    return [found | {"question": question + "?" * (question[-1:] not in ("", "?"))}]
+
+
+def clean_dapo(place: str, row: Published) -> list[dict[str, Any]]:
+    prompt = _field(place, row, "prompt")
+    if isinstance(prompt, list):
+        prompt = next((one.get("content") for one in prompt if isinstance(one, dict)), None)
+    wrapped = _DAPO.fullmatch(field_text(place, "prompt", prompt or ""))
+    unwrapped = {**row, "question": wrapped[1] if wrapped else ""}
+    return [_problem(place, unwrapped, "reward_model.ground_truth")]
+
+
+def clean_afm(place: str, row: Published) -> list[dict[str, Any]] | str:
+    answer = _field(place, row, "extra_info.answer")
+    if isinstance(answer, list) and len(answer) > 1:
+        return "with several answers"
+    return [_problem(place, {**row, "answer": answer}, "answer")]
+
+
+def clean_webwalker(place: str, row: Published) -> list[dict[str, Any]]:
+    info = _field(place, row, "info", "Info")
+    level = _field(
+        place, info if isinstance(info, dict) else {}, "difficulty_level", "Difficulty_Level"
+    )
+    about = {"level": str(level).lower(), "root_url": _field(place, row, "root_url", "Root_Url")}
+    about |= {name: info[name] for name in ("lang", "type", "domain") if info.get(name)}
+    return [_problem(place, row) | about]
+
+
+def clean_gsm8k(place: str, row: Published) -> list[dict[str, Any]]:
+    text = field_text(place, "answer", _field(place, row, "answer"))
+    solution, mark, answer = text.rpartition("####")
+    if not mark:
+        raise DataError(place, '"answer" has no line "#### …".', PUBLISHED_FORM)
+    answer = answer.strip().replace(",", "")
+    return [_problem(place, {**row, "answer": answer, "solution": solution.strip()})]
+
+
+def clean_gpqa(place: str, row: Published) -> list[dict[str, Any]] | str:
+    for name in ("Correct Answer", "Incorrect Answer 1"):
+        _field(place, row, name)
+    return clean_choices(place, row)
+
+
+def clean_choices(place: str, row: Published) -> list[dict[str, Any]] | str:
+    question = field_text(place, "question", _field(place, row, *QUESTION) or "")
+    found = find_choices(place, row, question)
+    if found is None:
+        _field(place, row, "choices", "options", "Choices", "Options")
+        return "without options"
+    answer = None if found.right else _field(place, row, "answer")
+    letter = found.right or found.find_letter(place, "answer", answer, is_label=True)
+    options, subject = list(found.options.values()), row.get("subject") or row.get("Subdomain")
+    place_of = list(found.options).index(letter) if letter else None
+    return [{"question": question, "result": letter or "", "options": options,
+             "answer_index": place_of, "subject": subject}]  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """A data set as its authors publish it."""
+
+    hub: str  # its repository on the Hugging Face hub, and below it configuration and split
+    columns: tuple[str, ...]  # what it consists of; inside objects: a.b, inside lists: a[0].b
+    clean: Callable[[str, Mapping[str, Any]], list[dict[str, Any]] | str]
+    config: str | None = None
+    split: str = "train"
+    further: tuple[str, ...] = ()  # columns beside the common ones
+    source: str = ""  # what the column `source` holds; "": the name
+    once: bool = False  # a question that is repeated counts once
+    gated: bool = False
+
+    @property
+    def read(self) -> frozenset[str]:
+        """The columns that are looked at, whoever wrote them; others may be of gigabytes."""
+        outer = (re.split(r"[.\[]", name)[0] for name in self.columns)
+        return frozenset((*outer, *QUESTION, *ANSWER, *OTHER_NAMES))
+
+    @property
+    def folders(self) -> tuple[str, ...]:
+        """Where a copy of the hub has it: with the owner's folder, or without."""
+        below = f"/{self.config}" if self.config else ""
+        return tuple(f"{hub}{below}" for hub in (self.hub, self.hub.partition("/")[2]))
+
+
+_DEEPMATH = ("question", "final_answer")
+LAYOUTS: Mapping[str, Layout] = {
+    "aime24": Layout("Maxwell-Jia/AIME_2024", ("ID", "Problem", "Solution", "Answer"),
+                     clean_contest, further=("solution",)),
+    "aime25": Layout("yentinglin/aime_2025", ("id", "problem", "solution", "answer"),
+                     clean_contest, further=("solution",)),
+    "dapo-math-17k": Layout("BytedTsinghua-SIA/DAPO-Math-17k",
+                            ("prompt[0].content", "reward_model.ground_truth"),
+                            clean_dapo, once=True),
+    "deepmath-103k": Layout("zwhe99/DeepMath-103K", (*_DEEPMATH, "difficulty", "topic"),
+                            clean_plain, further=("difficulty", "topic"),
+                            source="mathhard"),
+    "deepmath-103k-solutions": Layout(
+        "zwhe99/DeepMath-103K",
+        (*_DEEPMATH, "difficulty", "topic", "r1_solution_1", "r1_solution_2", "r1_solution_3"),
+        clean_solutions, further=("difficulty", "topic", "solution"), source="mathhard"),
+    "nq": Layout("RUC-NLPIR/FlashRAG_datasets", ("id", "question", "golden_answers"),
+                 clean_nq, config="nq"),
+    "webwalkerqa": Layout("callanwu/WebWalkerQA",
+                          ("question", "answer", "root_url", "info.difficulty_level"),
+                          clean_webwalker, split="main",
+                          further=("level", "root_url", "lang", "type", "domain")),
+    "afm-web-rl": Layout("PersonalAILab/AFM-WebAgent-RL-Dataset",
+                         ("extra_info.question", "extra_info.answer"), clean_afm),
+    "gsm8k": Layout("openai/gsm8k", ("question", "answer"), clean_gsm8k, config="main",
+                    further=("solution",)),
+    "math500": Layout("HuggingFaceH4/MATH-500",
+                      ("problem", "solution", "answer", "subject", "level", "unique_id"),
+                      clean_contest, split="test",
+                      further=("solution", "subject", "level")),
+    "gpqa": Layout("Idavidrein/gpqa",
+                   ("Question", "Correct Answer", "Incorrect Answer 1", "Incorrect Answer 2",
+                    "Incorrect Answer 3", "Subdomain"), clean_gpqa, config="gpqa_diamond",
+                   further=("options", "answer_index", "subject"), gated=True),
+    "mmlu": Layout("cais/mmlu", ("question", "subject", "choices", "answer"),
+                   clean_choices, config="all", split="test",
+                   further=("options", "answer_index", "subject")),
+}  # fmt: skip
+
+
+@dataclass(slots=True)
+class Cleaned:
+    """What became of the rows of one data set so far."""
+
+    name: str
+    source: DataSource | str  # where they come from; a text is the place on the hub
+    read: int = 0
+    kept: int = 0
+    left_out: dict[str, int] = field(default_factory=dict)
+
+    def leave_out(self, why: str, n: int = 1) -> None:
+        self.left_out[why] = self.left_out.get(why, 0) + n
+
+    def rows(self, given: Iterable[Row]) -> Iterator[dict[str, Any]]:
+        """The rows in the common schema, without `id`; `idx` counts those of the source from 0.
+
+        Raises DataError: a row is of another layout.
+        """
+        layout = LAYOUTS[self.name]
+        answers: dict[str, str] = {}  # of the questions so far, where each counts once
+        for index, (_, place, row) in enumerate(given):
+            self.read += 1
+            if isinstance(row, DataError):
+                raise row
+            found = layout.clean(place, row)
+            if isinstance(found, str):
+                self.leave_out(found)
+                continue
+            for one in found:
+                question = field_text(place, "question", one.pop("question") or "")
+                result = one.pop("result")
+                if not (question and result):
+                    self.leave_out(NO_ANSWER if question else NO_QUESTION)
+                elif question in answers:
+                    same = answers[question] == result
+                    self.leave_out("repeats" if same else "repeats with another answer")
+                else:
+                    self.kept += 1
+                    if layout.once:
+                        answers[question] = result
+                    about = {"ground_truth": result, "idx": index}
+                    yield {"question": question, "chain": "", "result": result,
+                           "source": layout.source or self.name, "extra_info": about,
+                           **one}  # fmt: skip
+
+
+def shuffled(rows: Sequence[dict[str, Any]], seed: int) -> list[dict[str, Any]]:
+    """The order in which the `datasets` library shuffles so many rows by a seed."""
+    from numpy.random import default_rng
+
+    return [rows[at] for at in default_rng(seed).permutation(len(rows)).tolist()]
+
+
+def by_level(
+    rows: Iterable[dict[str, Any]], ratio: Mapping[str, int], seed: int, limit: int | None = None
+) -> list[dict[str, Any]]:
+    """As many whole rounds of rows, at most `limit`, as there are with levels in this ratio.
+
+    So the ratio holds in what is returned, and in each number of rounds from its beginning;
+    within a level their order is drawn.
+    """
+    levels: dict[str, list[dict[str, Any]]] = {level: [] for level in ratio}
+    for row in rows:
+        if row["level"] not in levels:
+            cause = f'Its level "{row["level"]}" is none of {", ".join(ratio)}.'
+            raise DataError(f"row {row['extra_info']['idx'] + 1}", cause, PUBLISHED_FORM)
+        levels[row["level"]].append(row)
+    random, ordered = Random(seed), list[dict[str, Any]]()
+    for found in levels.values():
+        random.shuffle(found)
+    rounds = min(len(levels[level]) // times for level, times in ratio.items() if times)
+    if limit is not None:
+        rounds = min(rounds, limit // sum(ratio.values()))
+    if not rounds:
+        there = ", ".join(f"{len(found)} {level}" for level, found in levels.items())
+        cause = f"There is no whole round of {':'.join(map(str, ratio.values()))} in {there}"
+        cause += f" and {limit} rows." if limit is not None else "."
+        raise DataError("--levels", cause, "Give a smaller ratio, or a larger --limit.")
+    for _ in range(rounds):
+        for level, times in ratio.items():
+            ordered += [levels[level].pop() for _ in range(times)]
+    return ordered

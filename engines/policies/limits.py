@@ -1,0 +1,282 @@
+"""How many calls run at once, when they may start, and how fast scripted replies stream.
+
+Owns the slots, given out by priority, and their congestion control: how many calls run falls when
+an endpoint says "too many", and recovers. Additive increase, multiplicative decrease, as senders on
+a network do it: half at each round of refusals, one more after as many answered calls as run at a
+time. Needs no clock: a round is known by which calls had begun before the last cut. All of it
+lives in one event loop, so no lock is needed.
+
+Source: Chiu and Jain, Analysis of the increase and decrease algorithms for congestion
+    avoidance in computer networks, 1989.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass, replace
+from typing import Protocol, Self
+
+from engines.core.protocols import OnText, Policy
+from engines.core.types import Completion, Job, Message, Sampling
+from engines.core.waiting.deadline import pause_deadlines
+
+CROWDED = (429, 503)
+"""Statuses that mean: not so many at a time."""
+
+
+class Resizable(Protocol):
+    @property
+    def limit(self) -> int: ...
+
+    def resize(self, limit: int) -> None: ...
+
+    def lend(self) -> AbstractAsyncContextManager[None]: ...
+
+
+class Congestion:
+    """Narrows slots while an endpoint refuses; their limit now is the most there ever will be.
+
+    `tell` is told once, when the limit first falls.
+    """
+
+    def __init__(self, slots: Resizable, tell: Callable[[str], None] | None = None) -> None:
+        self._slots = slots
+        self._most = slots.limit
+        self._answered = 0  # since the limit last changed
+        self._cuts = 0
+        self._tell = tell
+
+    def note_request(self) -> int:
+        """A request goes out. What this returns is given back with what became of it."""
+        return self._cuts
+
+    def note_answer(self) -> None:
+        self._answered += 1
+        limit = self._slots.limit
+        if self._answered >= limit and limit < self._most:
+            self._answered = 0
+            self._slots.resize(limit + 1)
+
+    def note_refusal(self, began: int) -> None:
+        """An endpoint had too much to do. Requests from before the last cut tell nothing new."""
+        if began < self._cuts:
+            return
+        self._cuts += 1
+        self._answered = 0
+        limit = self._slots.limit
+        self._slots.resize(max(1, limit // 2))
+        if self._tell is not None:
+            tell, self._tell = self._tell, None
+            tell(
+                f"the endpoint refuses some calls as too many; fewer than {limit} run at a time "
+                "until it takes them again"
+            )
+
+    def lend_slot(self) -> AbstractAsyncContextManager[None]:
+        """The slot of a refused call is others' inside; at the end it waits for one again."""
+        return self._slots.lend()
+
+
+def with_congestion(policy: Policy, congestion: Congestion) -> Policy:
+    """The policy as it tells a congestion control of its calls, where it has this method."""
+    # Asked for by name: `isinstance` with a protocol costs 20 µs, several times a rollout.
+    aware: Callable[[Congestion], Policy] | None = getattr(policy, "with_congestion", None)
+    return policy if aware is None else aware(congestion)
+
+
+Priority = tuple[int, ...]
+"""Compared from the left; the smallest goes first."""
+FIRST: Priority = (-1,)
+"""Of a call that has been under way before."""
+
+
+class Slots:
+    """A semaphore whose free slots go to the waiter with the smallest priority.
+
+    Among equals the one that came first goes first. The limit may change while
+    slots are held: when it shrinks, running holders finish and no new one starts
+    until fewer are held than the new limit. `tell` is told when an endpoint has it lowered.
+    """
+
+    def __init__(self, limit: int, tell: Callable[[str], None] | None = None) -> None:
+        self.held_count = 0
+        self._arrivals = 0
+        self._waiting: list[tuple[Priority, int, asyncio.Future[None]]] = []
+        self.tell = tell
+        self.resize(limit)
+        self.congestion = Congestion(self, tell)  # of all whose calls hold these slots
+
+    @property
+    def waiting_count(self) -> int:
+        return sum(not future.done() for _, _, future in self._waiting)
+
+    def resize(self, limit: int) -> None:
+        if limit < 1:
+            raise ValueError(f"a limit of {limit} slots would wait for ever")
+        self.limit = limit
+        self._grant()
+
+    @asynccontextmanager
+    async def acquire(self, priority: Priority = ()) -> AsyncIterator[None]:
+        await self._take(priority)
+        try:
+            yield
+        finally:
+            self._give_back()
+
+    @asynccontextmanager
+    async def lend(self) -> AsyncIterator[None]:
+        """Give a held slot back, and take one again before everybody who has begun nothing.
+
+        Whoever holds a slot makes one call at a time, so that there is one to give back.
+        Waiting for it again is no part of the call's deadline, as it was none at first.
+        """
+        self._give_back()
+        try:
+            yield
+            with pause_deadlines():
+                await self._take(FIRST)
+        except BaseException:
+            self.held_count += 1  # its holder gives it back on the way out
+            raise
+
+    async def _take(self, priority: Priority) -> None:
+        if self.held_count < self.limit:
+            # Whenever a slot is free nobody waits: `_grant` runs after each change.
+            self.held_count += 1
+            return
+        future = asyncio.get_running_loop().create_future()
+        self._arrivals += 1
+        heapq.heappush(self._waiting, (priority, self._arrivals, future))
+        try:
+            await future
+        except asyncio.CancelledError:
+            if future.done() and not future.cancelled():
+                # Granted and cancelled in the same turn of the loop: pass it on.
+                self._give_back()
+            raise
+
+    def _give_back(self) -> None:
+        self.held_count -= 1
+        self._grant()
+
+    def _grant(self) -> None:
+        while self.held_count < self.limit and self._waiting:
+            _, _, future = heapq.heappop(self._waiting)
+            if not future.done():  # done here means its waiter was cancelled
+                self.held_count += 1
+                future.set_result(None)
+
+
+def bind_to_job(policy: Policy, job: Job) -> Policy:
+    """A policy that must know which rollout it answers for has `for_job` (see `replay`)."""
+    bind: Callable[[Job], Policy] | None = getattr(policy, "for_job", None)
+    return policy if bind is None else bind(job)
+
+
+class Throttled:
+    """A policy that holds a slot for the whole of each call, its retries included."""
+
+    def __init__(self, policy: Policy, slots: Slots, priority: Priority = ()) -> None:
+        self._policy = with_congestion(policy, slots.congestion)
+        self._slots = slots
+        self._priority = priority
+        self.name, self.ping, self.aclose = policy.name, policy.ping, policy.aclose
+
+    def for_job(self, job: Job) -> Policy:
+        bound = bind_to_job(self._policy, job)
+        return self if bound is self._policy else Throttled(bound, self._slots, self._priority)
+
+    async def complete(
+        self, messages: Sequence[Message], sampling: Sampling, on_text: OnText | None = None
+    ) -> Completion:
+        async with self._slots.acquire(self._priority):
+            return await self._policy.complete(messages, sampling, on_text)
+
+
+@dataclass(frozen=True, slots=True)
+class WrappedPolicy:
+    """Its subclasses own `complete`. Bound to a job or to slots, it is the same round `inner`."""
+
+    inner: Policy
+
+    @property
+    def name(self) -> str:
+        return self.inner.name
+
+    def with_congestion(self, congestion: Congestion) -> Self:
+        return self._around(with_congestion(self.inner, congestion))
+
+    def for_job(self, job: Job) -> Self:
+        return self._around(bind_to_job(self.inner, job))
+
+    def _around(self, inner: Policy) -> Self:
+        return self if inner is self.inner else replace(self, inner=inner)
+
+    async def ping(self) -> None:
+        await self.inner.ping()
+
+    async def aclose(self) -> None:
+        await self.inner.aclose()
+
+
+BEAT_S = 0.1
+"""Between two pieces: screens are told no more often."""
+CHARS_PER_TOKEN = 4
+
+Sleep = Callable[[float], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True)
+class StreamPacedPolicy(WrappedPolicy):
+    """Asks at once, and hands the reply on little by little.
+
+    It belongs above whatever reserves, limits or parks calls: who watches holds no money.
+    Where nobody listens to the text (`on_text` is None) nothing is paced. `cleared` is waited
+    for before each piece, so that a pause on the spot stops the text where it is.
+    """
+
+    tokens_per_s: float
+    cleared: Callable[[], Awaitable[object]] | None = None
+    sleep: Sleep = asyncio.sleep
+
+    async def complete(
+        self, messages: Sequence[Message], sampling: Sampling, on_text: OnText | None = None
+    ) -> Completion:
+        """Answer once; where it is cancelled midway, `lost_to` tells what the reply cost."""
+        if on_text is None:
+            return await self.inner.complete(messages, sampling)
+        said: list[str] = []
+        made = await self.inner.complete(messages, sampling, said.append)
+        try:
+            with pause_deadlines():
+                await self._stream_text("".join(said), on_text)
+        except asyncio.CancelledError:
+            raise asyncio.CancelledError(made.usage) from None
+        return made
+
+    async def _stream_text(self, text: str, on_text: OnText) -> None:
+        step = CHARS_PER_TOKEN * max(1, int(self.tokens_per_s * BEAT_S))
+        for start in range(0, len(text), step):
+            if self.cleared is not None:
+                await self.cleared()
+            piece = text[start : start + step]
+            on_text(piece)
+            await self.sleep(len(piece) / CHARS_PER_TOKEN / self.tokens_per_s)
+
+
+@dataclass(frozen=True, slots=True)
+class PausablePolicy(WrappedPolicy):
+    """Waits before each call until `cleared` returns; that is no part of any deadline."""
+
+    cleared: Callable[[], Awaitable[object]]
+
+    async def complete(
+        self, messages: Sequence[Message], sampling: Sampling, on_text: OnText | None = None
+    ) -> Completion:
+        with pause_deadlines():
+            await self.cleared()
+        return await self.inner.complete(messages, sampling, on_text)

@@ -1,1 +1,0 @@
-"""Rehearsal with tools: problems that need the interpreter, and the protocol of calls."""
