@@ -38,7 +38,7 @@ from studio.report.rates import RateChange, question_rewards, rate_changes
 from studio.run.budget import check_budget
 from studio.run.detached import studio_command
 from studio.run.new_or_resume import RunRequest, check_run_name, plan_run
-from studio.session.client import is_alive
+from studio.session.control_socket import is_alive
 
 MOST_CELLS = 1_000
 _MOST_READ = 10 * MOST_CELLS  # values of a key
