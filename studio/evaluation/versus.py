@@ -8,7 +8,7 @@ from functools import partial
 from math import inf
 
 from engines.core.errors import ConfigError
-from engines.core.state.step_history import StepHistory
+from engines.core.state.history import StepHistory
 from engines.core.types import Problem
 from engines.data.dataset import read_problems
 from engines.record.cassette.file import is_played

@@ -8,10 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from engines.core import events as ev
-from engines.core.codec import from_dict, to_dict
+from engines.core.codec import fields_of, from_dict, to_dict
 from engines.core.errors import ConflictError
-from engines.core.state.step_history import StepHistory
+from engines.core.state.history import AnsweredReply, StepHistory
 from engines.core.types import GATE, NOT_ONE, ProposalFate, RecordRef, Reflection, group_id
 from engines.record.ledger import read_record
 from engines.record.run_dir import RunDir
@@ -48,10 +47,10 @@ def step_facts(run: RunDir, step: int) -> dict[str, Any]:
         "fates": [to_dict(fate) for fate in found.fates],
         "withheld": [to_dict(op) for op in lesson.withheld] if lesson else [],
         "own": [{**to_dict(e.operation), "reviewer": e.reviewer} for e in found.proposed],
-        "repaired": [_resubmission_data(event) for event in found.resubmissions],
+        "repaired": [_answer_data(answer) for answer in found.resubmissions],
         "losses": [to_dict(loss) for loss in lesson.losses] if lesson else [],
         "notes": list(lesson.notes) if lesson else [],
-        "decisions": [to_dict(made.decision) for made in found.decisions],
+        "decisions": [to_dict(decision) for decision in found.decisions],
         "outcomes": [to_dict(outcome) for outcome in committed.outcomes] if committed else [],
         "committed_version": committed.library_version if committed else None,
         "committed_policy": committed.policy_version if committed else None,
@@ -174,14 +173,10 @@ def _update_lines(update: dict[str, Any] | None) -> list[str]:
     return lines + ([f"  {sanitize(update['note'])}"] if update.get("note") else [])
 
 
-def _resubmission_data(event: ev.ReplyMended | ev.ReplyDropped) -> dict[str, Any]:
-    operations = event.operations if isinstance(event, ev.ReplyMended) else ()
+def _answer_data(answer: AnsweredReply) -> dict[str, Any]:
     return {
-        "repair": event.repair,
-        "reviewer": event.reviewer,
-        "what": "mended" if isinstance(event, ev.ReplyMended) else "dropped",
-        "reason": event.reason if isinstance(event, ev.ReplyDropped) else "",
-        "operations": [to_dict(op) for op in operations],
+        **fields_of(answer, "repair", "reviewer", "what", "reason"),
+        "operations": [to_dict(op) for op in answer.operations],
     }
 
 

@@ -13,8 +13,8 @@ from typing import Any
 from engines.core.codec import fields_of, to_dict
 from engines.core.errors import ConflictError
 from engines.core.library import Library
+from engines.core.state.history import RunHistory
 from engines.core.state.run_state import RunState
-from engines.core.state.step_history import RunHistory
 from engines.core.types import Operation
 from engines.pipeline.evaluation.statistics import group_by_question, mean_interval
 from engines.record.run_dir import RunDir, Workspace

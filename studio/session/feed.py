@@ -38,6 +38,7 @@ class RolloutText:
     """The text of one rollout so far, in chunks that do not change once they are made."""
 
     rollout: str
+    started: ev.RolloutStarted | None = None  # None: its beginning was not seen
     watched: bool = False
     chunks: list[str] = field(default_factory=list)
     recent: list[str] = field(default_factory=list)  # pieces since the last chunk
@@ -176,16 +177,12 @@ class Feed:
         self._outboxes: dict[Outbox, None] = {}  # in the order in which they came
         self._scheduled: asyncio.TimerHandle | None = None
         self._watched: frozenset[str] = frozenset()
-        self._evaluation: ev.EvaluationProgressed | None = None  # the last, of the running one
-        self._restoring: ev.StageEntered | None = None  # weights, before the first step
-        self._held_out: dict[_Place, ev.RolloutStarted] = {}  # tries of it that are under way
-        self._nodes: ev.NodesChanged | None = None  # of a cluster
-        self._placed: dict[_Place, ev.RolloutPlaced] = {}  # tries under way there
 
     @property
     def rollouts(self) -> list[str]:
         """Ids of the running ones of practice."""
-        return [text.rollout for place, text in self._texts.items() if place[0] == "rollout"]
+        tries = self._state.live.tries.items()
+        return [name for name, one in tries if one is None or one.key.purpose == "rollout"]
 
     def is_followed(self) -> bool:
         """Whether anybody follows the text of some rollout."""
@@ -210,12 +207,16 @@ class Feed:
     def add(self, outbox: Outbox) -> None:
         """Send this client every event from now on, and what a step's own events do not tell."""
         self._outboxes[outbox] = None
-        if self._evaluation or self._restoring or self._nodes:  # later: its answer comes first
+        live = self._state.live
+        if live.evaluation or live.nodes or live.stage_name == "restore":
+            # Later: the answer to the client comes first.
             asyncio.get_running_loop().call_soon(self._send_progress, outbox)
 
     def _send_progress(self, outbox: Outbox) -> None:
-        now: tuple[ev.TransientEvent | None, ...] = (self._restoring, self._evaluation, self._nodes)
-        for event in (*now, *self._held_out.values(), *self._placed.values()):
+        live = self._state.live
+        restoring = live.stage if live.stage_name == "restore" else None
+        tries = (one for one in live.tries.values() if one and one.key.purpose == "evaluation")
+        for event in (restoring, live.evaluation, live.nodes, *tries, *live.placed.values()):
             if event is not None and outbox in self._outboxes:
                 outbox.enqueue(self._event_line(event))
 
@@ -242,44 +243,24 @@ class Feed:
             self._scheduled.cancel()
 
     def _begin_text(self, key: CallKey) -> RolloutText:
-        text = self._texts[_place(key)] = RolloutText(try_id(key))
-        text.watched = text.rollout in self._watched
+        name = try_id(key)
+        text = RolloutText(name, self._state.live.tries.get(name), name in self._watched)
+        self._texts[_place(key)] = text
         return text
 
     def _end_text(self, place: _Place) -> None:
-        self._placed.pop(place, None)
-        text = self._texts.pop(place, None)
-        if text is not None and text.watched:
+        text = self._texts.pop(place)
+        if text.watched:
             text.merge_recent(whole=True)
             for outbox in self._outboxes:
                 outbox.enqueue_rest(text)
 
     def _publish(self, event: ev.DurableEvent | ev.TransientEvent) -> None:
-        self._restoring = (
-            event if isinstance(event, ev.StageEntered) and event.stage == "restore" else None
-        )
-        match event:
-            case ev.RolloutStarted(key=key):
-                # Also where it was tried before: the text of that try is dropped.
-                self._begin_text(key)
-                if key.purpose == "evaluation":
-                    self._held_out[_place(key)] = event
-            case ev.RolloutPlaced(key=key):
-                self._placed[_place(key)] = event
-            case ev.NodesChanged():
-                self._nodes = event
-            case ev.RolloutFinished():
-                self._end_text(("rollout", event.step, event.position, event.index))
-            case ev.StepFinished():
-                self._texts.clear()  # of rollouts that were cut
-            case ev.EvaluationProgressed():
-                self._evaluation = event
-                if event.key is not None:
-                    self._held_out.pop(_place(event.key), None)
-                    self._end_text(_place(event.key))
-            case ev.EvaluationFinished():
-                self._evaluation = None
-                self._held_out.clear()
+        tries = self._state.live.tries
+        for place, text in tuple(self._texts.items()):
+            # A rollout that begins once more is another one: the text of the first is dropped.
+            if tries.get(text.rollout) is not text.started:
+                self._end_text(place)
         if self._outboxes:
             line = self._event_line(event)
             for outbox in self._outboxes:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from engines.core.errors import ConflictError, StudioError
-from engines.core.state.step_history import RolloutHistory, StepHistory
+from engines.core.state.history import RolloutHistory, StepHistory
 from engines.core.types import (
     Lesson,
     Message,

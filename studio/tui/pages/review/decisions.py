@@ -15,7 +15,7 @@ from shlex import quote
 from textual.app import SuspendNotSupported
 
 from engines.core.errors import StudioError
-from engines.core.events import EffectMeasured
+from engines.core.state.run_state import RunState
 from engines.core.types import GATE, Decision, DecisionAction, Operation
 from studio.review.decider import ActionResult, Pair, new_flags, toggle_pin
 from studio.review.wording import changed_parts, merge_decisions, text_with_parts
@@ -52,6 +52,7 @@ class DecisionKeys:
         self._too_early = ""  # what is said of a key while a decision is under way
         self._warned_of_draft = ""  # the operation whose approval waits for a second press
         self._asked_to_try: set[str] = set()  # operations without a verdict yet
+        self._effects_seen = 0  # verdicts of the run that came before
 
     # -- what may be decided -------------------------------------------------------------------
 
@@ -262,6 +263,7 @@ class DecisionKeys:
 
     async def _try(self, session: Session, names: Sequence[str]) -> None:
         self._asked_to_try.update(names)
+        self._effects_seen = len(session.state.effects)
         facts = await session.send(TryOperations(tuple(names)))
         smallest, most = facts["smallest_effect"], facts["most_rollouts"]
         sees = "" if smallest is None else f", likely to show {smallest:.2f} or more"
@@ -271,11 +273,14 @@ class DecisionKeys:
         elif self._asked_to_try.issuperset(names):  # else a verdict has come before this answer
             self._page.host.tell(f"trying {', '.join(names)}: at most {most} rollouts{sees}")
 
-    def tell_of_trial(self, event: EffectMeasured) -> None:
-        """The verdict takes the place of the line that said what is being tried."""
-        if self._asked_to_try & {*event.operations}:
-            self._asked_to_try.difference_update(event.operations)
-            self._page.host.tell(f"{', '.join(event.operations)} tried: {event.effect.verdict}")
+    def tell_of_trials(self, state: RunState) -> None:
+        """A verdict takes the place of the line that said what is being tried."""
+        for measured in state.effects[self._effects_seen :]:
+            if self._asked_to_try & {*measured.operations}:
+                self._asked_to_try.difference_update(measured.operations)
+                names = ", ".join(measured.operations)
+                self._page.host.tell(f"{names} tried: {measured.effect.verdict}")
+        self._effects_seen = len(state.effects)
 
     def undo(self, *, again: bool) -> None:
         if (session := self.require_session()) is not None:

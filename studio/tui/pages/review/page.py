@@ -14,7 +14,6 @@ from textual.events import Resize
 from textual.widget import Widget
 from textual.widgets import TextArea
 
-from engines.core.events import EffectMeasured, LessonCommitted, LessonProposed
 from engines.core.types import DecisionAction
 from studio.session.session import Disconnected, EventReceived, Message, Session
 from studio.tui.keymap import Key
@@ -60,10 +59,9 @@ class ReviewPage(Page):
 
     def handle_message(self, message: Message) -> None:
         match message:
-            case EventReceived(event=LessonProposed() | LessonCommitted()):
-                self.queue.has_new_lesson = True
-            case EventReceived(event=EffectMeasured() as event):
-                self.decisions.tell_of_trial(event)
+            case EventReceived() if self.state is not None:
+                self.queue.note_lesson(self.state)
+                self.decisions.tell_of_trials(self.state)
         self.change.lost_line = ""
         if isinstance(message, Disconnected) and not message.ended:
             self.change.lost_line = message.reason
@@ -76,6 +74,7 @@ class ReviewPage(Page):
         reader = RunReader(self.host.workspace, session.run) if session is not None else None
         self.loader.reset(reader)
         if session is not None:
+            self.queue.note_lesson(session.state)
             self.filter_text = self.host.drafts.filter
         if self.shown.editing is not None:
             self.shown.close_box()

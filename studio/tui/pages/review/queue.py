@@ -53,13 +53,22 @@ class ItemQueue:
         self.texts: dict[str, str] = {}
         self.pinned: frozenset[str] = frozenset()  # as the decisions would leave it
         self.items: list[Item] = []
+        self._lesson: tuple[object, ...] = ()  # which lesson was under review at the last look
         self.reset()
+
+    def note_lesson(self, state: RunState) -> None:
+        """Notice a lesson that was proposed or committed since the last look."""
+        lesson = (state.step, state.under_review, state.library_version, state.policy_version)
+        if self._lesson and lesson != self._lesson:
+            self.has_new_lesson = True
+        self._lesson = lesson
 
     def reset(self) -> None:
         """Another run is shown, or none."""
         self.decider = Decider()
         self.base: Library | None = None  # that the decisions are about; None: not read
         self.has_new_lesson = False  # or a commit was made: the cursor goes to what is open
+        self._lesson = ()
         self._anchor = ""  # where a range begins
         self._marked: set[str] = set()  # by a person, to be merged
         self._deleted: dict[str, str] = {}  # what decisions delete, by operation id
