@@ -288,9 +288,8 @@ class LiveSession(Session):
                 connection.send(Subscribe(tuple(sorted(self._subscribed))))
                 self.controls, self.controller = _parse_controller(answer["driver"])
                 self.pace_tokens_per_s = answer.get("pace_tokens_per_s")
-            under_way = frozenset(map(str, answer.get("under_way", ())))
-            self.state.live.tries = dict.fromkeys(under_way)
-            self._enqueue(SnapshotReceived(under_way, self.state.events))
+            self.state.live.name_tries(map(str, answer.get("under_way", ())), self.state.current)
+            self._enqueue(SnapshotReceived(self.state.events))
             self._enqueue(ControllerChanged(self.controls, self.controller))
             self._known.set()
             async for message in connection.pushed_messages():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
@@ -24,6 +24,7 @@ from engines.core.types import (
     UnparsedReply,
     Usage,
     Verdict,
+    rollout_id,
 )
 
 Stage = Literal["rollouts", "judging", "reading", "consolidation", "gate", "review", "evaluation"]
@@ -139,6 +140,11 @@ class Live:
     @property
     def stage_name(self) -> str:
         return self.stage.stage if self.stage is not None else ""
+
+    def name_tries(self, names: Iterable[str], step: StepState | None) -> None:
+        """Take a run's word on which rollouts of the step are under way; some may have ended."""
+        ended = {rollout_id(step.step, *place) for place in step.rollouts} if step else set()
+        self.tries = dict.fromkeys(name for name in names if name not in ended)
 
     def end_try(self, name: str) -> None:
         self.tries.pop(name, None)
