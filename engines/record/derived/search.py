@@ -9,7 +9,7 @@ from tinydb import Query
 from tinydb.queries import QueryInstance
 
 from engines.core.errors import StudioError
-from engines.record.derived import search_rows
+from engines.record.derived.search_rows import KINDS, Row, library_rows, run_rows
 from engines.record.derived.store import FOLDER, derive, journal_mark
 from engines.record.run_dir import Workspace
 
@@ -35,7 +35,7 @@ def condition(
     row = Query()
     match kind:
         case None:
-            kinds: tuple[str, ...] = search_rows.KINDS
+            kinds: tuple[str, ...] = KINDS
         case "operation":
             kinds = ("operation", "rejection")
         case _:
@@ -59,9 +59,9 @@ def condition(
     return fits
 
 
-def find_rows(workspace: Workspace, fits: QueryInstance) -> tuple[list[search_rows.Row], list[str]]:
+def find_rows(workspace: Workspace, fits: QueryInstance) -> tuple[list[Row], list[str]]:
     """Return the rows that fit, newest first, and why journals could not be asked."""
-    hits: list[search_rows.Row] = []
+    hits: list[Row] = []
     errors: list[str] = []
     runs = {run.run for run in workspace.runs()}
     libraries = (workspace.path / "libraries").glob("*/journal.jsonl")
@@ -80,11 +80,9 @@ def find_rows(workspace: Workspace, fits: QueryInstance) -> tuple[list[search_ro
     return sorted(hits, key=lambda row: (-row["at"], row["id"], row["library"])), sorted(errors)
 
 
-def read_rows(journal: Path) -> list[search_rows.Row]:
+def read_rows(journal: Path) -> list[Row]:
     """Return all rows of a run or a library as its journal is now."""
     is_run = journal.parents[1].name == "runs"
-    make = search_rows.run_rows if is_run else search_rows.library_rows
-    rows: list[search_rows.Row] = derive(
-        journal.parent / NAME, journal_mark(journal), lambda: make(journal)
-    )
+    make = run_rows if is_run else library_rows
+    rows: list[Row] = derive(journal.parent / NAME, journal_mark(journal), lambda: make(journal))
     return rows

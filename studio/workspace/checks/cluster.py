@@ -32,10 +32,10 @@ async def cluster_findings(ray: str | None, address: str | None) -> list[Finding
     if address is None:
         text = f"{ray}; no cluster runs here: dispatch=ray would start one for its run."
         return [Finding("ok", "ray", text)]
-    return await ask_apart(f"{__name__}:look", address)
+    return await ask_apart(f"{__name__}:look_at_cluster", address)
 
 
-def look(address: str) -> list[Finding]:
+def look_at_cluster(address: str) -> list[Finding]:
     """In the other process, which alone loads Ray."""
     from engines.rollouts.remote.ray_cluster import RayCluster
 

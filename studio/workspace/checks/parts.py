@@ -35,10 +35,10 @@ def load_new(workspace: Path, runfile: str, overrides: tuple[str, ...]) -> RunPl
 
 async def part_findings(workspace: Path, runfile: str, overrides: tuple[str, ...]) -> list[Finding]:
     order = (str(workspace.absolute()), runfile, overrides)
-    return await ask_apart(f"{__name__}:look", *order)
+    return await ask_apart(f"{__name__}:look_at_parts", *order)
 
 
-def look(workspace: str, runfile: str, overrides: list[str]) -> list[Finding]:
+def look_at_parts(workspace: str, runfile: str, overrides: list[str]) -> list[Finding]:
     """In the other process. Raises StudioError: a part cannot be opened."""
     plan = load_new(Path(workspace), runfile, tuple(overrides))
     config: RunConfig = rebuild(plan.loaded.config, _without_weights)
