@@ -19,8 +19,17 @@ from engines.core.errors import RecordError
 from engines.core.events import DurableEvent, event_from_dict
 from engines.record import lines
 from engines.record.appender import Appender
-from engines.record.segments.files import BYTES, FORMAT, Head, begin_next, find_segment, read_head
-from engines.record.segments.reading import End, Place, read
+from engines.record.segments import (
+    BYTES,
+    FORMAT,
+    End,
+    Head,
+    Place,
+    begin_next,
+    find_segment,
+    read,
+    read_head,
+)
 from engines.secrets.mask import NO_SECRETS, Mask
 
 HEAD_BYTES = 160

@@ -20,8 +20,14 @@ from engines.core.state.run_state import RunState
 from engines.core.state.snapshot import state_data
 from engines.record.derived.store import FOLDER, keep_derived, read_derived
 from engines.record.journal import Entry, Journal, parse_entry
-from engines.record.segments.files import read_head, segment_paths, started_at
-from engines.record.segments.reading import Place, closed_end, read
+from engines.record.segments import (
+    Place,
+    closed_end,
+    read,
+    read_head,
+    segment_paths,
+    started_at,
+)
 from engines.secrets.mask import NO_SECRETS, Mask
 
 NAME = f"{FOLDER}/state.json"
