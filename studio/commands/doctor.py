@@ -43,7 +43,7 @@ def doctor(
     from studio.workspace.checkup import Around, check_up
     from studio.workspace.doctor import diagnose
     from studio.workspace.doctor_text import doctor_data, doctor_lines
-    from studio.workspace.preflight import basic_findings, machine_facts
+    from studio.workspace.machine import basic_findings, machine_facts
 
     machine = machine_facts(context.obj)
     missing = why_no_screen(sys.stdin, sys.stderr, os.environ)

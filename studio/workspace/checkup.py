@@ -7,25 +7,38 @@ from __future__ import annotations
 
 import asyncio
 import locale
+import os
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, replace
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 from engines.core.errors import StudioError
 from engines.core.extras import installed_version
 from engines.record.repair import Finding
+from engines.record.run_dir import Workspace
 from engines.tools.sandbox.tiers import find_tier
-from studio.workspace.ask import run_check
-from studio.workspace.checks.cluster import cluster_findings, find_address
-from studio.workspace.checks.extras import PACKAGE, extra_findings
-from studio.workspace.checks.gpu import gpu_findings
-from studio.workspace.checks.machine import disk_findings, open_files_limit, read_mounts
-from studio.workspace.checks.terminal import terminal_findings
-
-if TYPE_CHECKING:
-    from studio.config.settings.run import RunConfig
+from studio.config.settings.policy import PolicyConfig
+from studio.config.settings.run import RunConfig
+from studio.config.source import Source
+from studio.render.words import count_text
+from studio.run.assemble import check_verifier
+from studio.run.new_or_resume import RunPlan, RunRequest, load_plan
+from studio.run.remote.worker import rebuild
+from studio.workspace.ask import ask_apart, run_check
+from studio.workspace.machine import (
+    PACKAGE,
+    cluster_findings,
+    disk_findings,
+    extra_findings,
+    find_address,
+    gpu_findings,
+    open_files_limit,
+    read_mounts,
+    terminal_findings,
+)
 
 SLOW_S, PARTS_S = 30.0, 120.0
 
@@ -48,7 +61,6 @@ async def check_up(
     groups: list[Coroutine[None, None, list[Finding]]] = []
     if runfile is not None:
         # Half a second that nobody who asks of the machine alone waits for.
-        from studio.workspace.checks.parts import load_new
 
         try:
             config = load_new(around.workspace, runfile, tuple(overrides)).loaded.config
@@ -93,8 +105,7 @@ async def _run(
     overrides: tuple[str, ...],
     tell: Callable[[str], None],
 ) -> list[Finding]:
-    from studio.workspace.checks.models import asked_models, model_checks
-    from studio.workspace.checks.parts import part_findings
+    from studio.workspace.endpoints import asked_models, model_checks
 
     asked = asked_models(config)
     if asked.price:
@@ -103,3 +114,46 @@ async def _run(
     place = "run" if config.dispatch == "local" else "run on the cluster"
     groups = await asyncio.gather(*model_checks(config, asked), run_check(place, parts, PARTS_S))
     return [*(finding for group in groups for finding in group), *asked.unasked]
+
+
+def load_new(workspace: Path, runfile: str, overrides: tuple[str, ...]) -> RunPlan:
+    """The run file as a new run would have it, whatever runs there are. Raises StudioError."""
+    source = Source(overrides, runfile)
+    request = RunRequest(workspace=Workspace(workspace), source=source, restart_step="0")
+    return load_plan(request, lambda _: None)
+
+
+async def part_findings(workspace: Path, runfile: str, overrides: tuple[str, ...]) -> list[Finding]:
+    order = (str(workspace.absolute()), runfile, overrides)
+    return await ask_apart(f"{__name__}:look_at_parts", *order)
+
+
+def look_at_parts(workspace: str, runfile: str, overrides: list[str]) -> list[Finding]:
+    """In the other process. Raises StudioError: a part cannot be opened."""
+    plan = load_new(Path(workspace), runfile, tuple(overrides))
+    config: RunConfig = rebuild(plan.loaded.config, _without_weights)
+    told = [count_text(len(plan.problems), "problem"), f"verifier {config.verifier.name} is there"]
+    if config.dispatch == "ray" and installed_version("ray"):
+        address = config.ray.address or find_address(os.environ) or "local"
+        where: dict[str, Any] = {"ray": config.ray.model_copy(update={"address": address})}
+        told.append(f"a worker of the cluster at {address} opens both")
+        if address == "local":  # which a run starts, and a doctor does not
+            where, told[-1] = {"dispatch": "local"}, "the run starts a cluster of its own"
+        config = config.model_copy(update=where)
+    facts = asyncio.run(_open(replace(plan, loaded=replace(plan.loaded, config=config))))
+    if tools := [str(tool["name"]) for tool in facts.get("tools", ())]:
+        told.append(f"tools work: {', '.join(tools)}")
+    lacks = [Finding("note", "agent.tools", f"{text}.") for text in facts.get("absent", ())]
+    return [*lacks, Finding("ok", "run", f"{'; '.join(told)}.")]
+
+
+async def _open(plan: RunPlan) -> dict[str, Any]:
+    async with AsyncExitStack() as stack:
+        return await check_verifier(plan, stack)
+
+
+def _without_weights(value: Any) -> Any:
+    """No weights are loaded: a verifier that asks a model is checked without an answer."""
+    if isinstance(value, PolicyConfig) and value.model.startswith("hf:"):
+        return PolicyConfig(model="rehearsal")
+    return value

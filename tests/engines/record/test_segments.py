@@ -20,8 +20,8 @@ from engines.pipeline.recorder import Recorder
 from engines.record.derived import store
 from engines.record.derived.run_state import NAME, open_run, read_run
 from engines.record.journal import Journal, read_journal
-from engines.record.segments import closed_path, first_line, journal_bytes, read, segment_paths
 from engines.record.run_dir import RunDir
+from engines.record.segments import closed_path, first_line, journal_bytes, read, segment_paths
 from engines.record.step_history import HistoryReader, read_history, read_step
 from tests.support.long_runs import a_long_run
 

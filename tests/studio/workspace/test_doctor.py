@@ -18,7 +18,7 @@ from engines.record import lines
 from engines.record.derived.catalogue import load_run_rows
 from engines.record.lock import write_lock
 from engines.record.run_dir import Workspace
-from studio.workspace.preflight import basic_findings, machine_facts
+from studio.workspace.machine import basic_findings, machine_facts
 from tests.support.processes import SMALL
 from tests.support.run_studio import studio
 
