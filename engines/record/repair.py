@@ -15,7 +15,7 @@ import re
 import shutil
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Literal
@@ -48,6 +48,10 @@ Grade = Literal["fix", "note", "ok"]
 """What hinders most first. "fix": it is damaged, or does not work so; "note": worth knowing."""
 
 
+UNTOLD = {"untold": True}
+"""Metadata of a field that is for the doctor alone."""
+
+
 @dataclass(frozen=True, slots=True)
 class Finding:
     """One thing that a look at a workspace or a machine found."""
@@ -56,8 +60,10 @@ class Finding:
     place: str
     cause: str
     move: str = ""  # what to do next; "" where there is nothing to do
-    repair: Callable[[], str] | None = None  # says what it did; None: nobody but the user can
-    alone: bool = False  # once it is repaired nothing else looks different
+    # It says what it did; None: nobody but the user can.
+    repair: Callable[[], str] | None = field(default=None, metadata=UNTOLD)
+    # Once it is repaired nothing else looks different.
+    alone: bool = field(default=False, metadata=UNTOLD)
     repaired: str = ""  # what was done about it; "" where nothing was
 
 
@@ -413,8 +419,8 @@ def _find_refs(value: object) -> Iterator[RecordRef]:
         for item in value:
             yield from _find_refs(item)
     elif dataclasses.is_dataclass(value):
-        for field in dataclasses.fields(value):
-            yield from _find_refs(getattr(value, field.name))
+        for part in dataclasses.fields(value):
+            yield from _find_refs(getattr(value, part.name))
 
 
 def _reply_findings(run: RunDir, story: _Story) -> Iterator[Finding]:
