@@ -276,7 +276,7 @@ FAULTS = (
     ),
     Fault(
         "the time that a verifier's own model takes counts as its own",
-        "engines/verifiers/process_pool/pool.py",
+        "engines/process/pool.py",
         "        call.stop_clock()\n\n        async def answer",
         "        async def answer",
         (
@@ -285,7 +285,7 @@ FAULTS = (
     ),
     Fault(
         "an answer is given up where its checking process was killed from outside",
-        "engines/verifiers/process_pool/pool.py",
+        "engines/process/pool.py",
         "            if call.alone:",
         "            if True:",
         ("tests/engines/verifiers/foreign/test_foreign_process.py",),

@@ -23,7 +23,7 @@ from engines.record.libraries import LibraryFolder
 from engines.record.lock import is_held
 from engines.record.run_dir import RunDir, Workspace
 from studio.session import feed
-from studio.session.client import is_alive
+from studio.session.control_socket import is_alive
 from studio.session.live import LiveSession
 from studio.session.offline import OfflineSession
 from studio.session.requests import (

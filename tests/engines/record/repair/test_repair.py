@@ -23,7 +23,7 @@ from studio.exit_codes import run_exit_code
 from studio.report.run import run_text, state_facts
 from studio.review.review_run import RunReview, open_session
 from studio.run.linter import LazyLinter
-from studio.session.client import ask
+from studio.session.control_socket import ask
 from studio.session.requests import Drop, Mend
 from studio.session.server import serve
 from tests.support.harness import practised

@@ -17,7 +17,7 @@ from engines.policies.chat.client import parse_listing
 from engines.policies.chat.endpoint import EndpointSettings
 from engines.record.repair import Finding
 from studio.config.loading import load_run
-from studio.workspace.endpoints import (
+from studio.workspace.run_checks import (
     MOST_TOKENS,
     Observed,
     asked_models,

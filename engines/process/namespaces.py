@@ -12,7 +12,7 @@ import sys
 import sysconfig
 from collections.abc import Iterable
 
-from engines.tools.sandbox.layers import kernel
+from engines.process import kernel
 
 NOBODY = 65534
 PRIVATE = "/home/agent"
@@ -86,6 +86,13 @@ def become_nobody() -> None:
         os.setresgid(NOBODY, NOBODY, NOBODY)
         os.setresuid(NOBODY, NOBODY, NOBODY)
     kernel.drop_capabilities()
+
+
+def give_to_nobody(folder: str) -> None:
+    """Let the program that runs as nobody have a folder of its own."""
+    for root, folders, files in os.walk(folder):
+        for name in (".", *folders, *files):
+            os.chown(os.path.join(root, name), NOBODY, NOBODY, follow_symlinks=False)
 
 
 def build_root(readable: Iterable[str], *, writable: Iterable[str] = (), temporary_mb: int) -> None:

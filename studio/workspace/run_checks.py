@@ -1,31 +1,43 @@
-"""What one endpoint can do, found out by asking it a few short questions.
+"""What a run file needs, tried out: models answer a few short questions, parts are opened.
 
-Owns the questions and what their replies mean; which endpoints a run asks is `models`'s.
+Data, verifier and tools are tried by their own checks in a process of their own: there a verifier
+that hangs or ends its process harms nothing, and a cluster leaves nothing behind.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
 
 import orjson
 
 from engines.core.errors import CallFailed, PolicyError
+from engines.core.extras import installed_version
 from engines.core.text.tokens import prompt_tokens, text_tokens
 from engines.core.types import Completion, Message, Sampling, Usage
 from engines.policies.chat.client import PING_S, Listing, OpenAICompat
 from engines.policies.chat.embedding import open_embedder
 from engines.policies.chat.endpoint import EndpointSettings
 from engines.record.repair import Finding, Grade
+from engines.record.run_dir import Workspace
 from studio.config.settings.policy import EmbeddingConfig, PolicyConfig
 from studio.config.settings.run import RunConfig
+from studio.config.source import Source
+from studio.render.words import count_text
 from studio.run.acting import tool_protocol
+from studio.run.assemble import check_verifier
 from studio.run.budget import endpoint_roles
 from studio.run.models import embedding_endpoint, endpoint_of
-from studio.workspace.ask import run_check
+from studio.run.new_or_resume import RunPlan, RunRequest, load_plan
+from studio.run.remote.worker import rebuild
+from studio.workspace.ask import ask_apart, run_check
+from studio.workspace.machine import find_address
 
 _ASKED = (Message("user", "Write twelve random English nouns, separated by commas."),)
 _ASKED_JSON = (Message("user", 'Reply with the JSON object {"ok": true} and nothing else.'),)
@@ -369,3 +381,68 @@ async def _embed(config: RunConfig, role: str, wanted: EmbeddingConfig) -> list[
     finally:
         await embedder.aclose()
     return [Finding("ok", place, f"gives vectors of {len(made.vectors[0])} numbers.")]
+
+
+# -- data, verifier and tools -----------------------------------------------------------------
+
+PARTS_S = 120.0
+
+
+async def run_checks(
+    workspace: Path,
+    config: RunConfig,
+    runfile: str,
+    overrides: tuple[str, ...],
+    tell: Callable[[str], None],
+) -> list[Finding]:
+    """Models, data, verifier and tools; `tell` hears what asking costs before it is asked."""
+    asked = asked_models(config)
+    if asked.price:
+        tell(asked.price)
+    parts = part_findings(workspace, runfile, overrides)
+    place = "run" if config.dispatch == "local" else "run on the cluster"
+    groups = await asyncio.gather(*model_checks(config, asked), run_check(place, parts, PARTS_S))
+    return [*(finding for group in groups for finding in group), *asked.unasked]
+
+
+def load_new(workspace: Path, runfile: str, overrides: tuple[str, ...]) -> RunPlan:
+    """The run file as a new run would have it, whatever runs there are. Raises StudioError."""
+    source = Source(overrides, runfile)
+    request = RunRequest(workspace=Workspace(workspace), source=source, restart_step="0")
+    return load_plan(request, lambda _: None)
+
+
+async def part_findings(workspace: Path, runfile: str, overrides: tuple[str, ...]) -> list[Finding]:
+    order = (str(workspace.absolute()), runfile, overrides)
+    return await ask_apart(f"{__name__}:look_at_parts", *order)
+
+
+def look_at_parts(workspace: str, runfile: str, overrides: list[str]) -> list[Finding]:
+    """In the other process. Raises StudioError: a part cannot be opened."""
+    plan = load_new(Path(workspace), runfile, tuple(overrides))
+    config: RunConfig = rebuild(plan.loaded.config, _without_weights)
+    told = [count_text(len(plan.problems), "problem"), f"verifier {config.verifier.name} is there"]
+    if config.dispatch == "ray" and installed_version("ray"):
+        address = config.ray.address or find_address(os.environ) or "local"
+        where: dict[str, Any] = {"ray": config.ray.model_copy(update={"address": address})}
+        told.append(f"a worker of the cluster at {address} opens both")
+        if address == "local":  # which a run starts, and a doctor does not
+            where, told[-1] = {"dispatch": "local"}, "the run starts a cluster of its own"
+        config = config.model_copy(update=where)
+    facts = asyncio.run(_open(replace(plan, loaded=replace(plan.loaded, config=config))))
+    if tools := [str(tool["name"]) for tool in facts.get("tools", ())]:
+        told.append(f"tools work: {', '.join(tools)}")
+    lacks = [Finding("note", "agent.tools", f"{text}.") for text in facts.get("absent", ())]
+    return [*lacks, Finding("ok", "run", f"{'; '.join(told)}.")]
+
+
+async def _open(plan: RunPlan) -> dict[str, Any]:
+    async with AsyncExitStack() as stack:
+        return await check_verifier(plan, stack)
+
+
+def _without_weights(value: Any) -> Any:
+    """No weights are loaded: a verifier that asks a model is checked without an answer."""
+    if isinstance(value, PolicyConfig) and value.model.startswith("hf:"):
+        return PolicyConfig(model="rehearsal")
+    return value

@@ -5,6 +5,7 @@ A process gets its order as one line of JSON. What else goes to and fro, its mod
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -15,7 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
-STUDIO = str(Path(__file__).parents[3])
+STUDIO = str(Path(__file__).parents[2])
 """The folder from which `engines` is imported."""
 STARTED = b'{"error": ""}\n'
 """What is answered to an order once all is well."""
@@ -66,12 +67,11 @@ def start_python(
 
 
 def start_module(
-    name: str, order: Mapping[str, Any], *, stdin: int | IO[bytes] = subprocess.DEVNULL
+    module: str, order: Mapping[str, Any], *, stdin: int | IO[bytes] = subprocess.DEVNULL
 ) -> tuple[subprocess.Popen[bytes], socket.socket]:
-    """Start a module of this package by `start_python`. Its socket waits for at most `START_S`."""
-    arguments = ["-s", "-m", f"{__package__}.{name}"]
+    """Start a module of ours by `start_python`. Its socket waits for at most `START_S`."""
     environment = bare_environment() | _THREADS
-    process, ours = start_python(arguments, environment, paths=[STUDIO], stdin=stdin)
+    process, ours = start_python(["-s", "-m", module], environment, paths=[STUDIO], stdin=stdin)
     ours.settimeout(START_S)
     try:
         ours.sendall(json.dumps(order).encode() + b"\n")
@@ -93,3 +93,11 @@ def receive_order(descriptor: int) -> tuple[socket.socket, dict[str, Any]]:
 
 def send(control: socket.socket, message: Mapping[str, Any]) -> None:
     control.sendall(json.dumps(message).encode() + b"\n")
+
+
+def kill_session(process: subprocess.Popen[bytes]) -> None:
+    """Kill a program of `start_python` with its children."""
+    if process.returncode is None:  # later the id may be another process's
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.kill()

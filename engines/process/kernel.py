@@ -81,7 +81,9 @@ def drop_capabilities() -> None:
 
 
 def set_undumpable() -> None:
-    prctl(4, 0)
+    """Let no other process of the user attach to this one, or read its memory or environment."""
+    if sys.platform == "linux":
+        prctl(4, 0)  # PR_SET_DUMPABLE
 
 
 def die_with_parent() -> None:

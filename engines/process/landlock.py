@@ -12,7 +12,7 @@ import struct
 from collections.abc import Iterable
 from pathlib import Path
 
-from engines.tools.sandbox.layers import kernel
+from engines.process import kernel
 
 _CREATE, _ADD, _RESTRICT = 444, 445, 446
 _READ = 1 | 4 | 8  # EXECUTE, READ_FILE, READ_DIR

@@ -14,7 +14,7 @@ import re
 import struct
 from collections.abc import Iterable
 
-from engines.tools.sandbox.layers import kernel
+from engines.process import kernel
 
 # Name, number on x86_64, number on aarch64; "-": there is no such call.
 _ALWAYS = """

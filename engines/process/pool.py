@@ -7,16 +7,104 @@ retry of the calls that were in it. Belongs to the event loop that first uses it
 from __future__ import annotations
 
 import asyncio
+import functools
 import itertools
+import json
+import socket
+import sys
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
-from engines.core.errors import CallFailed
-from engines.verifiers.process_pool.child import Child, Message
+from engines.core.errors import CallFailed, VerifierError
+from engines.process.confinement import Limits
+from engines.process.host import Host, Work
 
+Message = Mapping[str, Any]
+Parse = Callable[[bytes], Message | None]
+
+MAX_LINE = 64 << 20
 GRACE_S = 1.0  # for a coroutine to end once it is cancelled; one that blocks its loop does not
+
+
+class Child(asyncio.Protocol):
+    """A running child process.
+
+    `parse` makes a line a message; None, where it is none, ends the child. `on_exit` is called
+    when it ends without `close`; `kill` kills and reaps it. `prefetch` calls wait in its socket,
+    in order, so that it is never idle.
+    """
+
+    capacity = 1
+    """Calls that it works on at a time."""
+
+    def __init__(
+        self,
+        on_message: Callable[[Message], None],
+        on_exit: Callable[[], None],
+        parse: Parse,
+        kill: Callable[[], Awaitable[object]],
+        *,
+        prefetch: int = 0,
+    ) -> None:
+        self._on_message, self._on_exit = on_message, on_exit
+        self._parse, self._kill = parse, kill
+        self.prefetch = prefetch
+        self._rest = b""
+        self._transport: asyncio.Transport | None = None
+        self._closing = self._dropped = False
+
+    async def connect(self, ours: socket.socket) -> None:
+        """Take over our end of the socket of the process, which has been started."""
+        ours.setblocking(False)
+        try:
+            await asyncio.get_running_loop().create_unix_connection(lambda: self, sock=ours)
+        except BaseException:
+            ours.close()
+            await self.close()
+            raise
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        if len(self._rest) > MAX_LINE:
+            self._drop()
+        for line in lines:
+            if self._closing or self._dropped:
+                return
+            message = self._parse(line)
+            if message is None:
+                self._drop()  # user code wrote to the socket: later lines may be its own, too
+            else:
+                self._on_message(message)
+
+    def _drop(self) -> None:
+        """Treat the process as ended: its messages cannot be trusted."""
+        self._dropped, self._rest = True, b""
+        if self._transport:
+            self._transport.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if not self._closing:
+            self._on_exit()
+
+    def send(self, message: Message) -> None:
+        # ASCII JSON: NUL and lone surrogates travel as escapes.
+        if self._transport and not self._closing:
+            self._transport.write(json.dumps(message).encode() + b"\n")
+
+    async def close(self) -> None:
+        """Kill and reap the process. May be called more than once."""
+        if self._closing:
+            return
+        self._closing = True
+        if self._transport:
+            self._transport.abort()
+        await self._kill()
 
 
 @dataclass(frozen=True, slots=True)
@@ -336,3 +424,37 @@ def _has_room(slot: _Slot, call: Call) -> bool:
         return not slot.calls
     room = slot.process.capacity + slot.process.prefetch
     return len(slot.calls) < room and not any(other.alone for other in slot.calls.values())
+
+
+class ForkLauncher:
+    """Forks processes for one task from a template that has imported what the task needs.
+
+    `task` is the module whose `build_task` builds it there; `memory_mb` is for the checks of one
+    process, beside what it has from its template.
+    """
+
+    exit_text = "the checking process ended (out of memory or crashed)"
+
+    def __init__(self, name: str, task: str, *, memory_mb: int) -> None:
+        self._name = name
+        # It lives as long as the run; a call's time is its deadline.
+        limits = Limits(memory_mb=memory_mb, cpu_s=1e9)
+        self._host = Host(Work(task, [path for path in sys.path if path], limits))
+
+    async def start(
+        self, on_message: Callable[[Message], None], on_exit: Callable[[], None]
+    ) -> Child:
+        try:
+            forked = await self._host.fork()
+        except OSError as error:
+            cause = f"it cannot be started ({error})."
+            move = "Reinstall practice-studio, or free processes and memory, and start again."
+            raise VerifierError(f'checking process "{self._name}"', cause, move) from error
+        kill = functools.partial(self._host.end, forked.number)
+        # One question in work, one in the socket: the process never waits for us.
+        child = Child(on_message, on_exit, json.loads, kill, prefetch=1)
+        await child.connect(forked.channel)
+        return child
+
+    async def aclose(self) -> None:
+        await self._host.aclose()

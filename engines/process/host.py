@@ -1,4 +1,7 @@
-"""Our end of the template process of `template.py`: its start, its orders, its end."""
+"""Our end of the template process of `template.py`: its start, its orders, its end.
+
+Raises OSError where it, or a child of it, cannot be had.
+"""
 
 from __future__ import annotations
 
@@ -6,33 +9,49 @@ import asyncio
 import contextlib
 import itertools
 import json
+import os
 import socket
 import subprocess
-import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import IO, Any, Literal, TypeVar
 
-from engines.core.process.scratch_folder import ScratchFolder
-from engines.tools.sandbox.control import STUDIO, start_module
-from engines.tools.sandbox.limits import Limits
-from engines.tools.sandbox.tiers import SandboxError, TierReport
+from engines.process.confinement import Limits
+from engines.process.scratch_folder import ScratchFolder
+from engines.process.start import start_module
 
 T = TypeVar("T")
 
 
-class Interpreter:
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What children do, and what they may do it with.
+
+    `task` is the module whose `build_task(*arguments)` makes what answers their questions, and
+    `packages` are the folders from which it imports; children read nothing else. `layers` must
+    hold; None: those that the machine has.
+    """
+
+    task: str
+    packages: Sequence[str]
+    limits: Limits
+    layers: Sequence[str] | None = None
+    arguments: Sequence[Any] = ()
+
+
+class ForkedChild:
     """Our end of its channel, and the files that it has for stdout and stderr.
 
     Files, not pipes: the system bounds them as all files, and nobody has to read meanwhile.
     """
 
-    def __init__(self, number: int, *, has_folder: bool) -> None:
+    def __init__(self, number: int, *, has_output: bool, has_folder: bool) -> None:
         self.number, self.calls = number, 0
         self.folder = ScratchFolder("studio-sandbox-") if has_folder else None
-        self.output: list[IO[bytes]] = [tempfile.TemporaryFile(buffering=0) for _ in range(2)]  # noqa: SIM115
+        files = 2 if has_output else 0
+        self.output: list[IO[bytes]] = [tempfile.TemporaryFile(buffering=0) for _ in range(files)]  # noqa: SIM115
         self.channel, self.theirs = socket.socketpair()
         self.channel.setblocking(False)
 
@@ -46,43 +65,43 @@ class Interpreter:
 
 
 class Host:
-    def __init__(self, limits: Limits, report: TierReport, preload: Sequence[str]) -> None:
-        self._order = {
-            "layers": report.in_force,
-            "limits": asdict(limits),
-            "preload": list(preload),
-            "studio": STUDIO,
-            # Those of the user, or given by an environment variable, are not found otherwise.
-            "packages": [path for path in sys.path if path.endswith("-packages")],
-        }
-        self._has_folder = report.tier != "namespaces"
+    """Forks children. With `interactive` they have output, a folder to write in, and a spare.
+
+    A template that was killed from outside is replaced.
+    """
+
+    def __init__(self, work: Work, *, interactive: bool = False) -> None:
+        packages = [os.path.abspath(path) for path in work.packages]
+        self._order = {**asdict(work), "packages": packages}
+        self._interactive = interactive
+        self._has_folder = interactive and "namespaces" not in (work.layers or ())
         self._process: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
-        self._closed = False
+        self._ready = self._closed = False
         self._numbers = itertools.count(1)
-        self._spares: list[Future[Interpreter]] = []
-        # One thread, so one order at a time: replies carry no name.
-        self._thread = ThreadPoolExecutor(1, "sandbox")
+        self._spares: list[Future[ForkedChild]] = []
+        # One thread, so one order at a time: replies carry no name. The template ends with it.
+        self._thread = ThreadPoolExecutor(1, "template")
 
     async def start(self) -> None:
         await self._in_thread(self._start)
 
-    async def fork(self) -> Interpreter:
-        """One that is ready, while the next gets ready. Raises SandboxError."""
-        taken = self._spares.pop() if self._spares else None
-        if taken is None or (taken.done() and taken.exception()):
-            taken = self._thread.submit(self._fork)
+    async def fork(self) -> ForkedChild:
+        """A child that is ready."""
+        child = self._spares.pop() if self._spares else None
+        if child is None or (child.done() and child.exception()):
+            child = self._thread.submit(self._fork)
         try:
-            interpreter = await asyncio.shield(asyncio.wrap_future(taken))
+            forked = await asyncio.shield(asyncio.wrap_future(child))
         except asyncio.CancelledError:
-            self._spares.append(taken)
+            self._spares.append(child)
             raise
-        if not self._spares:
+        if self._interactive and not self._spares:  # the next gets ready meanwhile
             self._spares.append(self._thread.submit(self._fork))
-        return interpreter
+        return forked
 
     async def end(self, number: int) -> Mapping[str, Any]:
-        """Kill an interpreter; its "status" and "cpu_s", or nothing where the template is gone."""
+        """Kill a child; its "status" and "cpu_s", or nothing where the template is gone."""
         try:
             return await self._in_thread(lambda: self._ask({"word": "end", "number": number}))
         except OSError:
@@ -94,6 +113,8 @@ class Host:
 
     async def aclose(self) -> None:
         self._closed = True
+        if self._process and not self._ready:
+            self._process.kill()  # it imports yet, and does not listen
         await self._in_thread(self._end)
 
     async def _in_thread(self, work: Callable[[], T]) -> T:
@@ -103,30 +124,40 @@ class Host:
 
     def _start(self) -> None:
         if self._closed:
-            raise SandboxError("sandbox", "it was closed.", "Start it again.")
+            raise ConnectionError("it was closed")
         if self._control is not None:
             return
         try:
-            self._process, self._control = start_module("template", self._order)
+            self._process, self._control = start_module("engines.process.template", self._order)
             self._check_reply(self._control.recv(4096))
-        except OSError as error:
+        except OSError:
             self._end()
-            raise SandboxError.of_start("its first process", error) from error
+            raise
+        self._ready = True
 
-    def _fork(self) -> Interpreter:
+    def _fork(self) -> ForkedChild:
         self._start()
-        new = None
         try:
-            new = Interpreter(next(self._numbers), has_folder=self._has_folder)
-            folder = new.folder.path if new.folder else ""
-            descriptors = [new.theirs.fileno(), *(file.fileno() for file in new.output)]
-            self._ask({"word": "fork", "number": new.number, "folder": folder}, descriptors)
-        except OSError as error:
-            if new:
-                new.close()
-            raise SandboxError.of_start("an interpreter", error) from error
-        new.theirs.close()
-        return new
+            return self._fork_once()
+        except OSError:
+            if self._control is not None:
+                raise  # the template lives, and can fork no more
+        self._start()
+        return self._fork_once()
+
+    def _fork_once(self) -> ForkedChild:
+        child = ForkedChild(
+            next(self._numbers), has_output=self._interactive, has_folder=self._has_folder
+        )
+        folder = child.folder.path if child.folder else ""
+        descriptors = [child.theirs.fileno(), *(file.fileno() for file in child.output)]
+        try:
+            self._ask({"word": "fork", "number": child.number, "folder": folder}, descriptors)
+        except OSError:
+            child.close()
+            raise
+        child.theirs.close()
+        return child
 
     def _ask(
         self, message: Mapping[str, Any], descriptors: Sequence[int] = ()
@@ -151,11 +182,11 @@ class Host:
         return reply
 
     def _end(self) -> None:
-        """End the template, which kills its interpreters when our end of the socket closes."""
+        """End the template, which kills its children when our end of the socket closes."""
         if self._control is None or self._process is None:
             return
         self._control.close()
-        self._control = None
+        self._control, self._ready = None, False
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(5)
         self._process.kill()
