@@ -318,15 +318,7 @@ def record_file_name(key: CallKey) -> str:
 
 def request_hash(policy: str, messages: Sequence[Message], sampling: Sampling) -> str:
     """Identifies a request: who is asked, what, and how the reply is drawn."""
-    asked = [to_dict(message) for message in messages]
-    for message in asked:
-        for newer in ("token_ids", "images", "speaker"):
-            if not message[newer]:  # as if there were no such field: older records have none
-                del message[newer]
-    drawn = to_dict(sampling)
-    if not drawn["json_object"]:
-        del drawn["json_object"]
-    return digest([policy, asked, drawn])
+    return digest([policy, [to_dict(message) for message in messages], to_dict(sampling)])
 
 
 def read_record(folder: Path, ref: RecordRef) -> Record:

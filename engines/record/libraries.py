@@ -332,6 +332,11 @@ def is_label(text: str) -> bool:
 
 def write_version(folder: Path, library: Library, run: str) -> None:
     """Write `vNNNN.yaml`: what a person reads and what `agent.yaml` is made from."""
+    write_atomic(version_path(folder, library.version), format_version(library, run))
+
+
+def format_version(library: Library, run: str) -> bytes:
+    """Return what the file of a version holds, sealed; `run` made it, "" outside runs."""
     data = {
         "library": library.name,
         "version": library.version,
@@ -348,8 +353,7 @@ def write_version(folder: Path, library: Library, run: str) -> None:
     from engines.record.yaml_text import dump_yaml
 
     text = dump_yaml(data, width=100)
-    sealed = add_seal(text.encode("utf-8", "replace"))
-    write_atomic(version_path(folder, library.version), sealed)
+    return add_seal(text.encode("utf-8", "replace"))
 
 
 def experience_row(experience: Experience) -> dict[str, Any]:

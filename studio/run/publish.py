@@ -34,7 +34,7 @@ def make_publisher(
 
     `only` is the one of the two files to write; None: both.
     """
-    from engines.record.catalogue.rows import write_library_rows
+    from engines.record.derived.catalogue import write_library_rows
 
     config, mask = loaded.config, loaded.mask
 

@@ -59,7 +59,7 @@ def check_alive(run: RunDir, do: str) -> None:
     """Raise ConflictError where no process of the run is left to be asked to `do` something."""
     if client.is_alive(run):
         return
-    from engines.record.catalogue.rows import run_row
+    from engines.record.derived.catalogue import run_row
     from studio.report.next_step import shown_status
 
     shown = shown_status(run.run, run_row(run), alive=False)
@@ -129,7 +129,7 @@ def follow(run: RunDir, *, as_json: bool) -> None:
     from engines.core.events import DurableEvent, event_from_dict
     from engines.core.state.fold import fold
     from engines.core.state.run_state import RunState
-    from engines.record.run_index import read_run
+    from engines.record.derived.run_state import read_run
     from studio.render.json import print_json
     from studio.report.progress import LinePrinter
 

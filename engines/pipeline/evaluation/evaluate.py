@@ -288,7 +288,11 @@ async def measure_set(
 def write_result(folder: Path, result: EvaluationFinished, mask: Mask = NO_SECRETS) -> None:
     """Write `step-NNNN-NAME.json`: the whole result, each problem's rewards included."""
     make_folder(folder)
-    write_atomic(result_path(folder, result), add_seal(mask.line(dumps(result))))
+    write_atomic(result_path(folder, result), format_result(result, mask))
+
+
+def format_result(result: EvaluationFinished, mask: Mask = NO_SECRETS) -> bytes:
+    return add_seal(mask.line(dumps(result)))
 
 
 def result_path(folder: Path, result: EvaluationFinished) -> Path:

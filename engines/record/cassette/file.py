@@ -248,9 +248,9 @@ def _read_lines(
             data = orjson.loads(line.body)
             if not isinstance(data, dict) or data.get("kind") != "start":
                 raise _no_cassette_error(path, option)
-            if data["asked"]["version"] > VERSION:
-                move = "Update the studio."
-                raise ConflictError(f"{option} {path}", "a later release wrote it.", move)
+            if (version := data["asked"]["version"]) != VERSION:
+                cause = f"it has format {version}, this studio reads format {VERSION}."
+                raise ConflictError(f"{option} {path}", cause, "Record another.")
         visit(line)
 
     if path.exists() and not path.is_file():  # a pipe would be waited for

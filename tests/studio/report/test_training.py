@@ -32,7 +32,7 @@ from studio.review.evidence import EvidenceLoader
 from studio.review.line_mode import LineReview
 from studio.review.line_text import WEIGHTS_AS_A_WHOLE, change_lines
 from studio.review.review_run import open_session
-from studio.session.status import status_of
+from studio.session.requests import status_of
 from studio.workspace.listing import listed_runs, runs_table
 from studio.workspace.run_control import status_lines
 from tests.support.training_runs import (
