@@ -30,12 +30,12 @@ from studio.config.source import Source, parse_source
 from studio.errors import describe_error
 from studio.estimate.dry_run import tell_estimate
 from studio.process import harden
-from studio.report.tables import to_stderr
+from studio.render.lines import to_stderr
 from studio.run.headless import run_headless
 from studio.run.new_or_resume import RunRequest, load_plan
 from studio.run.training import training_warnings
 from studio.secrets.output import forget, mask_output, mask_tracebacks, remember
-from studio.secrets.rules import environment_secrets
+from studio.secrets.run_files import environment_secrets
 from studio.secrets.sanitize import sanitize
 from studio.training.distributed import (
     DTYPES,

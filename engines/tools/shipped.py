@@ -14,8 +14,7 @@ from engines.core.tools import NO_OUTPUT, ToolError, ToolResult, ToolSpec, as_st
 from engines.core.types import Message, Sampling
 from engines.tools.arguments import ArgumentsRefused, read_arguments
 from engines.tools.function import FunctionTool
-from engines.tools.sandbox.sandbox import Sandbox
-from engines.tools.sandbox.session import RunResult
+from engines.tools.sandbox.sandbox import RunResult, Sandbox
 
 LIBRARIES = ("numpy", "sympy")
 MAX_NAMES = 12

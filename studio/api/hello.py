@@ -28,7 +28,7 @@ from studio.config.source import Source
 from studio.data.catalogue import bundled_folder, find_data
 from studio.data.verifiers import BUILT_IN
 from studio.errors import describe_error
-from studio.report.tables import to_stderr
+from studio.render.lines import to_stderr
 from studio.run.new_or_resume import RunPlan, RunRequest, load_plan
 from studio.training.export import prepare_export
 from studio.training.stages import tuning_request

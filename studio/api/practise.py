@@ -22,14 +22,14 @@ from typing import Any, ParamSpec, TypeVar
 from engines.core.errors import ConfigError, did_you_mean
 from engines.core.ids import digest
 from engines.core.library import Experience, Library
-from engines.core.process.user_code import is_loaded_by_us
 from engines.core.types import Usage
+from engines.core.user_code import is_loaded_by_us
 from engines.pipeline.evaluation.comparison import Comparison
 from engines.pipeline.evaluation.metrics import Interval, mean_at_k, mean_interval
 from engines.pipeline.guidance import PromptWriter
 from engines.pipeline.run import practise
 from engines.record.appender import make_folder, write_atomic
-from engines.record.catalogue.rows import write_run_row
+from engines.record.derived.catalogue import write_run_row
 from engines.record.run_dir import RunDir, Workspace
 from engines.record.yaml_text import dump_yaml
 from studio import exit_codes
@@ -43,7 +43,7 @@ from studio.report.rates import question_rewards, rate_changes
 from studio.run.assemble import open_run_context
 from studio.run.new_or_resume import RunPlan, RunRequest, load_plan
 from studio.secrets.output import mask_text, remember
-from studio.secrets.rules import environment_secrets
+from studio.secrets.run_files import environment_secrets
 from studio.session.server import serve
 
 RunFile = str | Path | Mapping[str, Any]

@@ -26,7 +26,7 @@ from studio.api.practise import Checked, check_arguments, one_of, place_of
 from studio.config.source import Source
 from studio.data.catalogue import find_data
 from studio.evaluation.evaluate import EvalPlan, load_eval, plan_eval
-from studio.report.tables import to_stderr
+from studio.render.lines import to_stderr
 from studio.run.new_or_resume import RunRequest, load_plan
 
 ChatModelBase = function.ChatModel

@@ -13,7 +13,8 @@ import typer
 
 from studio import exit_codes
 from studio.commands import AsJson, ask_line, open_workspace
-from studio.report.tables import print_json, print_result, table, tell_next
+from studio.render.json import print_json, print_result
+from studio.render.lines import table, tell_next
 from studio.secrets.sanitize import sanitize
 
 SessionFormat = Literal["claude", "codex", "opencode", "atif", "inspect", "otel"]
@@ -105,7 +106,7 @@ def add(
     """
     from studio.data.catalogue import add_data, add_talks, field_names
     from studio.data.text import line_sets_text
-    from studio.report.summary import count_text
+    from studio.render.words import count_text
 
     fields = field_names(question, answer)
     add_file = add_talks if as_chat else add_data
@@ -344,7 +345,7 @@ def review(
     from engines.data.checks import content_hash, is_unreviewed
     from studio.data.item_review import item_data, replay_text, review_items
     from studio.data.sessions import change_items, find_items, mark, read_items, read_marks
-    from studio.report.summary import count_text
+    from studio.render.words import count_text
     from studio.review.editor import edit_text
 
     workspace = open_workspace(context, masks=True)

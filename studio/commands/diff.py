@@ -9,7 +9,8 @@ from typing import Annotated, Literal
 import typer
 
 from studio.commands import choose_form, open_workspace
-from studio.report.tables import print_json, tell_next
+from studio.render.json import print_json
+from studio.render.lines import tell_next
 
 
 def diff(

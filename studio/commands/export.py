@@ -11,7 +11,8 @@ import typer
 
 from engines.core.errors import ConfigError
 from studio.commands import AsJson, Run, open_workspace
-from studio.report.tables import print_json, tell_next
+from studio.render.json import print_json
+from studio.render.lines import tell_next
 from studio.secrets.sanitize import sanitize
 
 _ServeWith = Annotated[

@@ -9,7 +9,7 @@ import typer
 
 from studio import exit_codes
 from studio.commands import AsObject
-from studio.report.tables import print_json
+from studio.render.json import print_json
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 

@@ -12,7 +12,8 @@ import typer
 
 from engines.core.errors import ConfigError
 from studio.commands import AsJson, AsObject, Run, open_workspace
-from studio.report.tables import print_json, print_result, tell_next
+from studio.render.json import print_json, print_result
+from studio.render.lines import tell_next
 from studio.secrets.sanitize import sanitize
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
@@ -72,12 +73,13 @@ def show(
         studio runs show rehearsal --step 1 --prompts
         studio runs show rehearsal --rollout s1p0r2
     """
+    from studio.facts.rollout import rollout_facts
+    from studio.render.rollout_lines import rollout_text
     from studio.report.fork_history import load_state_with_parents
     from studio.report.next_step import command_after_run
-    from studio.report.rollout import rollout_facts, rollout_text
     from studio.report.run import run_text, state_facts
     from studio.report.step import step_facts, step_text
-    from studio.session.client import is_alive
+    from studio.session.control_socket import is_alive
 
     if prompts and step is None:
         move = "Give --step N with it."
@@ -87,9 +89,10 @@ def show(
     workspace = open_workspace(context)
     folder = workspace.run(run)
     state = load_state_with_parents(folder, workspace)
+    facts: object
     if rollout is not None:
-        facts = rollout_facts(folder, rollout)
-        text = rollout_text(facts)
+        facts = of_rollout = rollout_facts(folder, rollout)
+        text = rollout_text(of_rollout)
     elif step is not None:
         facts = step_facts(folder, step)
         text = step_text(facts, prompts=prompts)
@@ -303,13 +306,12 @@ def report(
         studio report rehearsal
         studio report rehearsal --html report.html
     """
-    from studio.report.page.html import render_html
-    from studio.report.page.markdown import render_markdown
+    from studio.render.page import render_html, render_markdown
     from studio.run_report.facts import report_facts
     from studio.run_report.sections import report_page, write_report
     from studio.secrets.output import MaskedText, remember
-    from studio.secrets.rules import run_file_secrets
-    from studio.session.client import is_alive
+    from studio.secrets.run_files import run_file_secrets
+    from studio.session.control_socket import is_alive
 
     if sum(map(bool, (html, md, json))) > 1:
         raise ConfigError("--html, --md, --json", "each is a form of its own.", "Give one of them.")

@@ -39,7 +39,8 @@ def serve_calls(
     import asyncio
 
     from studio.process import serve_until_signal
-    from studio.report.tables import print_result, to_stderr
+    from studio.render.json import print_result
+    from studio.render.lines import to_stderr
     from studio.serving.enhanced_agent import load_enhanced, read_token, serving
 
     token = read_token(host, token_file, token_env, os.environ)
@@ -71,9 +72,8 @@ def chat(
         studio chat practice/runs/rehearsal/agent.yaml
         studio chat rehearsal --run-file rehearsal
     """
-    from studio.report.tables import to_stderr
-    from studio.serving.chat import talk_in_lines
-    from studio.serving.enhanced_agent import load_enhanced
+    from studio.render.lines import to_stderr
+    from studio.serving.enhanced_agent import load_enhanced, talk_in_lines
 
     agent = load_enhanced(target, overrides or [], open_workspace(context), run_file)
     to_stderr(agent.description)

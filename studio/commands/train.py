@@ -97,7 +97,7 @@ def _check_stage(stage: str, *, taped: bool) -> None:
 
 def _run_pipeline(file: Path, runfile: str | None, workspace: Path, json: bool) -> int:
     from studio.api.hello import run_pipeline
-    from studio.report.tables import print_result
+    from studio.render.json import print_result
 
     if runfile is not None:
         raise ConfigError("--pipeline", "it takes no run file.", f"Leave {runfile} out.")

@@ -1,4 +1,4 @@
-"""What every format is read into, and the checked reading that they share.
+"""Logs of scored rollouts: what every format is read into, and the checked reading they share.
 
 Each error names the file with line or path, what is wrong there, and what to give instead.
 """
@@ -7,52 +7,17 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import orjson
 
 from engines.core.errors import DataError
-from engines.core.types import Usage
+from studio.facts.comparison import Log
 
 _MOST = 1e15  # tokens or dollars of one try: more is a mistake, and sums would overflow
-
-
-@dataclass(frozen=True, slots=True)
-class LogRow:
-    """One scored try of a problem; `attempt` is its seed, epoch or number, "" where untold."""
-
-    problem: str
-    score: float | None  # in [0, 1]; None: it could not be judged
-    attempt: str = ""
-    set: str = ""
-    tokens: int | None = None  # None: not known, as for the cost
-    cost_usd: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Practised:
-    """What a run had practised when it was measured."""
-
-    learned: str  # `library v3 (12 experiences)`, `weights v8`
-    data: str
-    problems: int  # different ones
-    spent: Usage
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Log:
-    """All tries of one measured thing."""
-
-    label: str
-    rows: Sequence[LogRow]
-    practised: Practised | None = None
-    fingerprint: str = ""  # of how it was measured, where that is known
-    notes: tuple[str, ...] = ()
-    questions: Mapping[str, str] = field(default_factory=dict)  # of problems, where known
-    metrics: Mapping[str, Sequence[str]] = field(default_factory=dict)  # of a set, first its own
 
 
 class Fields:
@@ -117,6 +82,21 @@ class Fields:
 def _kind(value: object) -> str:
     names = {dict: "an object", list: "a list", str: "text", bool: "true or false"}
     return names.get(type(value), "empty" if value is None else f"the number {str(value)[:20]}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Format:
+    """One form of a log: by which marks it is recognised, and what reads it.
+
+    `read` takes a path and the metric that is asked for, and returns the logs in it.
+    """
+
+    read: Callable[[Path, str | None], list[Log]]
+    file: str = ""  # a pattern of a file's name
+    folder: str = ""  # a pattern of a file in a folder of it
+    line: str = ""  # a field of the first line of a JSONL file
+    document: str = ""  # a field of a JSON file
+    start: bytes = b""  # a regular expression within the first bytes of a JSON file
 
 
 def read_json(path: Path, move: str) -> Fields:

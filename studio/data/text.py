@@ -12,8 +12,8 @@ from engines.core.types import Problem
 from engines.data.checks import DataReport, Numbered, doubts_line, recorded_rewards
 from engines.data.rows import Unit
 from studio.data.prepare import Prepared
-from studio.report.summary import count_text
-from studio.report.tables import COLUMNS
+from studio.render.lines import COLUMNS
+from studio.render.words import count_text
 from studio.secrets.sanitize import sanitize
 
 _INDENT = " " * 4

@@ -17,7 +17,8 @@ from studio.estimate.text import (
     exceeded_limits_text,
     limits_text,
 )
-from studio.report.tables import print_result, tell_next, to_stderr
+from studio.render.json import print_result
+from studio.render.lines import tell_next, to_stderr
 from studio.run.assemble import check_verifier
 from studio.run.budget import check_budget, limits_of, open_budget
 from studio.run.new_or_resume import RunPlan

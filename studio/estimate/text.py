@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from engines.pipeline.budget import BudgetLimits
 from studio.estimate.cost import Estimate, Range, Stage
-from studio.report.tables import indent_text, table
+from studio.render.lines import indent_text, table
 
 Doubled = Sequence[tuple[str, Estimate]]
 

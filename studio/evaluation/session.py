@@ -21,8 +21,9 @@ from studio.evaluation.measurement import GivenUp
 from studio.evaluation.report import eval_data, eval_text, eval_title, text_after_eval
 from studio.evaluation.try_problem import without_lessons
 from studio.process import on_stop_signal
-from studio.report.summary import count_text
-from studio.report.tables import print_json, print_result, tell_next, to_stderr
+from studio.render.json import print_json, print_result
+from studio.render.lines import tell_next, to_stderr
+from studio.render.words import count_text
 from studio.run.budget import check_budget, limits_of
 from studio.run.held_out import set_power_lines
 from studio.run.verifier import fingerprint_of, masked_answers_warning

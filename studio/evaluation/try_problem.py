@@ -31,7 +31,7 @@ from studio import exit_codes
 from studio.config.loading import LoadedRun
 from studio.config.scripted import is_rehearsal
 from studio.config.settings.run import RunConfig
-from studio.report.tables import to_stderr
+from studio.render.lines import to_stderr
 from studio.run.held_out import prompt_writer
 from studio.run.models import make_rollouts, open_roles
 from studio.run.verifier import open_run_verifier

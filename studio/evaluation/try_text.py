@@ -14,10 +14,9 @@ from engines.record.run_dir import Workspace
 from studio import exit_codes
 from studio.config.scripted import played_note, rehearsal_note
 from studio.evaluation.try_problem import Trial, TrialResult, exit_code, run_trial
-from studio.report.rates import metrics_text, try_acts_text
-from studio.report.rollout import streamed_text
-from studio.report.summary import count_text, usage_text
-from studio.report.tables import print_result
+from studio.render.json import print_result
+from studio.render.rollout_lines import streamed_text
+from studio.render.words import count_text, metrics_text, try_acts_text, usage_text
 from studio.secrets.sanitize import sanitize
 
 

@@ -27,7 +27,7 @@ from studio.evaluation.evaluate import EvalPlan, EvaluationResult, Subject
 from studio.library.curation import Curation, open_curation
 from studio.library.references import find_version
 from studio.process import login_name
-from studio.report.tables import to_stderr
+from studio.render.lines import to_stderr
 from studio.run.held_out import held_out_sets, measurement_settings, prompt_writer
 from studio.run.linter import LazyLinter
 from studio.run.models import weights_digest

@@ -20,8 +20,9 @@ from studio.evaluation.session import (
     tell_eval_notes,
 )
 from studio.evaluation.utility import MARGIN, Priced, Utility, offer_deletes, read_utility
-from studio.report.summary import count_text, usage_text
-from studio.report.tables import print_json, print_result, table, tell_next, to_stderr, wrap_text
+from studio.render.json import print_json, print_result
+from studio.render.lines import table, tell_next, to_stderr, wrap_text
+from studio.render.words import count_text, usage_text
 from studio.secrets.sanitize import one_line
 
 _TEXT = 22  # characters of an experience beside its figures, so that 80 hold a row

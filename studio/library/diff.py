@@ -10,9 +10,9 @@ from engines.core.library import Experience, Library
 from engines.core.text.similarity import word_diff
 from engines.pipeline.evaluation.comparison import compare
 from studio.library.references import FoundVersion
-from studio.report.page.blocks import Page, Table, Text, Words
-from studio.report.page.html import render_html
-from studio.report.rates import difference_text, evaluation_text, question_rewards
+from studio.render.page import Page, Table, Text, Words, render_html
+from studio.render.words import difference_text
+from studio.report.rates import evaluation_text, question_rewards
 from studio.report.summary import diff_counts_text, diff_lines, was_text
 from studio.secrets.sanitize import sanitize
 

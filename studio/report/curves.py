@@ -15,8 +15,9 @@ from itertools import accumulate
 from engines.core.state.curve import Point, practice_points
 from engines.core.state.run_state import RunState, StepState
 from engines.core.types import NO_USAGE
-from studio.report.rates import interval_data, reward_rate_text
-from studio.report.summary import count_text, run_progress
+from studio.render.words import count_text, reward_rate_text
+from studio.report.rates import interval_data
+from studio.report.summary import run_progress
 from studio.report.training import (
     WORDS,
     Became,

@@ -11,7 +11,8 @@ from typing import Any
 from engines.core.state.run_state import RunState
 from engines.core.types import GroupOutcome
 from engines.pipeline.evaluation.diagnosis import CHANGES, HeldOutDiagnosis, diagnose
-from studio.report.rates import comparison_data, difference_text, version_text
+from studio.render.words import difference_text
+from studio.report.rates import comparison_data, version_text
 from studio.secrets.sanitize import one_line
 
 _LIMIT = "practice.read_without_contrast"

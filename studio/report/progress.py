@@ -14,12 +14,13 @@ from engines.core import events as ev
 from engines.core.library import OperationOutcome
 from engines.core.state.run_state import RunState, StepState
 from engines.core.types import Lesson, Verdict
+from studio.render.words import count_text, usage_text
 from studio.report.decisions import step_name
 from studio.report.diagnosis import diagnose_epoch, diagnosis_lines, nothing_read_text
 from studio.report.next_step import NO_WORKER
 from studio.report.rates import cell_name, evaluation_text
 from studio.report.step_clock import StepClock
-from studio.report.summary import count_text, mean_reward_text, run_progress, usage_text
+from studio.report.summary import mean_reward_text, run_progress
 from studio.report.training import (
     change_text,
     engine_text,

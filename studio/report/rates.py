@@ -5,11 +5,11 @@ Pure. Every rate comes with its interval, every difference with its verdict.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from engines.core.events import CellMeasured, EvaluationFinished, RolloutFinished
+from engines.core.events import CellMeasured, EvaluationFinished
 from engines.core.state.run_state import RunState
 from engines.pipeline.evaluation.comparison import Comparison, compare
 from engines.pipeline.evaluation.metrics import (
@@ -19,6 +19,7 @@ from engines.pipeline.evaluation.metrics import (
     mean_at_k,
     mean_interval,
 )
+from studio.render.words import difference_text, rate_text
 from studio.secrets.sanitize import one_line
 
 
@@ -46,18 +47,6 @@ def rate_changes(evaluations: Sequence[EvaluationFinished]) -> list[RateChange]:
         if comparison := compare(question_rewards(first), question_rewards(last)):
             found.append(RateChange(first, last, comparison))
     return found
-
-
-def reward_rate_text(mean: float | None, n: int, unknown: str = "none known") -> str:
-    """`0.420 (n=128)`: a mean practice reward."""
-    return f"{unknown if mean is None else f'{mean:.3f}'} (n={n})"
-
-
-def rate_text(value: float | None, interval: Interval | None) -> str:
-    """`0.310 [0.22, 0.40]`: the value and its 95 % interval."""
-    if value is None or interval is None:
-        return "none known"
-    return f"{value:.3f} [{interval.low:.2f}, {interval.high:.2f}]"
 
 
 def mean_text(rewards: Rewards) -> str:
@@ -93,47 +82,6 @@ def calls_per_try(found: EvaluationFinished) -> float:
     return found.tool_calls / max(1, found.n + found.unjudged)
 
 
-def try_acts_text(turns: int, tool_calls: int, failed_calls: int) -> str:
-    """`4 turns, 3 tool calls (1 failed)`; "" of a single reply, and where nothing is known."""
-    if turns <= 1 and not tool_calls:
-        return ""
-    failed = f" ({failed_calls} failed)" if failed_calls else ""
-    return f"{_count(turns, 'turn')}, {_count(tool_calls, 'tool call')}{failed}"
-
-
-def acted_text(found: RolloutFinished) -> str:
-    return try_acts_text(found.turns, found.tool_calls, found.failed_calls)
-
-
-def acts_cell(found: RolloutFinished) -> str:
-    """`4/3` for a narrow column of a table, `4/3!` where a call failed."""
-    return f"{found.turns}/{found.tool_calls}{'!' * (found.failed_calls > 0)}"
-
-
-def mean_acts_text(turns: int, tool_calls: int, failed_calls: int, tries: int) -> str:
-    """`3.1 turns and 2.3 tool calls a try (n=24), 4 calls failed`."""
-    failed = f", {_count(failed_calls, 'call')} failed" if failed_calls else ""
-    means = f"{turns / tries:.1f} turns and {tool_calls / tries:.1f} tool calls"
-    return f"{means} a try (n={tries}){failed}"
-
-
-def _count(n: int, what: str) -> str:
-    return f"{n} {what}{'s' * (n != 1)}"
-
-
-def difference_text(found: Comparison) -> str:
-    """`+0.660 [+0.56, +0.76]`."""
-    low, high = found.interval.low, found.interval.high
-    return f"{found.difference:+.3f} [{low:+.2f}, {high:+.2f}]"
-
-
-def signs_text(found: Comparison) -> str:
-    """The counts of questions and the exact test: `66 better, 0 worse, 34 level, p < 0.001`."""
-    p = "p < 0.001" if found.p < 0.001 else f"p = {found.p:.3f}"
-    gone = f"; {found.left_out} could not be paired" if found.left_out else ""
-    return f"{found.wins} better, {found.losses} worse, {found.ties} level, {p}{gone}"
-
-
 def comparison_data(found: Comparison | None) -> dict[str, Any] | None:
     if found is None:
         return None
@@ -148,12 +96,6 @@ def comparison_data(found: Comparison | None) -> dict[str, Any] | None:
         "left_out": found.left_out,
         "verdict": found.verdict,
     }
-
-
-def metrics_text(metrics: Mapping[str, float]) -> str:
-    """` [math 0, closeness 0.8]`: the score of each criterion; "" where there is only a reward."""
-    shown = ", ".join(f"{one_line(name, 40)} {value:g}" for name, value in metrics.items())
-    return f" [{shown}]" if shown else ""
 
 
 def interval_data(found: EvaluationFinished) -> list[float] | None:

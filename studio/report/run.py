@@ -13,6 +13,8 @@ from engines.core.codec import fields_of
 from engines.core.events import EvaluationFinished, RunStarted
 from engines.core.state.run_state import RunState, Stage, StepState
 from engines.record.run_dir import RunDir, Workspace
+from studio.render.lines import indent_text, table
+from studio.render.words import mean_acts_text, reward_rate_text, usage_text
 from studio.report.diagnosis import diagnosis_lines, diagnosis_title
 from studio.report.next_step import agent_lines, shown_status
 from studio.report.rates import (
@@ -20,8 +22,6 @@ from studio.report.rates import (
     cell_lines,
     evaluation_text,
     interval_data,
-    mean_acts_text,
-    reward_rate_text,
     version_text,
 )
 from studio.report.summary import (
@@ -32,10 +32,8 @@ from studio.report.summary import (
     origin_note,
     shared_facts,
     usage_data,
-    usage_text,
     withheld_text,
 )
-from studio.report.tables import indent_text, table
 from studio.report.training import figure_text, training_lines
 from studio.secrets.sanitize import one_line, sanitize
 

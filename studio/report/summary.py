@@ -13,11 +13,19 @@ from typing import Any
 from engines.core import events as ev
 from engines.core.codec import fields_of
 from engines.core.library import Experience, Library, LibraryDiff
-from engines.core.settings import SHOWN_WHOLE
 from engines.core.state.best import comparable_evaluations
 from engines.core.state.run_state import Rewards, RunState
 from engines.core.text.similarity import format_changes, word_diff
 from engines.core.types import GATE, GroupOutcome, Usage
+from studio.render.lines import LEVELS
+from studio.render.words import (
+    count_text,
+    difference_text,
+    prompt_tokens_text,
+    reward_rate_text,
+    signs_text,
+    usage_text,
+)
 from studio.report.decisions import curation_text
 from studio.report.diagnosis import (
     diagnosis_lines,
@@ -30,16 +38,13 @@ from studio.report.rates import (
     cell_data,
     cell_lines,
     change_data,
-    difference_text,
     evaluation_text,
     interval_data,
     left_out_text,
     rate_changes,
-    reward_rate_text,
-    signs_text,
     version_text,
 )
-from studio.report.training import LEVELS, is_fine_tuning, training_data, training_lines
+from studio.report.training import is_fine_tuning, training_data, training_lines
 from studio.secrets.sanitize import one_line, sanitize
 
 REHEARSAL = "replies were scripted (rehearsal): this shows the loop, not a model's skill"
@@ -335,16 +340,6 @@ def budget_override(reason: str) -> str:
     return f"{key}=…" if equals and key.startswith("budget.") else "budget.calls=…"
 
 
-def count_text(n: int, what: str, plural: str = "") -> str:
-    """`1 operation`, `2 operations`, `1,234 calls`."""
-    return f"{n} {what}" if n == 1 else f"{n:,} {plural or what + 's'}"
-
-
-def prompt_tokens_text(tokens: int | str, experiences: int) -> str:
-    """`748 tokens a call`; of more experiences than a prompt shows by itself, what all come to."""
-    return f"{tokens} tokens {'a call' if experiences <= SHOWN_WHOLE else 'in all'}"
-
-
 def mean_reward_text(rewards: Rewards) -> str:
     return reward_rate_text(rewards.mean, rewards.n)
 
@@ -400,15 +395,6 @@ def diff_lines(diff: LibraryDiff) -> list[str]:
 def usage_data(usage: Usage) -> dict[str, Any]:
     counts = ("calls", "prompt_tokens", "completion_tokens", "cached_tokens", "cost_usd")
     return fields_of(usage, *counts)
-
-
-def usage_text(usage: Usage) -> str:
-    """Calls, tokens, and cost where a price is known: an unknown cost is not shown as zero."""
-    cost = "" if usage.cost_usd is None else f", ${usage.cost_usd:.4f}"
-    cached = ""
-    if usage.cached_tokens:
-        cached = f" ({usage.cached_tokens / usage.prompt_tokens:.0%} of prompts from a cache)"
-    return f"{count_text(usage.calls, 'call')}, {usage.tokens:,} tokens{cached}{cost}"
 
 
 @dataclass(frozen=True, slots=True)

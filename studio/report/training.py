@@ -13,10 +13,8 @@ from typing import Any, Literal
 
 from engines.core.state.run_state import RunState, StepState
 from engines.core.types import LostWork, update_id
+from studio.render.lines import LEVELS, sparkline
 from studio.secrets.sanitize import one_line
-
-LEVELS = "▁▂▃▄▅▆▇█"
-LEVELS_ASCII = "_.-:=+*#"
 
 WORDS = {
     "reward": "reward",
@@ -75,47 +73,6 @@ class TrainedStep:
     metrics: Mapping[str, float] = field(default_factory=dict)  # empty: none was computed
     why: str = ""
     back_to: int | None = None  # the step whose weights are in place again
-
-
-def sparkline(
-    values: Sequence[float | None],
-    width: int,
-    *,
-    low: float | None = None,
-    high: float | None = None,
-    levels: str = LEVELS,
-) -> str:
-    """Values as bars of eight heights, at most `width` cells.
-
-    What is None or no number leaves a gap; of more values than cells, neighbours are averaged.
-    `low` and `high` are what the lowest and the highest bar mean, by default the least and the
-    greatest value; `levels` holds a character for each height, the lowest first.
-    """
-    cells = _pool_values(values, max(1, width))
-    known = [value for value in cells if value is not None]
-    if not known:
-        return ""
-    floor = min(known) if low is None else min(low, *known)
-    span = (max(known) if high is None else max(high, *known)) - floor
-    top = len(levels) - 1
-
-    def bar(value: float | None) -> str:
-        if value is None:
-            return " "
-        return levels[round(top * (value - floor) / span)] if span > 0 else levels[top // 2]
-
-    return "".join(map(bar, cells))
-
-
-def _pool_values(values: Sequence[float | None], width: int) -> list[float | None]:
-    """At most `width` values, each the mean of the known ones in its share."""
-    count = min(len(values), width)
-    out: list[float | None] = []
-    for at in range(count):
-        share = values[at * len(values) // count : (at + 1) * len(values) // count]
-        known = [value for value in share if value is not None and math.isfinite(value)]
-        out.append(sum(known) / len(known) if known else None)
-    return out
 
 
 def value_curve(steps: Sequence[TrainedStep], width: int, levels: str = LEVELS) -> str:

@@ -19,23 +19,24 @@ from engines.pipeline.control import RunControl
 from engines.pipeline.effect.choice import choice_problems
 from engines.pipeline.recorder import Listener
 from engines.pipeline.run import practise
-from engines.record.catalogue.rows import write_run_row
+from engines.record.derived.catalogue import write_run_row
 from engines.record.lock import holder_pid
 from engines.record.run_dir import RunDir
 from studio import exit_codes
 from studio.config.scripted import played_note, rehearsal_note
 from studio.process import on_stop_signal, silence_stream
+from studio.render.json import print_json, print_result
+from studio.render.lines import tell_next, to_stderr
 from studio.report.next_step import command_after_run
 from studio.report.progress import Display, LinePrinter
 from studio.report.summary import summary_data, summary_text
-from studio.report.tables import print_json, print_result, tell_next, to_stderr
 from studio.run.assemble import open_run_context
 from studio.run.detached import ReadyRun, announce
 from studio.run.held_out import choice_text, set_power_lines, trial_text
 from studio.run.models import short_log_note
 from studio.run.new_or_resume import RunPlan
 from studio.run.resume_checks import ignored_settings
-from studio.session.client import is_alive
+from studio.session.control_socket import is_alive
 from studio.session.server import serve
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ from engines.verifiers.open import needs_answer
 from studio.config.loading import LoadedRun, load_run
 from studio.config.settings.base import NAME_LENGTH, NAME_PATTERN
 from studio.config.source import Source
-from studio.report.tables import to_stderr
+from studio.render.lines import to_stderr
 from studio.run.resume_checks import (
     check_fork,
     check_problems_unchanged,

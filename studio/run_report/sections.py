@@ -14,11 +14,24 @@ from engines.core.state.curve import Point, pool_points
 from engines.record.appender import write_atomic
 from engines.record.run_dir import Workspace
 from studio.library.diff import ExperiencePair, changes_table
+from studio.render.page import (
+    BarChart,
+    Block,
+    Charts,
+    Items,
+    Line,
+    LineChart,
+    Page,
+    Part,
+    Quote,
+    Table,
+    Text,
+    plain_words,
+)
+from studio.render.words import count_text, reward_rate_text
 from studio.report.diagnosis import diagnosis_lines, diagnosis_title
-from studio.report.page import blocks as b
-from studio.report.rates import reward_rate_text
 from studio.report.run import acts_text, head_text
-from studio.report.summary import GROUP_OUTCOMES, count_text, lost_text, withheld_text
+from studio.report.summary import GROUP_OUTCOMES, lost_text, withheld_text
 from studio.run_report.facts import MOST_LESSONS
 
 Facts = dict[str, Any]
@@ -27,9 +40,9 @@ _OVER = ("finished", "stopped", "failed")
 _STANCE = {"+": "right", "-": "wrong", "?": "not judged"}
 
 
-def report_page(facts: Facts) -> b.Page:
+def report_page(facts: Facts) -> Page:
     """The whole page; what the run has nothing of is left out, but never a loss."""
-    sections: dict[str, Callable[[Facts], list[b.Block]]] = {
+    sections: dict[str, Callable[[Facts], list[Block]]] = {
         "Did it help?": _held_out,
         "What each epoch changed": _epochs,
         "Practice": _practice,
@@ -44,48 +57,48 @@ def report_page(facts: Facts) -> b.Page:
     if facts["curates"]:  # it practised nothing: nothing was measured, and its settings are none
         told = ("Lessons", "What changed", "Decisions", "Lost and doubted")
         sections = {name: sections[name] for name in told}
-    parts = [b.Part(name, found) for name, make in sections.items() if (found := make(facts))]
-    return b.Page(f"Report of run {facts['run']}", [*_head(facts), *parts])
+    parts = [Part(name, found) for name, make in sections.items() if (found := make(facts))]
+    return Page(f"Report of run {facts['run']}", [*_head(facts), *parts])
 
 
-def _head(facts: Facts) -> list[b.Block]:
-    blocks: list[b.Block] = [b.Text(line) for line in head_text(facts).split("\n")]
+def _head(facts: Facts) -> list[Block]:
+    blocks: list[Block] = [Text(line) for line in head_text(facts).split("\n")]
     if facts["scripted"]:
-        blocks.append(b.Text(facts["scripted"], "notice"))
+        blocks.append(Text(facts["scripted"], "notice"))
     if facts["status"] not in _OVER:
-        blocks.append(b.Text("This run has not ended: all figures are those so far.", "notice"))
+        blocks.append(Text("This run has not ended: all figures are those so far.", "notice"))
     learned = f"library {facts['library']} v{facts['library_before']} → v{facts['library_after']}"
     if training := facts["training"]:
         policy = f"policy v{facts['policy_before']} → v{training['policy_version']}"
         learned = f"{policy}, library {facts['library']} v{facts['library_after']}"
     if facts["began"]:
         about = f"began {facts['began']}, seed {facts['seed']}, reviewer {facts['reviewer']}"
-        blocks.append(b.Text(f"{about}; {learned}"))
+        blocks.append(Text(f"{about}; {learned}"))
     if facts["forked_from"]:
         adopted = f"steps 1 to {facts['forked_steps']} adopted from run {facts['forked_from']}"
-        blocks.append(b.Text(adopted))
+        blocks.append(Text(adopted))
     return blocks
 
 
-def _held_out(facts: Facts) -> list[b.Block]:
+def _held_out(facts: Facts) -> list[Block]:
     measured = facts["evaluations"]
     if not measured:
-        return [b.Text("No held-out set was measured: whether practice helped cannot be told.")]
+        return [Text("No held-out set was measured: whether practice helped cannot be told.")]
     rows = [(e["data"], str(e["step"]), e["version"], e["text"]) for e in measured]
-    table = b.Table("Held-out sets", ("Set", "After step", "Version", "Reward"), rows)
-    chart = b.LineChart("Held-out reward, 95 % intervals", _lines(facts, "held_out"), high=1.0)
-    blocks: list[b.Block] = [b.Items(facts["change_lines"])] if facts["change_lines"] else []
-    cells = [b.Items(facts["cell_lines"])] if facts["cell_lines"] else []
-    parts = [b.Part("Weights and library, each without the other", cells)] if cells else []
+    table = Table("Held-out sets", ("Set", "After step", "Version", "Reward"), rows)
+    chart = LineChart("Held-out reward, 95 % intervals", _lines(facts, "held_out"), high=1.0)
+    blocks: list[Block] = [Items(facts["change_lines"])] if facts["change_lines"] else []
+    cells = [Items(facts["cell_lines"])] if facts["cell_lines"] else []
+    parts = [Part("Weights and library, each without the other", cells)] if cells else []
     return [*blocks, *parts, *_charts(chart), table]
 
 
-def _epochs(facts: Facts) -> list[b.Block]:
+def _epochs(facts: Facts) -> list[Block]:
     told = ((diagnosis_title(one), diagnosis_lines(one)) for one in facts["diagnosis"])
-    return [b.Part(title, [b.Items([line.strip() for line in ls])]) for title, ls in told if ls]
+    return [Part(title, [Items([line.strip() for line in ls])]) for title, ls in told if ls]
 
 
-def _practice(facts: Facts) -> list[b.Block]:
+def _practice(facts: Facts) -> list[Block]:
     if facts["training"] and facts["training"]["demonstrations"]:
         return []  # on them nothing is rolled out
     epochs, steps = facts["epochs"], facts["steps"]
@@ -96,14 +109,14 @@ def _practice(facts: Facts) -> list[b.Block]:
             ends = one["interval"] or (None, None)
             marks.append((own[0], own[-1], Point(0, one["mean_reward"], one["n"], *ends)))
     title = "Practice reward by step, and by epoch with its 95 % interval"
-    curve = b.LineChart(title, _lines(facts, "practice"), high=1.0, marks=marks)
+    curve = LineChart(title, _lines(facts, "practice"), high=1.0, marks=marks)
     outcomes: dict[int, Counter[str]] = {one["epoch"]: Counter() for one in epochs}
     for step in steps:
         outcomes.setdefault(step["epoch"], Counter()).update(step["groups"])
     shown = [name for name in GROUP_OUTCOMES if facts["groups"][name]]
     barred = [*outcomes][-_MOST_BARS:]
     parts = [(name, [float(outcomes[at][name]) for at in barred]) for name in GROUP_OUTCOMES]
-    bars = b.BarChart("Groups by outcome", [f"epoch {epoch}" for epoch in barred], parts)
+    bars = BarChart("Groups by outcome", [f"epoch {epoch}" for epoch in barred], parts)
     blocks = _charts(curve, bars)
     rows = []
     for e in epochs:
@@ -111,36 +124,36 @@ def _practice(facts: Facts) -> list[b.Block]:
         reward, counts = reward_rate_text(e["mean_reward"], e["n"]), outcomes[e["epoch"]]
         rows.append((str(e["epoch"]), reward, ends, *(str(counts[name]) for name in shown)))
     headings = ("Epoch", "Reward", "95 % interval", *(f"Groups {name}" for name in shown))
-    blocks += [b.Table("Reward and groups by epoch", headings, rows)] if rows else []
+    blocks += [Table("Reward and groups by epoch", headings, rows)] if rows else []
     told = [acts_text(steps), facts["nothing_read"] or ""]
-    return [*blocks, *(b.Text(text) for text in told if text)]
+    return [*blocks, *(Text(text) for text in told if text)]
 
 
-def _training(facts: Facts) -> list[b.Block]:
+def _training(facts: Facts) -> list[Block]:
     training = facts["training"]
     if not training:
         return []
     curves = _lines(facts, "practice") if training["demonstrations"] else []
     curves += _lines(facts, "updates")
     lines = [line.strip() for line in facts["training_lines"] if not line.startswith("curve ")]
-    return [*_charts(*(b.LineChart(curve.name, [curve]) for curve in curves)), b.Items(lines)]
+    return [*_charts(*(LineChart(curve.name, [curve]) for curve in curves)), Items(lines)]
 
 
-def _lessons(facts: Facts) -> list[b.Block]:
+def _lessons(facts: Facts) -> list[Block]:
     lessons = facts["lessons"]
     size = [Point(step, float(n)) for step, n in facts["curves"]["library_size"]]
     if len(size) > 1 and facts["steps"]:
         size.append(size[-1]._replace(step=max(size[-1].step, facts["steps"][-1]["step"])))
-    growth = b.LineChart("Experiences in the library", [b.Line("experiences", size)], holds=True)
-    blocks: list[b.Block] = _charts(growth) if len(size) > 1 else []
+    growth = LineChart("Experiences in the library", [Line("experiences", size)], holds=True)
+    blocks: list[Block] = _charts(growth) if len(size) > 1 else []
     blocks += map(_lesson, lessons[:MOST_LESSONS])
     if said := [f"{one['id']}  {one['text']}" for one in lessons[MOST_LESSONS:]]:
         title = f"{len(said)} more, without their evidence"
-        blocks.append(b.Part(title, [b.Items(said)], folded=True))
+        blocks.append(Part(title, [Items(said)], folded=True))
     return blocks
 
 
-def _lesson(lesson: Facts) -> b.Part:
+def _lesson(lesson: Facts) -> Part:
     known = {
         "Attempts that had it in front of them": (lesson["uses"] or {}).get("text"),
         "Pinned": lesson["pinned"] and "nothing may change it",
@@ -148,17 +161,17 @@ def _lesson(lesson: Facts) -> b.Part:
         "Why": lesson["rationale"],
     }
     told = [worth_text(lesson["effect"]), *(f"{name}: {t}" for name, t in known.items() if t)]
-    quotes: list[b.Block] = []
+    quotes: list[Block] = []
     for group in lesson["evidence"]:
         asked = f"{group['id']}, {group['won']} of {group['n']} right"
-        quotes.append(b.Quote(asked, b.plain_words(group["question"])))
+        quotes.append(Quote(asked, plain_words(group["question"])))
         for one in group["excerpts"]:
             said = f"{one['rollout']}, {_STANCE[one['sign']]}"
-            quotes.append(b.Quote(said, tuple(one["words"])))
+            quotes.append(Quote(said, tuple(one["words"])))
     cited, groups = (len(lesson[name]) for name in ("cites", "evidence"))
     title = f"Evidence: {count_text(cited, 'rollout')}, {count_text(groups, 'group')} shown"
-    folded = [b.Part(title, quotes, folded=True)] if quotes else []
-    return b.Part(f"{lesson['id']}  {lesson['text']}", [b.Items(told), *folded])
+    folded = [Part(title, quotes, folded=True)] if quotes else []
+    return Part(f"{lesson['id']}  {lesson['text']}", [Items(told), *folded])
 
 
 def worth_text(effect: Facts | None) -> str:
@@ -171,18 +184,18 @@ def worth_text(effect: Facts | None) -> str:
     return f"Worth: {said} ({over}; measured by {effect['method']})."
 
 
-def _changes(facts: Facts) -> list[b.Block]:
+def _changes(facts: Facts) -> list[Block]:
     if facts["library"] is None or (facts["training"] and not facts["diff"]):
         return []
     if facts["diff"] is None:
-        return [b.Text("The library is gone from the workspace: what changed cannot be told.")]
+        return [Text("The library is gone from the workspace: what changed cannot be told.")]
     title = f"Library {facts['library']} v{facts['library_before']} → v{facts['library_after']}"
     table = changes_table(title, [ExperiencePair(**one) for one in facts["diff"]])
     same = len(facts["diff"]) - len(table.rows)
-    return [table, b.Text(f"{same} stayed as they were.")] if table.rows else [b.Text("Nothing.")]
+    return [table, Text(f"{same} stayed as they were.")] if table.rows else [Text("Nothing.")]
 
 
-def _decisions(facts: Facts) -> list[b.Block]:
+def _decisions(facts: Facts) -> list[Block]:
     counts = {"n": "Decided", "approved": "Approved", "edited": "Edited", "rejected": "Rejected",
             "approved_flagged": "Flagged but approved", "median_s": "Median s"}  # fmt: skip
     rows = [
@@ -190,66 +203,66 @@ def _decisions(facts: Facts) -> list[b.Block]:
         for name, one in facts["curation"].items()
     ]
     title = "Committed decisions by reviewer and outcome"
-    blocks: list[b.Block] = [b.Table(title, ("Reviewer", *counts.values()), rows)] if rows else []
+    blocks: list[Block] = [Table(title, ("Reviewer", *counts.values()), rows)] if rows else []
     if waiting := [
         f"{op['id']}  {op['kind']} {op['target'] or ''} {op['text']}" for op in facts["open"]
     ]:
-        blocks += [b.Text(f"{len(waiting)} to be decided:", "notice"), b.Items(waiting)]
+        blocks += [Text(f"{len(waiting)} to be decided:", "notice"), Items(waiting)]
     if facts["withheld"]:
-        blocks.append(b.Text(withheld_text(facts["withheld"])))
+        blocks.append(Text(withheld_text(facts["withheld"])))
     return blocks
 
 
-def _cost(facts: Facts) -> list[b.Block]:
+def _cost(facts: Facts) -> list[Block]:
     stages = facts["spent_on"]
     if not stages:
         return []
     kinds = {"prompt": "prompt_tokens", "reply": "completion_tokens"}
     parts = [(name, [float(s[key]) for s in stages.values()]) for name, key in kinds.items()]
-    chart = b.BarChart("Tokens by stage", [*stages], parts)
+    chart = BarChart("Tokens by stage", [*stages], parts)
     rows = [
         (name, *(f"{one[key]:,}" for key in ("calls", *kinds.values())),
          "not known" if one["cost_usd"] is None else f"${one['cost_usd']:,.4f}")
         for name, one in stages.items()
     ]  # fmt: skip
     headings = ("Stage", "Calls", "Prompt tokens", "Reply tokens", "Cost")
-    table = b.Table("What each stage cost", headings, rows)
-    return [b.Text(f"{facts['usage']['text']} in all"), *_charts(chart), table]
+    table = Table("What each stage cost", headings, rows)
+    return [Text(f"{facts['usage']['text']} in all"), *_charts(chart), table]
 
 
-def _lost(facts: Facts) -> list[b.Block]:
-    blocks: list[b.Block] = [b.Text(lost_text(facts["lost"]) or "Nothing was lost.")]
+def _lost(facts: Facts) -> list[Block]:
+    blocks: list[Block] = [Text(lost_text(facts["lost"]) or "Nothing was lost.")]
     losses = [(one["kind"], one["where"], one["reason"]) for one in facts["losses"][:_MOST_ROWS]]
     if losses:
         title = f"The first {len(losses)} of {sum(facts['lost'].values())}"
-        blocks.append(b.Table(title, ("What", "Where", "Why"), losses))
+        blocks.append(Table(title, ("What", "Where", "Why"), losses))
     waiting = [f"{one['id']}: {' '.join(one['reasons'])}" for one in facts["repairs"]]
     doubted = [f"verdict of {name} doubted: {why}" for name, why in (facts["doubts"] or {}).items()]
     told = [*waiting, *doubted, *facts["remarks"]]
-    return [*blocks, *([b.Items(told)] if told else [])]
+    return [*blocks, *([Items(told)] if told else [])]
 
 
-def _settings(facts: Facts) -> list[b.Block]:
+def _settings(facts: Facts) -> list[Block]:
     rows = [
         (name, value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
         for name, value in sorted(facts["settings"].items())
     ]
-    table = b.Table("Settings as they were last accepted", ("Setting", "Value"), rows)
-    return [b.Part(f"{len(rows)} settings", [table], folded=True)] if rows else []
+    table = Table("Settings as they were last accepted", ("Setting", "Value"), rows)
+    return [Part(f"{len(rows)} settings", [table], folded=True)] if rows else []
 
 
-def _lines(facts: Facts, name: str) -> list[b.Line]:
+def _lines(facts: Facts, name: str) -> list[Line]:
     """The curves of a name that have a point, thinned where nobody could tell them apart."""
     found = ((one["name"], [Point(*row) for row in one["points"]]) for one in facts["curves"][name])
     # Pooling loses intervals, and no run has so many evaluations.
     thin = ((n, p if len(p) <= _MOST_POINTS else pool_points(p, _MOST_POINTS)) for n, p in found)
-    return [b.Line(line, points) for line, points in thin if points]
+    return [Line(line, points) for line, points in thin if points]
 
 
-def _charts(*charts: b.LineChart | b.BarChart) -> list[b.Block]:
+def _charts(*charts: LineChart | BarChart) -> list[Block]:
     """Those that show anything."""
-    shown = [c for c in charts if (c.labels if isinstance(c, b.BarChart) else c.lines)]
-    return [b.Charts(shown)] if shown else []
+    shown = [c for c in charts if (c.labels if isinstance(c, BarChart) else c.lines)]
+    return [Charts(shown)] if shown else []
 
 
 _BEGINS = re.compile(rb"# Report of run |<!doctype html>.{0,999}<title>Report of run |$")

@@ -28,7 +28,7 @@ from engines.record.appender import make_folder, write_atomic
 from engines.record.ledger import read_record
 from engines.record.run_dir import RunDir, Workspace
 from studio.config.loading import LoadedRun, load_run
-from studio.report.tables import to_stderr
+from studio.render.lines import to_stderr
 
 _ID_CHARS = 8
 FULL_REWARD = 1.0

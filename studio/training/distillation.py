@@ -21,16 +21,17 @@ from engines.record.run_dir import RunDir, Workspace
 from studio.config.loading import LoadedRun
 from studio.evaluation.evaluate import EvalPlan, EvaluationResult, measure_missing, plan_eval
 from studio.evaluation.session import EarlyEnd
+from studio.render.json import print_result
+from studio.render.lines import to_stderr
+from studio.render.words import difference_text
 from studio.report.rates import (
     cell_data,
     cell_lines,
     comparison_data,
-    difference_text,
     interval_ends,
     mean_text,
     question_rewards,
 )
-from studio.report.tables import print_result, to_stderr
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,8 @@ from engines.record.run_dir import RunDir, Workspace
 from engines.record.step_history import read_history
 from studio import exit_codes
 from studio.config.loading import LoadedRun
-from studio.report.tables import print_result, to_stderr
+from studio.render.json import print_result
+from studio.render.lines import to_stderr
 from studio.run.models import LocalModels, is_local
 from studio.run.verifier import REWARD_MODEL
 

@@ -23,7 +23,7 @@ from textual.widget import Widget
 from engines.core.errors import StudioError
 from engines.core.state.run_state import RunState
 from engines.record.run_dir import Workspace
-from studio.report.summary import count_text
+from studio.render.words import count_text
 from studio.secrets.sanitize import one_line
 from studio.tui.drawing.themes import NAMES
 from studio.tui.host import Host
@@ -216,7 +216,7 @@ class LearnedHits(Provider):
     """What the catalogue finds of the words that are typed."""
 
     async def search(self, query: str) -> Hits:
-        from engines.record.catalogue.query import condition, find_rows
+        from engines.record.derived.search import condition, find_rows
         from studio.library.find import hit_title
 
         def open_hit(row: Mapping[str, Any]) -> None:

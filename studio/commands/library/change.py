@@ -10,7 +10,7 @@ from engines.core.errors import ConfigError, ConflictError
 from studio.commands import AsObject, DryRun, open_workspace
 from studio.commands.library.read import Name
 from studio.process import login_name
-from studio.report.tables import tell_next
+from studio.render.lines import tell_next
 
 
 def edit(

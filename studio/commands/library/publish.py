@@ -58,7 +58,8 @@ def serve(
     import asyncio
 
     from studio.process import serve_until_signal
-    from studio.report.tables import print_result, to_stderr
+    from studio.render.json import print_result
+    from studio.render.lines import to_stderr
     from studio.secrets.sanitize import sanitize
     from studio.serving.enhanced_agent import read_token
 

@@ -9,7 +9,8 @@ from typing import Annotated
 import typer
 
 from studio.commands import AsJson, open_workspace
-from studio.report.tables import print_json, print_result, tell_next
+from studio.render.json import print_json, print_result
+from studio.render.lines import tell_next
 from studio.secrets.sanitize import sanitize
 
 Name = Annotated[str, typer.Argument(metavar="LIBRARY", help="Name of a library.")]
@@ -23,7 +24,7 @@ def list_libraries(context: typer.Context, json: AsJson = False) -> None:
         studio library list --json
     """
     from studio.library.text import labels_text, library_row
-    from studio.report.summary import count_text, prompt_tokens_text
+    from studio.render.words import count_text, prompt_tokens_text
 
     rows = [library_row(folder) for folder in open_workspace(context).libraries()]
     if json:

@@ -14,7 +14,8 @@ import typer
 from engines.core.errors import ConfigError
 from studio import exit_codes
 from studio.commands import AsObject, open_workspace
-from studio.report.tables import print_result, tell_next, to_stderr
+from studio.render.json import print_result
+from studio.render.lines import tell_next, to_stderr
 from studio.secrets.sanitize import sanitize
 
 if TYPE_CHECKING:
@@ -154,7 +155,7 @@ def import_file(
     from engines.record.formats.reading import read_foreign
     from studio.library.arrivals import import_operations
     from studio.library.curation import target_library, version_of
-    from studio.report.summary import count_text
+    from studio.render.words import count_text
 
     read, workspace = read_foreign(file.expanduser(), format), open_workspace(context, masks=True)
     if format is None:

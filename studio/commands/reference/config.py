@@ -14,7 +14,8 @@ import typer
 from engines.core.codec import dumps
 from engines.core.errors import ConfigError
 from studio.commands import AsJson
-from studio.report.tables import print_result, table, wrap_text
+from studio.render.json import print_result
+from studio.render.lines import table, wrap_text
 from studio.secrets.sanitize import one_line
 
 if TYPE_CHECKING:

@@ -8,7 +8,8 @@ from typing import Annotated
 import typer
 
 from studio.commands import AsJson
-from studio.report.tables import print_result, table
+from studio.render.json import print_result
+from studio.render.lines import table
 
 WIDEST = 100
 """Longer lines are hard to read."""

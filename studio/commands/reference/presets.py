@@ -11,7 +11,8 @@ import typer
 from engines.core.errors import ConfigError
 from studio.commands import AsJson
 from studio.presets import list_presets, write_run_file
-from studio.report.tables import print_result, table
+from studio.render.json import print_result
+from studio.render.lines import table
 from studio.secrets.sanitize import sanitize
 
 presets = typer.Typer(no_args_is_help=True, rich_markup_mode=None)

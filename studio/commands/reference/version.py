@@ -6,7 +6,8 @@ import platform
 
 from engines.core.extras import installed_version
 from studio.commands import AsObject
-from studio.report.tables import print_result, table
+from studio.render.json import print_result
+from studio.render.lines import table
 
 PACKAGES = ("practice-studio", "textual", "openai", "torch", "transformers", "peft")
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from engines.core.state.run_state import RunState
 from engines.core.types import Operation, operation_step
+from studio.render.lines import LEVELS, LEVELS_ASCII, sparkline
 from studio.report import training
 from studio.report.training import TrainedStep, figure_text
 from studio.secrets.sanitize import sanitize
@@ -39,7 +40,7 @@ WHOLE = "a weight update is approved or rejected as a whole"
 
 def levels(signs: Glyphs) -> str:
     """The bars of a curve, in ASCII where the borders are."""
-    return training.LEVELS_ASCII if signs == GLYPHS_ASCII else training.LEVELS
+    return LEVELS_ASCII if signs == GLYPHS_ASCII else LEVELS
 
 
 def panel_lines(state: RunState, width: int, signs: Glyphs = GLYPHS_UNICODE) -> list[Line]:
@@ -209,7 +210,7 @@ def _update_row(
         arrow = arrows[("same as", "up from", "down from").index(way)]
         change = f"{arrow} {way} {was}"
     cells = max(1, min(_TREND, room))
-    curve = training.sparkline([*past, value][-cells:], cells, levels=levels(signs))
+    curve = sparkline([*past, value][-cells:], cells, levels=levels(signs))
     verdict, style = _judge(name, value, past, settings)
     return line((word, "dim"), f"{shown:>9}  ", pad(change, 18), (pad(verdict, 26), style),
                 (curve, "bar"))  # fmt: skip

@@ -11,7 +11,7 @@ from textual.app import App
 from textual.color import Color
 from textual.filter import LineFilter, Monochrome, NoColor
 
-from studio.report.training import LEVELS, LEVELS_ASCII
+from studio.render.lines import LEVELS, LEVELS_ASCII
 from studio.tui.drawing import themes
 from studio.tui.settings.file import ScreenSettings
 

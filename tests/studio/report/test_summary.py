@@ -15,13 +15,13 @@ from engines.core.state.run_state import Rewards, RunState
 from engines.core.types import LostWork, Reflection, Usage, Verdict
 from studio.exit_codes import run_exit_code
 from studio.library.text import library_lines
+from studio.render.words import usage_text
 from studio.report.summary import (
     diff_counts_text,
     mean_reward_text,
     run_progress,
     summary_data,
     summary_text,
-    usage_text,
 )
 from tests.support.builders import (
     a_decision,

@@ -19,8 +19,10 @@ from engines.pipeline.context import RunContext
 from engines.record.run_dir import Workspace
 from engines.record.step_history import read_history
 from studio.evaluation.try_text import print_piece
-from studio.report.rates import evaluation_text, mean_acts_text, try_acts_text
-from studio.report.rollout import rollout_facts, rollout_text
+from studio.facts.rollout import rollout_facts
+from studio.render.rollout_lines import rollout_text
+from studio.render.words import mean_acts_text, try_acts_text
+from studio.report.rates import evaluation_text
 from studio.report.run import run_text, state_facts
 from tests.support.harness import practised
 
@@ -86,7 +88,7 @@ def test_a_run_counts_turns_and_calls_those_of_failed_tries_too(tmp_path: Path) 
     assert "tools    1.5 turns and 1.0 tool calls a try (n=4), 1 call failed" in text
     assert "TURNS/TRY  TOOLS/TRY" in text
     one = rollout_facts(run, "s1p0r0")
-    assert (one["turns"], one["tool_calls"], one["failed_calls"]) == (2, 1, 1)
+    assert (one.finished.turns, one.finished.tool_calls, one.finished.failed_calls) == (2, 1, 1)
     assert "2 turns, 1 tool call (1 failed)" in rollout_text(one)
     assert "[calls python]\nprint(6 * 7)\nprint(1)\n" in rollout_text(one)
 

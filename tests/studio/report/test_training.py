@@ -14,15 +14,14 @@ from engines.core.state.fold import fold
 from engines.core.state.run_state import RunState
 from studio.library.diff import as_data, as_html, as_lines
 from studio.library.references import find_version
+from studio.render.lines import LEVELS_ASCII, sparkline
 from studio.report.progress import LinePrinter, display_lines
 from studio.report.run import run_text, state_facts
 from studio.report.step import step_facts, step_text
 from studio.report.summary import summary_data, summary_text
 from studio.report.training import (
-    LEVELS_ASCII,
     figure_text,
     figures_text,
-    sparkline,
     trained_step,
     trained_steps,
     training_data,
@@ -33,7 +32,7 @@ from studio.review.evidence import EvidenceLoader
 from studio.review.line_mode import LineReview
 from studio.review.line_text import WEIGHTS_AS_A_WHOLE, change_lines
 from studio.review.review_run import open_session
-from studio.session.status import status_of
+from studio.session.requests import status_of
 from studio.workspace.listing import listed_runs, runs_table
 from studio.workspace.run_control import status_lines
 from tests.support.training_runs import (

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from engines.core.state.run_state import RunState
 from engines.core.types import Decision, Flag, Operation
-from studio.review.document import (
+from studio.review.editor import (
     HEAD,
     NEW,
     Block,
@@ -20,7 +20,7 @@ from studio.review.document import (
     queue_blocks,
 )
 from studio.review.scripted import Wish
-from studio.session.base import ReviewQueue
+from studio.session.requests import ReviewQueue
 from tests.support.builders import a_library, an_operation
 
 LIBRARY = a_library("Carry: mind it.", "Borrow: mind it too.", "Signs: look twice.")

@@ -19,10 +19,7 @@ from markdown_it import MarkdownIt
 from engines.core.effects import Effect
 from engines.pipeline.evaluation.metrics import mean_interval
 from engines.record.run_dir import Workspace
-from studio.report.page.blocks import BarChart
-from studio.report.page.html import render_html
-from studio.report.page.markdown import escape_markdown, render_markdown
-from studio.report.page.plots import draw_svg
+from studio.render.page import BarChart, draw_svg, escape_markdown, render_html, render_markdown
 from studio.report.rates import interval_ends
 from studio.run_report.facts import report_facts
 from studio.run_report.sections import report_page

@@ -293,9 +293,8 @@ def test_without_the_extra_one_line_says_what_to_install(
 def test_nothing_is_exported_by_a_run_file_that_was_altered(
     run: Path, workspace: Path, tmp_path: Path
 ) -> None:
-    """It says whether the base model's own code may run."""
     file = run / "run.yaml"
-    file.write_bytes(add_seal(file.read_bytes()).replace(b"code: false", b"code: true"))
+    file.write_bytes(add_seal(file.read_bytes()).replace(b"epochs: 6", b"epochs: 7"))
     done = export(workspace, "r", "--adapter", "--to", str(tmp_path / "out"))
     assert done.code == 2 and "run.yaml: it was altered" in done.stderr
     assert not (tmp_path / "out").exists()

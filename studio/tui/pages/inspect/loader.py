@@ -18,13 +18,13 @@ from engines.core.types import group_id, operation_step
 from engines.record.run_dir import RunDir
 from engines.record.step_history import read_step
 from studio.secrets.sanitize import sanitize
-from studio.session.base import TextPiece
+from studio.session.session import TextPiece
 from studio.tui.page import Page
 from studio.tui.pages.inspect import view
 from studio.tui.pages.inspect.view import GroupSummary, Member
 
 if TYPE_CHECKING:
-    from studio.report.rollout import RecordedRollout
+    from studio.facts.rollout import RolloutFacts
     from studio.review.evidence import EvidenceLoader
 
 
@@ -44,7 +44,7 @@ class GroupRecords:
         self.is_reading = False
         self.is_stale = False  # something of the group ended since it was read
         self.members: tuple[Member, ...] = ()
-        self.rollouts: dict[str, RecordedRollout] = {}  # those that have ended
+        self.rollouts: dict[str, RolloutFacts] = {}  # those that have ended
         self.live: dict[str, str] = {}  # rollout id → text under way
         self._target = ""  # asked for, and not looked up yet
         self._subscribed: frozenset[str] = frozenset()
@@ -206,7 +206,7 @@ class GroupRecords:
 
     def _load_group(self, run: RunDir, state: RunState) -> None:
         """Read the journal as far as it goes, and the records of the group."""
-        from studio.report.rollout import read_rollout
+        from studio.facts.rollout import read_rollout
         from studio.review.evidence import EvidenceLoader
 
         if self._journal is None or self._journal[0] != str(run.path):
@@ -218,7 +218,7 @@ class GroupRecords:
         self.question = sanitize(groups[0].question) if groups and groups[0].witnesses else ""
         for witness in (witness for group in groups for witness in group.witnesses):
             known, found = self.rollouts.get(witness.id), (witness.rollout, witness.verdict)
-            if known is None or (known.rollout, known.verdict) != found:
+            if known is None or (known.finished, known.verdict) != found:
                 self.rollouts[witness.id] = read_rollout(run, witness.rollout, witness.verdict)
         step, current = self.step, state.current
         is_current = current is not None and current.step == step

@@ -84,7 +84,7 @@ class Transcripts:
         parts, step = marked.parts, marked.step
         about = ""
         if (whole := self._records.rollouts.get(name)) is not None:
-            turns = len({record.key.turn for _, record in whole.calls})
+            turns = len({call.turn for call in whole.calls})
             about = f"turns {turns}   {whole.finish_reason}   "
         title = f"{name}   {about}{group.version_text}"
         pane.border_title = Content(sanitize(title))

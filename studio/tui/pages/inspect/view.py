@@ -15,15 +15,14 @@ from typing import TYPE_CHECKING
 
 from engines.core.text.tool_marks import CallMark, last_chars, split_marks
 from engines.core.text.tool_text import call_text, model_text, said_text, split_status
-from studio.report.rates import acted_text, acts_cell, metrics_text
-from studio.report.summary import count_text
+from studio.render.words import acted_text, acts_cell, count_text, metrics_text
 from studio.secrets.sanitize import one_line
 from studio.tui.drawing.cells import fit, pad, wrap_pieces
 from studio.tui.drawing.lines import Line, Row, Span, labelled_lines, line, paragraph
 from studio.tui.pages.text import display_text
 
 if TYPE_CHECKING:
-    from studio.report.rollout import RecordedRollout
+    from studio.facts.rollout import ModelCall, RolloutFacts
     from studio.review.divergence import PartingStep
 
 LABEL = 10
@@ -123,10 +122,10 @@ def said_pieces(parts: Sequence[Part]) -> list[tuple[str, str]]:
 _MARKS = {"won": "+", "lost": "-", "error": "!", "open": "?", "streaming": ">", "queued": "."}
 
 
-def make_member(whole: RecordedRollout | None, rollout_id: str, index: int, live: bool) -> Member:
+def make_member(whole: RolloutFacts | None, rollout_id: str, index: int, live: bool) -> Member:
     if whole is None:
         return Member(rollout_id, index, "streaming" if live else "queued")
-    verdict, status = whole.verdict, whole.rollout.status
+    verdict, status = whole.verdict, whole.finished.status
     reward = verdict.reward if verdict is not None else None
     note = "truncated" if status == "truncated" else ""
     if status == "failed":
@@ -135,8 +134,15 @@ def make_member(whole: RecordedRollout | None, rollout_id: str, index: int, live
         state, note = ("open", "not judged yet") if verdict is None else ("error", "no verdict")
     else:
         state = "won" if reward >= 0.5 else "lost"
-    acts = acts_cell(whole.rollout) if whole.rollout.acts else ""
-    return Member(whole.id, index, state, reward, whole.rollout.usage.completion_tokens, note, acts)
+    return Member(
+        id=whole.id,
+        index=index,
+        state=state,
+        reward=reward,
+        tokens=whole.finished.usage.completion_tokens,
+        note=note,
+        acts=acts_cell(whole.finished) if whole.finished.acts else "",
+    )
 
 
 def group_rows(group: GroupSummary, width: int) -> list[Row]:
@@ -156,7 +162,7 @@ def group_rows(group: GroupSummary, width: int) -> list[Row]:
 
 
 def answer_lines(
-    whole: RecordedRollout | None, truth: str | None, group: GroupSummary, width: int
+    whole: RolloutFacts | None, truth: str | None, group: GroupSummary, width: int
 ) -> list[Line]:
     expected, got = expected_and_got(whole, truth)
     out: list[Line] = []
@@ -165,7 +171,7 @@ def answer_lines(
     if got is not None:
         out += labelled_lines("got", one_line(got, 300), width)
     out += labelled_lines("problem", one_line(group.question or group.problem, 60), width)
-    if whole is not None and (acted := acted_text(whole.rollout)):
+    if whole is not None and (acted := acted_text(whole.finished)):
         out += labelled_lines("acted", acted, width)
     won = sum(member.state == "won" for member in group.members)
     text = f"epoch {group.epoch}, {won} of {len(group.members)} won"
@@ -173,7 +179,7 @@ def answer_lines(
 
 
 def expected_and_got(
-    whole: RecordedRollout | None, truth: str | None
+    whole: RolloutFacts | None, truth: str | None
 ) -> tuple[str | None, str | None]:
     """The true answer and what was stated; None where it is not known.
 
@@ -188,13 +194,13 @@ def expected_and_got(
     if found := _EQUAL.fullmatch(critique.strip()):
         return found[2], found[1]
     said = [m.content for m in whole.messages if m.role == "assistant" and m.content.strip()]
-    text = whole.rollout.answer or (said[-1] if said else "")
+    text = whole.finished.answer or (said[-1] if said else "")
     lines = [row for row in text.splitlines() if row.strip()]
     return truth, lines[-1].strip() if lines else None
 
 
 def rollout_parts(
-    whole: RecordedRollout, library: int, experiences: int | None, *, calls: bool = False
+    whole: RolloutFacts, library: int, experiences: int | None, *, calls: bool = False
 ) -> tuple[Part, ...]:
     """A rollout from prompt to verdict; with `calls`, tokens and times of each call.
 
@@ -221,19 +227,28 @@ def rollout_parts(
                 out.append(_make_part("tool" + key, "tool", message.content.rstrip("\n"), style))
             case role:
                 out.append(_make_part(role + key, role, message.content))
-    if whole.rollout.cited:
-        out.append(_make_part("cites", "cites", ", ".join(whole.rollout.cited), folds=False))
+    if whole.finished.cited:
+        out.append(_make_part("cites", "cites", ", ".join(whole.finished.cited), folds=False))
     out += _verdict_parts(whole)
-    for number, (place, record) in enumerate(whole.calls if calls else ()):
-        drawn, reply, usage = record.sampling.temperature, record.reply, record.reply.usage
-        temperature = "" if drawn is None else f"  temperature {drawn:g}"
-        text = (
-            f"{usage.prompt_tokens} + {usage.completion_tokens} tokens  {record.elapsed_s:.2f} s  "
-            f"{'' if usage.cost_usd is None else f'${usage.cost_usd:.4f}  '}"
-            f"finish {reply.finish}  {reply.model or record.policy}{temperature}  {place}"
-        )
-        out.append(_make_part(f"calls{number}", f"turn {record.key.turn}", text, folds=False))
+    for number, call in enumerate(whole.calls if calls else ()):
+        label = f"turn {call.turn}"
+        out.append(_make_part(f"calls{number}", label, _call_text(call), folds=False))
     return tuple(out)
+
+
+def _call_text(call: ModelCall) -> str:
+    usage = call.usage
+    texts = [
+        f"{usage.prompt_tokens} + {usage.completion_tokens} tokens",
+        f"{call.elapsed_s:.2f} s",
+        f"finish {call.finish}",
+        call.model,
+    ]
+    if usage.cost_usd is not None:
+        texts.insert(2, f"${usage.cost_usd:.4f}")
+    if call.temperature is not None:
+        texts.append(f"temperature {call.temperature:g}")
+    return "  ".join([*texts, call.record])
 
 
 def live_parts(text: str) -> tuple[Part, ...]:
@@ -252,8 +267,8 @@ def live_parts(text: str) -> tuple[Part, ...]:
     return tuple(out) or (_make_part("live", "answer", "", "", note, folds=False),)
 
 
-def _verdict_parts(whole: RecordedRollout) -> list[Part]:
-    verdict, rollout = whole.verdict, whole.rollout
+def _verdict_parts(whole: RolloutFacts) -> list[Part]:
+    verdict, rollout = whole.verdict, whole.finished
     reward, style = "not judged yet", "flag"
     if verdict is not None and verdict.reward is None:
         reward = f"none: {verdict.error or 'no opinion'}"

@@ -13,7 +13,7 @@ from engines.core.state.use_counts import NO_USES, UseCounts
 from engines.core.text.similarity import word_count, word_diff
 from engines.core.types import Operation
 from studio.library.citations import Citation
-from studio.report.summary import count_text, prompt_tokens_text
+from studio.render.words import count_text, prompt_tokens_text
 from studio.review.wording import Near
 from studio.tui.drawing.cells import GLYPHS_UNICODE, Glyphs, fit, pad, wrap
 from studio.tui.drawing.cells import cell_width as cells

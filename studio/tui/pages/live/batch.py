@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from engines.core import events as ev
 from engines.core.state.run_state import RunState
 from engines.core.types import GroupOutcome, RecordRef, Reflection, Verdict, group_id, rollout_id
-from studio.report.rates import acted_text, acts_cell
+from studio.render.words import acted_text, acts_cell
 from studio.secrets.sanitize import one_line
 
 WON = 0.5

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from engines.core import events as ev
 from engines.core.state.run_state import RunState
 from engines.core.types import CallKey, rollout_id, try_id
-from studio.report.summary import count_text
+from studio.render.words import count_text
 from studio.tui.pages.live.batch import (
     Batch,
     RolloutStatus,

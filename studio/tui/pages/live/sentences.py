@@ -5,8 +5,8 @@ from __future__ import annotations
 from engines.core import events as ev
 from engines.core.state.run_state import RunState
 from engines.core.types import group_id, rollout_id
+from studio.render.words import count_text, usage_text
 from studio.report.decisions import curation_text, decided_text, no_practice_text, to_decide_text
-from studio.report.summary import count_text
 from studio.secrets.sanitize import one_line
 from studio.tui.drawing.cells import GLYPHS_UNICODE, Glyphs
 from studio.tui.drawing.lines import BLANK, Line, line, paragraph, plain_text
@@ -176,7 +176,7 @@ def run_summary_lines(state: RunState, width: int, signs: Glyphs = GLYPHS_UNICOD
     if state.alternates or not state.trains_weights:
         grown = f"library    {one_line(started.library, 60)} v{started.library_version} -> "
         out.append(line(f"{grown}v{state.library_version}"))
-    out.append(line(f"spent      {summary.usage_text(state.total_usage)}"))
+    out.append(line(f"spent      {usage_text(state.total_usage)}"))
     lost = summary.lost_text(state.lost) or "nothing"
     out += paragraph([(f"lost       {lost}", "failed" if state.lost else "")], width, " " * 11)
     if state.open_operations:

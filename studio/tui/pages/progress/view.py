@@ -8,6 +8,8 @@ from itertools import pairwise
 
 from engines.core.state.curve import Point
 from engines.core.state.run_state import RunState
+from studio.render.lines import sparkline
+from studio.render.words import reward_rate_text
 from studio.report.curves import (
     RunCurves,
     Series,
@@ -18,8 +20,8 @@ from studio.report.curves import (
     running_mean,
     step_text,
 )
-from studio.report.rates import evaluation_text, reward_rate_text
-from studio.report.training import figure_text, sparkline
+from studio.report.rates import evaluation_text
+from studio.report.training import figure_text
 from studio.secrets.sanitize import one_line
 from studio.tui.drawing import plot as signs
 from studio.tui.drawing.cells import Glyphs, fit, pad

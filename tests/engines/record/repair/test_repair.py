@@ -23,7 +23,8 @@ from studio.exit_codes import run_exit_code
 from studio.report.run import run_text, state_facts
 from studio.review.review_run import RunReview, open_session
 from studio.run.linter import LazyLinter
-from studio.session.client import ask
+from studio.session.control_socket import ask
+from studio.session.requests import Drop, Mend
 from studio.session.server import serve
 from tests.support.harness import practised
 
@@ -220,13 +221,13 @@ async def test_a_kill_between_mending_and_deciding_loses_nothing_and_mends_nothi
     def twice() -> None:
         with open_session(Workspace(tmp_path), done.run, "bob") as (session, wait_for):
             for attempt in (
-                session.resubmit("s1", new("x"), "bob"),
-                session.drop("s1", "no", "bob"),
+                session.send(Mend("s1", new("x"), "bob")),
+                session.send(Drop("s1", "no", "bob")),
             ):
                 with pytest.raises(ConflictError, match="it was mended by ann already"):
                     wait_for(attempt)
             with pytest.raises(ConflictError, match="no such reply is open"):
-                wait_for(session.resubmit("s9p9", new("x"), "bob"))
+                wait_for(session.send(Mend("s9p9", new("x"), "bob")))
 
     await asyncio.to_thread(twice)
     await asyncio.to_thread(at_desk, tmp_path, "a")

@@ -7,9 +7,8 @@ from dataclasses import replace
 import pytest
 
 from engines.core import events as ev
-from engines.core.types import CallKey, Completion, Message, Sampling, ToolCall, Usage, Verdict
-from engines.record.ledger import Record
-from studio.report.rollout import RecordedRollout
+from engines.core.types import Message, ToolCall, Usage, Verdict
+from studio.facts.rollout import ModelCall, RolloutFacts
 from studio.review.divergence import find_divergence
 from studio.tui.drawing.lines import Row, plain_text, width_of
 from studio.tui.pages.inspect import view
@@ -25,7 +24,7 @@ def a_whole(
     status: str = "ok",
     index: int = 0,
     judged: bool = True,
-) -> RecordedRollout:
+) -> RolloutFacts:
     usage = Usage(70, 52, 1)
     rollout = ev.RolloutFinished(
         step=1,
@@ -39,20 +38,26 @@ def a_whole(
         elapsed_s=1.5,
     )  # type: ignore[arg-type]
     verdict = Verdict(reward, critique, {"closeness": 0.8}) if judged else None
-    record = Record(
-        key=CallKey("rollout", 1, 1, 0, index),
-        policy="small",
-        sampling=Sampling(0.7),
-        reply=Completion("", usage=replace(usage, cost_usd=0.0012)),
+    call = ModelCall(
+        purpose="rollout",
+        turn=0,
+        index=index,
+        position=0,
+        model="small",
+        prompt=(),
+        reply="",
+        usage=replace(usage, cost_usd=0.0012),
+        finish="stop",
         elapsed_s=1.5,
+        temperature=0.7,
+        record="records/step-0001.jsonl@0",
     )
-    calls = (("records/step-0001.jsonl@0", record),)
     said = messages or (
         Message("system", "You are told.\n" * 20),
         Message("user", "How many?"),
         Message("assistant", "So it is\n#### 56", "thinking\n" * 64),
     )
-    return RecordedRollout(f"s1p0r{index}", rollout, verdict, said, calls)
+    return RolloutFacts(f"s1p0r{index}", rollout, verdict, said, (call,))
 
 
 def drawn(rows: list[Row]) -> list[str]:
@@ -152,7 +157,7 @@ def test_an_empty_search_finds_nothing() -> None:
     ],
 )
 def test_expected_and_got_come_from_the_verdict_else_from_data_and_reply(
-    whole: RecordedRollout | None, truth: str | None, expected: tuple[str | None, str | None]
+    whole: RolloutFacts | None, truth: str | None, expected: tuple[str | None, str | None]
 ) -> None:
     assert view.expected_and_got(whole, truth) == expected
 

@@ -13,8 +13,8 @@ from engines.core.text.tool_marks import call_mark, result_mark
 from engines.core.text.tool_text import transcript_text
 from engines.core.tools import ToolResult
 from engines.core.types import Message, ToolCall
-from studio.report.rollout import RecordedRollout, read_rollout
-from studio.session.base import TextPiece, TextReceived
+from studio.facts.rollout import RolloutFacts, read_rollout
+from studio.session.session import TextPiece, TextReceived
 from studio.tui.pages.inspect import view
 from studio.tui.pages.inspect.page import InspectPage
 from tests.studio.tui.pages.test_inspect_view import a_whole, drawn
@@ -118,9 +118,9 @@ async def test_turns_and_calls_stand_in_the_table_where_any_try_has_them(tmp_pat
         assert "4/3: turns/tool calls" in live.screen and " 3/2! " in live.screen
 
 
-def a_recorded(index: int = 0) -> RecordedRollout:
+def a_recorded(index: int = 0) -> RolloutFacts:
     whole = a_whole(*TRAJECTORY, index=index)
-    return replace(whole, rollout=replace(whole.rollout, turns=3, tool_calls=2, failed_calls=1))
+    return replace(whole, finished=replace(whole.finished, turns=3, tool_calls=2, failed_calls=1))
 
 
 def test_inspect_folds_each_call_and_each_result_to_one_row() -> None:
@@ -162,10 +162,10 @@ def test_a_try_under_way_has_its_calls_as_parts_though_its_beginning_is_cut() ->
 async def test_the_key_unfolds_all_calls_of_a_rollout_in_inspect(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def read(*args: object) -> RecordedRollout:
+    def read(*args: object) -> RolloutFacts:
         return replace(read_rollout(*args), messages=TRAJECTORY)  # type: ignore[arg-type]
 
-    monkeypatch.setattr("studio.report.rollout.read_rollout", read)
+    monkeypatch.setattr("studio.facts.rollout.read_rollout", read)
     workspace = held_workspace(tmp_path)
     app = app_on(FakeSession(workspace.run("mine")), workspace)
     async with app.run_test(size=(120, 36)) as pilot:

@@ -1,0 +1,49 @@
+"""Every figure that a text or the screen tells of a subject is in the subject's JSON."""
+
+from __future__ import annotations
+
+from engines.core.types import Usage
+from studio.facts.comparison import Log, LogRow, Practised, compare_logs
+from studio.facts.rollout import rollout_facts
+from studio.render.comparison_page import comparison_page
+from studio.render.page import render_markdown, render_text
+from studio.render.rollout_lines import rollout_text
+from studio.tui.drawing.lines import plain_text
+from studio.tui.pages.inspect import view
+from tests.support.demo_run import demo_workspace
+from tests.support.figures import missing_figures
+
+
+def test_the_helper_finds_a_figure_that_is_rounded_or_missing() -> None:
+    data = {"share": 0.4237, "tokens": 12_345, "ids": ["a", "b"], "text": "n=17"}
+    assert missing_figures("42 % of 12,345 (0.42, 12k), 2 ids, E9, n=17, -0.424", data) == []
+    assert missing_figures("0.43 and 18", data) == ["0.43", "18"]
+    assert missing_figures("0.43 and 18", data, besides=("18",)) == ["0.43"]
+
+
+def test_a_rollout() -> None:
+    facts = rollout_facts(demo_workspace().run("demo"), "s1p0r0")
+    assert missing_figures(rollout_text(facts), facts) == []
+    parts = view.rollout_parts(facts, 1, None, calls=True)
+    rows = view.rollout_rows(parts, 200, [part.key for part in parts if part.folds])
+    screen = "\n".join(plain_text(row.line) for row in rows)
+    assert missing_figures(screen, facts) == []
+
+
+def test_a_comparison() -> None:
+    scores = {"before": (0.0, 1.0, 0.25, 0.5), "after": (1.0, 0.75, 0.75, None)}
+    logs = [
+        Log(
+            label=label,
+            rows=[LogRow(f"p{n}", s, "", "web", 120, 0.00213) for n, s in enumerate(row * 5)]
+            + [LogRow(label, 1.0, "", "web")],
+            practised=Practised("library v3 (12)", "arithmetic-hard", 40, Usage(310, 27, 3, 0.52)),
+            notes=("of 3 files the newest are read",),
+            questions={"p0": "What is 17 + 25?"},
+        )
+        for label, row in scores.items()
+    ]
+    facts = compare_logs(logs, None, seed=1, min_effect=0.02)
+    page = comparison_page(facts)
+    assert missing_figures(render_text(page), facts, besides=("95",)) == []
+    assert missing_figures(render_markdown(page), facts, besides=("95",)) == []
