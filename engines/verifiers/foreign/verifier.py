@@ -17,7 +17,7 @@ from engines.core.codec import fix_surrogates
 from engines.core.errors import AnswersPending, CallFailed, VerifierError, lost_usage
 from engines.core.settings import derived, setting
 from engines.core.types import NO_USAGE, Message, Problem, RecordRef, Role, Rollout, Usage, Verdict
-from engines.core.waiting.gather import gather_all
+from engines.core.waiting import gather_all
 from engines.process.pool import Answer, ModelAccess, ProcessPool, Trouble
 from engines.verifiers.foreign.calls import WrongReturn, build_question, rescale_reward
 from engines.verifiers.foreign.process import FunctionLauncher
