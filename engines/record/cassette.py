@@ -34,8 +34,7 @@ from engines.core.ids import digest
 from engines.core.protocols import Embedder, EmbeddingResult, OnText, Policy, Toolbox, ToolTry
 from engines.core.tools import ToolResult, ToolSpec
 from engines.core.types import NO_USAGE, CallKey, Completion, Message, Sampling, ToolCall, Usage
-from engines.core.waiting.current_call import current_call, is_replayed
-from engines.core.waiting.deadline import expire_deadline, expired_deadline
+from engines.core.waiting import current_call, expire_deadline, expired_deadline, is_replayed
 from engines.policies.chat.embedding import Reserve
 from engines.policies.limits import WrappedPolicy
 from engines.record import lines

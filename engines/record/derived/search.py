@@ -12,9 +12,9 @@ from tinydb.queries import QueryInstance
 
 from engines.core import events as ev
 from engines.core.codec import fields_of
-from engines.core.effects import Effect
 from engines.core.errors import StudioError
 from engines.core.library import Experience, Library
+from engines.core.library_notes import Effect
 from engines.core.state.fold import fold_library
 from engines.core.types import Decision, Operation, operation_step, weights_operation
 from engines.record.derived.store import FOLDER, derive, journal_mark
