@@ -16,12 +16,11 @@ from typing import Any
 
 from engines.core import events as ev
 from engines.core.errors import ConflictError, StudioError
-from engines.core.flags import CONFLICT
 from engines.core.library import Library
 from engines.core.protocols import Linter
-from engines.core.text.pairing import Entry, pair_entries
 from engines.core.text.sanitize import one_line
-from engines.core.types import Flag, Operation, OperationKind, human_operation_id
+from engines.core.text.similarity import Entry, pair_entries
+from engines.core.types import CONFLICT, Flag, Operation, OperationKind, human_operation_id
 from engines.record.appender import sync_folder, write_atomic
 from engines.record.derived.catalogue import load_run_rows, write_library_rows, write_run_row
 from engines.record.formats.source import ForeignEntry, ForeignLibrary

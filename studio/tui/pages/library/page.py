@@ -15,7 +15,7 @@ from textual.content import Content
 from textual.widget import Widget
 
 from engines.core.library import Library
-from engines.core.state.use_counts import NO_USES
+from engines.core.library_notes import NO_USES
 from engines.core.types import Operation, OperationKind
 from studio.review.decider import toggle_pin
 from studio.secrets.sanitize import one_line
