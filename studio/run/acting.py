@@ -304,7 +304,7 @@ def team_policy(agent: AgentConfig, model: Policy, speaker: Speaker) -> TeamPoli
 
 
 def sampling_of(settings: PolicyConfig) -> Sampling:
-    return Sampling(settings.temperature, settings.top_p, settings.max_tokens, settings.stop)
+    return Sampling(settings.temperature, settings.top_p, settings.max_tokens)
 
 
 def _tool_settings(tool: ToolConfig, stack: AsyncExitStack, accepted: bool) -> ToolSettings:
