@@ -13,7 +13,7 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from engines.verifiers.foreign.verifier import FunctionSettings
-from engines.verifiers.open import SETTINGS
+from engines.verifiers.open import KINDS
 from studio.config.aliases import ALIASES
 from studio.config.settings.base import declared_settings
 from studio.config.settings.run import RunConfig
@@ -70,7 +70,8 @@ def run_settings() -> Iterator[Setting]:
                 example="verifier.file=exact.py",
                 aliases=_aliases("verifier.file"),
             )
-            for name, kind in {**SETTINGS, "function": FunctionSettings}.items():
+            sections = {name: kind.settings for name, kind in KINDS.items()}
+            for name, kind in {**sections, "function": FunctionSettings}.items():
                 chosen = "file=exact.py" if name == "function" else f"name={name}"
                 yield from section_settings(kind, "verifier.", f"verifier.{chosen} ", name)
 
