@@ -79,7 +79,7 @@ def show(
     from studio.report.next_step import command_after_run
     from studio.report.run import run_text, state_facts
     from studio.report.step import step_facts, step_text
-    from studio.session.client import is_alive
+    from studio.session.control_socket import is_alive
 
     if prompts and step is None:
         move = "Give --step N with it."
@@ -311,7 +311,7 @@ def report(
     from studio.run_report.sections import report_page, write_report
     from studio.secrets.output import MaskedText, remember
     from studio.secrets.run_files import run_file_secrets
-    from studio.session.client import is_alive
+    from studio.session.control_socket import is_alive
 
     if sum(map(bool, (html, md, json))) > 1:
         raise ConfigError("--html, --md, --json", "each is a form of its own.", "Give one of them.")

@@ -265,7 +265,7 @@ def _print_outcome(workspace: Path, run: str, *, ended: bool) -> int:
     from engines.record.run_dir import RunDir
     from studio.report.next_step import command_after_run
     from studio.report.summary import status_line
-    from studio.session.client import is_alive
+    from studio.session.control_socket import is_alive
 
     folder = RunDir(workspace / "runs" / run)
     if is_alive(folder) and not ended:

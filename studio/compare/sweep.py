@@ -21,9 +21,7 @@ import orjson
 from engines.core.errors import ConfigError, ConflictError
 from engines.core.ids import digest
 from engines.core.state.run_state import RunState
-from engines.pipeline.effect.paired import standard_error
-from engines.pipeline.evaluation.comparison import paired_changes
-from engines.pipeline.evaluation.intervals import SAME
+from engines.pipeline.evaluation.statistics import SAME, paired_changes, standard_error
 from engines.record.appender import make_folder, write_atomic
 from engines.record.run_dir import Workspace
 from engines.record.seal import add_seal, refuse_altered
@@ -40,7 +38,7 @@ from studio.report.rates import RateChange, question_rewards, rate_changes
 from studio.run.budget import check_budget
 from studio.run.detached import studio_command
 from studio.run.new_or_resume import RunRequest, check_run_name, plan_run
-from studio.session.client import is_alive
+from studio.session.control_socket import is_alive
 
 MOST_CELLS = 1_000
 _MOST_READ = 10 * MOST_CELLS  # values of a key

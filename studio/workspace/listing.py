@@ -19,7 +19,7 @@ from studio.report.decisions import to_decide_text
 from studio.report.next_step import ShownStatus, shown_status
 from studio.report.training import learned_text, row_curve
 from studio.secrets.sanitize import sanitize
-from studio.session.client import is_alive
+from studio.session.control_socket import is_alive
 
 if TYPE_CHECKING:
     from studio.workspace.archive import Archived

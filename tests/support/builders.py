@@ -10,9 +10,9 @@ from typing import Any
 
 from engines.agents.open import AgentNeeds
 from engines.core import events as ev
-from engines.core.effects import Effect, interval_verdict
 from engines.core.errors import CallFailed
 from engines.core.library import Experience, Library
+from engines.core.library_notes import Effect, interval_verdict
 from engines.core.protocols import OnText
 from engines.core.types import (
     Attempt,

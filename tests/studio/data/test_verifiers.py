@@ -59,7 +59,7 @@ def test_built_in_verifiers_and_the_workspaces_files_are_listed(workspace: Path)
     shown = studio("data", "verifiers", workspace=workspace)
     assert shown.stdout.splitlines()[0].split()[:3] == ["NAME", "KIND", "FUNCTION"]
     names = [line.split()[0] for line in shown.stdout.splitlines() if line[0] != " "]
-    assert names[:14] == ["NAME", *learned, "harbor", "mine.py"]
+    assert names[:14] == ["NAME", *built_in, "mine.py"]
     assert "math.py" in names[10:], "told from the built-in one"
     assert shown.stderr == ""
 
