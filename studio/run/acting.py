@@ -25,10 +25,9 @@ from engines.policies.tool_use import Protocol, ToolUsePolicy
 from engines.process.scratch_folder import ScratchFolder
 from engines.record.cassette.file import Cassette, Entry, is_played, plain_request
 from engines.record.cassette.tools import taped_toolbox
-from studio.config.settings.agent import AgentConfig
+from studio.config.settings.agent import AgentConfig, ToolConfig
 from studio.config.settings.policy import EmbeddingConfig, PolicyConfig
 from studio.config.settings.run import RunConfig
-from studio.config.settings.tool import ToolConfig
 
 if TYPE_CHECKING:
     from engines.policies.chat.embedding import Reserve

@@ -21,7 +21,7 @@ from studio.config.source import Source
 from studio.render.words import count_text
 from studio.run.assemble import check_verifier
 from studio.run.new_or_resume import RunPlan, RunRequest, load_plan
-from studio.run.remote.worker import rebuild
+from studio.run.remote import rebuild
 from studio.workspace.ask import ask_apart
 from studio.workspace.checks.cluster import find_address
 
