@@ -21,9 +21,7 @@ import orjson
 from engines.core.errors import ConfigError, ConflictError
 from engines.core.ids import digest
 from engines.core.state.run_state import RunState
-from engines.pipeline.effect.paired import standard_error
-from engines.pipeline.evaluation.comparison import paired_changes
-from engines.pipeline.evaluation.intervals import SAME
+from engines.pipeline.evaluation.statistics import SAME, paired_changes, standard_error
 from engines.record.appender import make_folder, write_atomic
 from engines.record.run_dir import Workspace
 from engines.record.seal import add_seal, refuse_altered

@@ -11,20 +11,22 @@ from statistics import fmean
 
 from engines.core.errors import ConflictError, suggest_name
 from engines.core.types import Usage
-from engines.pipeline.effect.holm import holm_adjusted
-from engines.pipeline.effect.paired import (
-    bootstrap_interval,
-    detectable_effect,
-    power_at,
-    standard_error,
-)
-from engines.pipeline.evaluation.comparison import LEVEL, Comparison, compare, paired_changes
-from engines.pipeline.evaluation.intervals import SAME, Interval
-from engines.pipeline.evaluation.metrics import (
+from engines.pipeline.evaluation.statistics import (
+    LEVEL,
     RIGHT_FROM,
+    SAME,
+    Comparison,
+    Interval,
+    bootstrap_interval,
+    compare,
+    detectable_effect,
+    holm_adjusted,
     mean_at_k,
     mean_interval,
+    paired_changes,
+    power_at,
     question_means,
+    standard_error,
 )
 from studio.facts.subject import LIFTED, Subject
 

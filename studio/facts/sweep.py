@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Literal
 
-from engines.pipeline.evaluation.comparison import LEVEL, Comparison
-from engines.pipeline.evaluation.intervals import beta_cdf
+from engines.pipeline.evaluation.statistics import LEVEL, Comparison, beta_cdf
 from studio.facts.subject import LIFTED, Subject
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from engines.core.library import Experience, Library
 from engines.core.text.similarity import word_diff
-from engines.pipeline.evaluation.comparison import compare
+from engines.pipeline.evaluation.statistics import compare
 from studio.library.references import FoundVersion
 from studio.render.page import Page, Table, Text, Words, render_html
 from studio.render.words import difference_text

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from engines.core.errors import ConfigError
 from engines.core.extras import install_command
-from engines.core.state.curve import Point
+from engines.core.state.list_row import Point
 from engines.core.text.similarity import Change, format_changes
 from studio.render.json import print_json
 from studio.render.lines import COLUMNS, indent_text, sparkline, table, wrap_text

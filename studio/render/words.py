@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from engines.core.events import RolloutFinished
 from engines.core.settings import SHOWN_WHOLE
 from engines.core.types import Usage
-from engines.pipeline.evaluation.comparison import Comparison
-from engines.pipeline.evaluation.metrics import (
+from engines.pipeline.evaluation.statistics import (
+    Comparison,
     Interval,
 )
 from studio.secrets.sanitize import one_line

@@ -10,7 +10,7 @@ from typing import Any
 
 from engines.core.state.run_state import RunState
 from engines.core.types import GroupOutcome
-from engines.pipeline.evaluation.diagnosis import CHANGES, HeldOutDiagnosis, diagnose
+from engines.pipeline.evaluation.statistics import CHANGES, HeldOutDiagnosis, diagnose
 from studio.render.words import difference_text
 from studio.report.rates import comparison_data, version_text
 from studio.secrets.sanitize import one_line
@@ -27,7 +27,7 @@ _SILENT = (
 class Rule:
     """A cause of little gain, told where at least one and `share` of all show it."""
 
-    count: str  # a name of `engines.core.state.symptoms`
+    count: str  # a name of `engines.core.state.fold`
     of: str
     text: str
     fix: str

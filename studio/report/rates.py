@@ -11,10 +11,11 @@ from typing import Any
 
 from engines.core.events import CellMeasured, EvaluationFinished
 from engines.core.state.run_state import RunState
-from engines.pipeline.evaluation.comparison import Comparison, compare
-from engines.pipeline.evaluation.metrics import (
+from engines.pipeline.evaluation.statistics import (
+    Comparison,
     Interval,
     Rewards,
+    compare,
     group_by_question,
     mean_at_k,
     mean_interval,

@@ -13,8 +13,7 @@ from typing import Any
 from engines.core import events as ev
 from engines.core.codec import fields_of
 from engines.core.library import Experience, Library, LibraryDiff
-from engines.core.state.best import comparable_evaluations
-from engines.core.state.run_state import Rewards, RunState
+from engines.core.state.run_state import Rewards, RunState, comparable_evaluations
 from engines.core.text.similarity import format_changes, word_diff
 from engines.core.types import GATE, GroupOutcome, Usage
 from studio.render.lines import LEVELS

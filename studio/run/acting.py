@@ -17,9 +17,9 @@ from engines.agents.tool_loop import ToolLoop
 from engines.core.codec import fields_of
 from engines.core.errors import ConfigError
 from engines.core.protocols import Agent, Embedder, OnText, Policy, Toolbox
-from engines.core.team.replies import FIXED, Speaker
+from engines.core.team import FIXED, Speaker
 from engines.core.types import Completion, Message, Sampling
-from engines.core.waiting.slow_stage import slow_stage
+from engines.core.waiting import slow_stage
 from engines.policies.team import TeamPolicy
 from engines.policies.tool_use import Protocol, ToolUsePolicy
 from engines.process.scratch_folder import ScratchFolder
@@ -304,7 +304,7 @@ def team_policy(agent: AgentConfig, model: Policy, speaker: Speaker) -> TeamPoli
 
 
 def sampling_of(settings: PolicyConfig) -> Sampling:
-    return Sampling(settings.temperature, settings.top_p, settings.max_tokens, settings.stop)
+    return Sampling(settings.temperature, settings.top_p, settings.max_tokens)
 
 
 def _tool_settings(tool: ToolConfig, stack: AsyncExitStack, accepted: bool) -> ToolSettings:

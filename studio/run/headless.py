@@ -16,7 +16,7 @@ from engines.core.events import DurableEvent, TextStreamed, TransientEvent, even
 from engines.core.state.run_state import RunState
 from engines.pipeline.context import RunContext
 from engines.pipeline.control import RunControl
-from engines.pipeline.effect.choice import choice_problems
+from engines.pipeline.effect.effect_gate import choice_problems
 from engines.pipeline.recorder import Listener
 from engines.pipeline.run import practise
 from engines.record.derived.catalogue import write_run_row

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, cast
 
 from engines.core.protocols import Ledger, Policy
 from engines.core.types import Problem, Usage
-from engines.core.waiting.gather import gather_all
+from engines.core.waiting import gather_all
 from engines.data.rollout_log import read_rollout_log
 from engines.policies.chat.client import OpenAICompat
 from engines.policies.chat.embedding import Reserve, open_embedder
@@ -393,7 +393,6 @@ class LocalModels:
             threads=self.threads or local.threads,
             # Two roles may share one model, whoever samples.
             rollouts_url=None,
-            rollouts_sleep=False,
             seed=self.config.seed,
         )
 

@@ -16,7 +16,7 @@ from engines.core.library import Library
 from engines.core.state.run_state import RunState
 from engines.core.state.step_history import RunHistory
 from engines.core.types import Operation
-from engines.pipeline.evaluation.metrics import group_by_question, mean_interval
+from engines.pipeline.evaluation.statistics import group_by_question, mean_interval
 from engines.record.run_dir import RunDir, Workspace
 from engines.record.step_history import read_history
 from studio.library.diff import pairs

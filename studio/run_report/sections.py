@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from engines.core.errors import RecordError
-from engines.core.state.curve import Point, pool_points
+from engines.core.state.list_row import Point, pool_points
 from engines.record.appender import write_atomic
 from engines.record.run_dir import Workspace
 from studio.library.diff import ExperiencePair, changes_table

@@ -133,7 +133,10 @@ class AgentConfig(Settings):
         examples=["'{critic: openai:gpt-4o-mini}'"],
     )
     model: PolicyConfig | None = key(
-        None, "model that the agent comes with; used where the run file sets no policy"
+        None,
+        "model that the agent comes with, with settings as policy has; the policy where the run "
+        "file sets none",
+        examples=["openai:gpt-4o-mini"],
     )
 
     @model_validator(mode="before")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from engines.core.text.arithmetic import MAX_CHARS, MAX_DIGITS
+from engines.core.text.maths import MAX_CHARS, MAX_DIGITS
 from engines.core.tools import ToolError, ToolResult
 from engines.core.types import Completion, Message, Usage
 from engines.tools.sandbox.sandbox import RunResult

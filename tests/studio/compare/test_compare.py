@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 from engines.core.types import Usage
-from engines.pipeline.effect.holm import holm_adjusted
+from engines.pipeline.evaluation.statistics import holm_adjusted
 from studio.facts.comparison import Log, LogRow, Practised, compare_logs
 from studio.render.comparison_page import comparison_page
 from studio.render.page import render_text

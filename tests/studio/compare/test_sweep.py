@@ -17,8 +17,7 @@ from pathlib import Path
 import pytest
 
 from engines.core.errors import ConfigError, ConflictError
-from engines.pipeline.evaluation.comparison import Comparison
-from engines.pipeline.evaluation.intervals import Interval
+from engines.pipeline.evaluation.statistics import Comparison, Interval
 from engines.record.run_dir import Workspace
 from engines.record.seal import seal_fits
 from studio.compare import sweep

@@ -17,9 +17,9 @@ from studio.report.progress import (
     LinePrinter,
     commit_line,
     display_lines,
+    duration_text,
     progress_bar,
 )
-from studio.report.step_clock import duration_text
 from tests.support.builders import (
     a_decision,
     a_lesson,

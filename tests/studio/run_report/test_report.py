@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 from markdown_it import MarkdownIt
 
-from engines.core.effects import Effect
-from engines.pipeline.evaluation.metrics import mean_interval
+from engines.core.library_notes import Effect
+from engines.pipeline.evaluation.statistics import mean_interval
 from engines.record.run_dir import Workspace
 from studio.render.page import BarChart, draw_svg, escape_markdown, render_html, render_markdown
 from studio.report.rates import interval_ends

@@ -18,7 +18,7 @@ from engines.core.errors import ConflictError
 from engines.core.types import NO_USAGE, CallKey, Decision, Operation
 from engines.pipeline.context import RunContext
 from engines.pipeline.control import RunControl
-from engines.pipeline.reviewers.human import HumanReviewer
+from engines.pipeline.reviewers import HumanReviewer
 from engines.record.libraries import LibraryFolder
 from engines.record.lock import is_held
 from engines.record.run_dir import RunDir, Workspace

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from engines.core.library import Experience, Library
+from engines.core.library_notes import NO_USES, UseCounts
 from engines.core.state.run_state import RunState
-from engines.core.state.use_counts import NO_USES, UseCounts
 from engines.core.types import Operation
 from studio.review.decider import Decider, Pair, draft_and_deleted, draft_texts
 from studio.secrets.sanitize import one_line
@@ -18,7 +18,7 @@ from studio.tui.drawing.cells import Glyphs
 from studio.tui.drawing.lines import BLANK, Line, Row, line, note_rows, paragraph
 from studio.tui.page import Page
 from studio.tui.pages.live.batch import current_batch
-from studio.tui.pages.live.sentences import status_line
+from studio.tui.pages.live.view import status_line
 from studio.tui.pages.review.loader import FindingsRequest, ReviewLoader
 from studio.tui.pages.review.panes import ReviewPanes
 from studio.tui.pages.review.view import (

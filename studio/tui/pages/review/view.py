@@ -12,12 +12,24 @@ from functools import lru_cache
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from engines.core.flags import DUPLICATE, FROM_TOOL, HELD_OUT_LEAK, LEAK, REJECTED_BEFORE, TOO_LONG
 from engines.core.library import Experience, effective_operation
+from engines.core.library_notes import NO_USES, UseCounts
 from engines.core.state.run_state import RunState
-from engines.core.state.use_counts import NO_USES, UseCounts
 from engines.core.text.similarity import Change, word_count, word_diff
-from engines.core.types import HELPS, Decision, Flag, Operation, OperationKind, UnparsedReply
+from engines.core.types import (
+    DUPLICATE,
+    FROM_TOOL,
+    HELD_OUT_LEAK,
+    HELPS,
+    LEAK,
+    REJECTED_BEFORE,
+    TOO_LONG,
+    Decision,
+    Flag,
+    Operation,
+    OperationKind,
+    UnparsedReply,
+)
 from studio.render.words import count_text
 from studio.report.decisions import dropped_texts, fates_under_review, kind_title, merged_text
 from studio.review.line_text import PIN_MEANING

@@ -16,7 +16,7 @@ from engines.core.errors import ConflictError
 from engines.core.library import Library
 from engines.core.types import Decision, Group, Lesson, LostWork, Operation, Reflection
 from engines.pipeline.context import RunContext
-from engines.pipeline.reviewers.human import AutoReviewer, HumanReviewer
+from engines.pipeline.reviewers import AutoReviewer, HumanReviewer
 from engines.record.run_dir import RunDir, Workspace
 from engines.training_free.engine import TrainingFreeEngine
 from studio.exit_codes import run_exit_code

@@ -1,33 +1,11 @@
-"""`rules:FILE`: what passes by itself, what is rejected with which reason, what waits.
-
-The first rule whose conditions all hold decides; an operation that no rule decides goes on to
-the next reviewer.
-
-    rules:
-      - when: {kind: delete}
-        do: ask
-      - when: {words_above: 60}
-        do: reject
-        reason: too long to be read in every prompt
-      - when: {flag: [leak, held-out leak]}
-        do: reject
-        reason: it gives a problem away
-      - when: {flag: duplicate, score_at_least: 0.9}
-        do: reject
-        reason: the library says so already
-      - when: {kind: [add, modify], groups_at_least: 2}
-        do: approve
-      - when: {kind: weights}
-        do: approve
-
-A weight update is meant by rules that name its kind or no condition at all; it cannot be put
-off, so that `defer` asks instead.
-"""
+"""Who decides: everything by itself, or a person outside this process."""
 
 from __future__ import annotations
 
+import asyncio
+import math
 import re
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
@@ -37,10 +15,150 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from engines.core.errors import ConfigError
-from engines.core.flags import FLAG_NAMES, UNSCORED
 from engines.core.library import Library
-from engines.core.text.similar_texts import SimilarTexts
-from engines.core.types import RULES, Decision, Operation, OperationKind
+from engines.core.protocols import Reviewer
+from engines.core.text.similarity import SimilarTexts
+from engines.core.types import (
+    AUTO,
+    BASE_MOVED,
+    CONFLICT,
+    DUPLICATE,
+    FLAG_NAMES,
+    HELD_OUT_LEAK,
+    HURTS,
+    REJECTED_BY_AUTO,
+    RULES,
+    UNSCORED,
+    Decision,
+    Flag,
+    Operation,
+    OperationKind,
+)
+
+_SURE = 0.9
+"""Likeness from which a near copy says nothing of its own."""
+_ID = re.compile(r"\b[A-Z]\w*\d\b")
+
+
+class AutoReviewer:
+    """Approves whatever fits the library and has no flag that it `rejects`.
+
+    The gate rejects what does not fit. Two flags it leaves to a person: an experience that someone
+    changed while a proposal about it was under way, since approving by itself would undo their
+    edit; and a wording that repeats a held-out question, since an evaluation that is spoiled shows
+    nothing of it. What only its likeness to an experience speaks against is rejected while that
+    experience stands in the draft.
+    """
+
+    name = AUTO
+
+    def __init__(self, rejects: Collection[str] = REJECTED_BY_AUTO) -> None:
+        self._rejects = frozenset(rejects)
+
+    async def review(
+        self, operations: Sequence[Operation], library: Library
+    ) -> AsyncIterator[Decision]:
+        for operation in operations:
+            flags = {flag.name: flag for flag in operation.flags}
+            fault = next((f for f in operation.flags if self._is_fault(f, library)), None)
+            if BASE_MOVED in flags and library.get(operation.target) is not None:
+                reason = f"{operation.target} was changed meanwhile"
+                yield Decision(operation.id, "defer", reason=reason, reviewer=self.name)
+            elif leak := flags.get(HELD_OUT_LEAK):
+                yield Decision(operation.id, "defer", reason=leak.detail, reviewer=self.name)
+            elif fault is not None and (operation.kind in ("add", "modify") or fault.name == HURTS):
+                reason = f"{fault.name}: {fault.detail}"
+                yield Decision(operation.id, "reject", reason=reason, reviewer=self.name)
+            else:
+                yield Decision(operation.id, "approve", reviewer=self.name)
+
+    def _is_fault(self, flag: Flag, library: Library) -> bool:
+        if flag.name not in self._rejects:
+            return False
+        if flag.name == DUPLICATE and flag.score is not None and flag.score < _SURE:
+            return False
+        return flag.name not in (DUPLICATE, CONFLICT) or any(
+            library.get(word) is not None for word in _ID.findall(flag.detail)
+        )
+
+
+class HoldExpired(Exception):
+    """Nobody decided within the time the run was told to hold."""
+
+
+class HumanReviewer:
+    """Waits for decisions that reach the gate from outside (socket, screen).
+
+    It yields nothing itself: whoever decides outside wants the gate's answer to the very decision.
+    """
+
+    name = "wait"
+
+    def __init__(self, hold_s: float | None = None) -> None:
+        self._hold_s = hold_s
+        self._changed = asyncio.Event()
+        self.is_done: Callable[[], bool] = lambda: False  # set by the gate
+
+    def notify(self) -> None:
+        """Something was decided or undone."""
+        self._changed.set()
+
+    async def review(
+        self, operations: Sequence[Operation], library: Library
+    ) -> AsyncIterator[Decision]:
+        """Hold until nothing is undecided; raises HoldExpired where `hold_s` passes before."""
+        try:
+            async with asyncio.timeout(self._hold_s):
+                while not self.is_done():
+                    self._changed.clear()
+                    await self._changed.wait()
+        except TimeoutError as error:
+            raise HoldExpired from error
+        for decision in tuple[Decision, ...]():  # what makes this an iterator
+            yield decision
+
+
+_NAMES = {
+    "kl": "the KL divergence",
+    "kl_step": "the KL divergence of the step",
+    "grad_norm": "the gradient norm",
+}
+
+
+class MetricLimits:
+    """Rejects updates that lead too far.
+
+    `max_kl` is the most mean KL divergence from the reference, in nats a token, and the most of
+    one step, which tells where the other cannot; `max_grad_norm` the most gradient norm before
+    clipping. None: any finite one. Both KL figures are of what an update leads to, so one that
+    was rejected leaves no trace in the next one's.
+    """
+
+    name = "bounds"
+
+    def __init__(self, max_kl: float | None = None, max_grad_norm: float | None = None) -> None:
+        self._limits = {"kl": max_kl, "kl_step": max_kl, "grad_norm": max_grad_norm}
+        self.metrics_of: Callable[[Operation], Mapping[str, float]] = lambda _: {}  # the gate's
+
+    async def review(
+        self, operations: Sequence[Operation], library: Library
+    ) -> AsyncIterator[Decision]:
+        for operation in operations:
+            found = self.metrics_of(operation) if operation.kind == "weights" else {}
+            if reason := self._objection(found):
+                yield Decision(operation.id, "reject", reason=reason, reviewer=self.name)
+
+    def _objection(self, found: Mapping[str, float]) -> str:
+        for name, limit in self._limits.items():
+            value = found.get(name)
+            if value is None:
+                continue
+            if not math.isfinite(value):
+                return f"{_NAMES[name]} ({name}) is not finite"
+            if limit is not None and value > limit:
+                return f"{_NAMES[name]} ({name}) is {value:.4g}, above its limit of {limit:.4g}"
+        return ""
+
 
 _FORM = "A rule file is `rules:` and a list of `- when: {…}`, `do: …`, `reason: …`."
 
@@ -239,3 +357,26 @@ def _line_number(path: Path, loc: Sequence[str | int]) -> int:
             break
         line, node = found[0].start_mark.line + 1, found[1]
     return line
+
+
+def open_reviewers(
+    spec: str, hold_s: float | None, rejects: Sequence[str] = REJECTED_BY_AUTO
+) -> tuple[Reviewer, ...]:
+    """`auto`, `wait`, or `rules:FILE`, where a person decides what no rule does.
+
+    A step waits `hold_s` seconds for a person; None: without end. `rejects` are the flags that
+    auto rejects.
+
+    Raises ConfigError: another name, or the rules cannot be read.
+    """
+    kind, _, file = spec.partition(":")
+    match kind:
+        case "auto":
+            return (AutoReviewer(rejects),)
+        case "wait":
+            return (HumanReviewer(hold_s),)
+        case "rules" if file:
+            return (read_rules(Path(file).expanduser()), HumanReviewer(hold_s))
+    raise ConfigError(
+        f"reviewer {spec!r}", "there is no such reviewer.", "Choose auto, wait or rules:FILE."
+    )

@@ -1,6 +1,7 @@
-"""What the members of a team reply, read leniently in form and strictly in meaning.
+"""What a team knows so far: the steps of a try, read from its trajectory.
 
-Raises `ReplyProblem` in words for the model that wrote the reply; guesses nothing.
+The rule where it outgrows its room: the results of the oldest steps are left out first, a note in
+their place; then the last one is cut.
 """
 
 from __future__ import annotations
@@ -9,11 +10,108 @@ import json
 import re
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from engines.core.text.objects import drop_thoughts, objects_with
-from engines.core.text.reply import MAX_REPLY_CHARS, ReplyProblem, too_long_reason
+from engines.core.protocols import OnText
+from engines.core.text.prompts import quote
+from engines.core.text.reply import (
+    MAX_REPLY_CHARS,
+    ReplyProblem,
+    as_texts,
+    drop_thoughts,
+    objects_with,
+    too_long_reason,
+)
+from engines.core.text.tokens import text_tokens
+from engines.core.text.tool_text import argument_text
+from engines.core.types import Message
+
+SHOWN_CHARS = 2_000
+"""Of a sub-goal or a command; results are cut where the tool is called."""
+UNREADABLE = "error: no command could be read from what the executor said"
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryStep:
+    """One step that was taken."""
+
+    tool: str
+    sub_goal: str
+    command: str = ""
+    result: str = UNREADABLE
+
+    @property
+    def text(self) -> str:
+        parts = [f"Sub-goal: {self.sub_goal}", f"Command: {self.command or '(none)'}", "Result:"]
+        return "\n".join((*parts, self.result))
+
+
+def last_plan(
+    messages: Sequence[Message], tools: Collection[str], form: PlanForm
+) -> NextStep | None:
+    """The step that the planner wants now, with the tool none where it wants no further one."""
+    for message in reversed(messages):
+        if message.role == "assistant" and message.speaker == "planner_main":
+            with suppress(ReplyProblem):
+                return read_plan(message.content, tools, form)
+    return None
+
+
+def read_steps(
+    messages: Sequence[Message], tools: Collection[str], form: PlanForm
+) -> tuple[MemoryStep, ...]:
+    """The steps of a trajectory, those whose command could not be read included."""
+    steps: list[MemoryStep] = []
+    plan: NextStep | None = None
+    again = False
+    for message in messages:
+        if message.role == "tool" and steps:
+            steps[-1] = replace(steps[-1], result=message.content)
+        elif message.role == "assistant" and message.speaker == "planner_main":
+            plan, again = last_plan((message,), tools, form), False
+        elif message.role == "assistant" and message.speaker == "executor" and plan:
+            step = MemoryStep(plan.tool_name, plan.sub_goal[:SHOWN_CHARS])
+            if message.tool_calls:
+                call = message.tool_calls[0]
+                said = argument_text(call.arguments)[:SHOWN_CHARS]
+                step = replace(step, tool=call.name, command=said)
+            steps[len(steps) - again :] = [step]  # what is asked for once more replaces what was
+            again = True
+    return tuple(steps)
+
+
+def memory_block(steps: Sequence[MemoryStep], room: int) -> str:
+    """The steps as a prompt quotes them, in at most `room` tokens as they are estimated."""
+    shown = list(steps)
+    at = 0
+    while _size(shown) > room and at < len(shown) - 1:
+        note = f"(left out to save room: {len(shown[at].result):,} characters)"
+        shown[at] = replace(shown[at], result=note)
+        at += 1
+    if shown and (over := _size(shown) - room) > 0:
+        kept = max(0, len(shown[-1].result) - 4 * over - 40)
+        shown[-1] = replace(shown[-1], result=f"{shown[-1].result[:kept]}\n(cut to save room)")
+    return _block(shown)
+
+
+def memory_lines(steps: Sequence[MemoryStep]) -> str:
+    """The steps a line each, as a small planner reads and writes them."""
+    lines = (
+        f"{step.tool}: {step.sub_goal} = {next(iter(step.result.splitlines()), '')}"
+        for step in steps
+    )
+    return "\n".join(lines)
+
+
+def _size(steps: Sequence[MemoryStep]) -> int:
+    return text_tokens(_block(steps))
+
+
+def _block(steps: Sequence[MemoryStep]) -> str:
+    blocks = (f"### Step {n}: {step.tool}\n{quote(step.text)}" for n, step in enumerate(steps, 1))
+    return "\n\n".join(blocks) or "(nothing yet)"
+
 
 Speaker = Literal["planner_main", "planner_fixed", "executor", "verifier", "generator"]
 FIXED: tuple[Speaker, ...] = ("planner_fixed", "executor", "verifier", "generator")
@@ -27,7 +125,6 @@ _OF_PLAN = ("tool_name", "sub_goal", "justification", "context")
 _OF_COMMAND = ("tool_name", "arguments", "analysis", "explanation", "command")
 _OF_CHECK = ("stop_signal", "analysis")
 
-_FENCE = re.compile(r"```[^\n`]*\n(.*?)(?:```|\Z)", re.S)
 _LINE = re.compile(r"[\s>*`#-]*([\w .-]{1,60}?)[`*]*\s*[:：]\s*(\S.*)")
 _NO_TOOL = {"", "none", "null", "no", "no_tool", "final", "final_answer", "finish", "stop", "n/a"}
 _YES, _NO = {"true", "yes", "stop"}, {"false", "no", "continue"}
@@ -52,7 +149,7 @@ class ToolCommand:
 
 def read_analysis(text: str) -> str:
     """What a question asks for, which is all that an analysis must say."""
-    found = _as_texts(read_object(text, _OF_ANALYSIS))
+    found = as_texts(read_object(text, _OF_ANALYSIS))
     if not found.get("concise_summary"):
         raise ReplyProblem('"concise_summary" is missing.')
     return found["concise_summary"]
@@ -62,7 +159,7 @@ def read_plan(text: str, tools: Collection[str], form: PlanForm = "json") -> Nex
     """The next step, of a tool that there is."""
     if form == "lines":
         return _read_plan_line(text, tools)
-    found = _as_texts(read_object(text, _OF_PLAN))
+    found = as_texts(read_object(text, _OF_PLAN))
     if "tool_name" not in found:
         raise ReplyProblem('"tool_name" is missing: name a tool, or write "none".')
     name = match_tool(found["tool_name"], tools)
@@ -140,16 +237,6 @@ def read_object(text: str, names: Collection[str]) -> dict[str, Any]:
     return found[-1]
 
 
-def spoken_lines(text: str) -> list[str]:
-    """What a member says, for people: of a JSON object a line a key, else its own lines."""
-    with suppress(ValueError, RecursionError):
-        found = json.loads(fenced[1] if (fenced := _FENCE.fullmatch(text.strip())) else text)
-        if isinstance(found, dict):
-            rows = _as_texts(found).items()
-            return [" ".join(f"{key}: {said}".split()) for key, said in rows if said]
-    return text.splitlines()
-
-
 def _mend_objects(text: str) -> Sequence[dict[str, Any]]:
     """What `json-repair` makes of the text from its first bracket on."""
     from json_repair import repair_json
@@ -177,12 +264,43 @@ def _read_plan_line(text: str, tools: Collection[str]) -> NextStep:
     return NextStep(match_tool(lines[-1], tools))
 
 
-def _as_texts(row: Mapping[str, Any]) -> dict[str, str]:
-    """Values as texts: lists a comma apart, objects as JSON."""
+_HIGH = ("d8", "d9", "da", "db")
+"""With what the first half of a surrogate pair begins."""
 
-    def text(value: Any) -> str:
-        if isinstance(value, list):
-            return ", ".join(text(one) for one in value)
-        return value.strip() if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
-    return {key: "" if value is None else text(value) for key, value in row.items()}
+@dataclass(slots=True)
+class SpokenStream:
+    """Passes on what a member says without the marks of JSON; what is no JSON as it comes."""
+
+    show: OnText
+    is_json: bool | None = None  # None: nothing but blanks came yet
+    in_text: bool = False
+    escape: str = ""  # as far as it came, such as \u00e
+
+    def __call__(self, text: str) -> None:
+        if self.is_json is None and text.strip():
+            self.is_json = text.lstrip().startswith("{")
+        shown = "".join(map(self._translate, text)) if self.is_json else text
+        if shown:
+            self.show(shown)
+
+    def _translate(self, char: str) -> str:
+        if self.escape or (self.in_text and char == "\\"):
+            return self._unescape(char)
+        if char == '"':
+            self.in_text = not self.in_text
+            return ""
+        if self.in_text:
+            return char
+        return {":": ": ", ",": "\n"}.get(char, "" if char in "{}[]" or char.isspace() else char)
+
+    def _unescape(self, char: str) -> str:
+        self.escape += char
+        pair = self.escape[2:4].lower() in _HIGH
+        if len(self.escape) < (2 if self.escape[1:2] not in ("", "u") else 12 if pair else 6):
+            return ""
+        written, self.escape = self.escape, ""
+        try:
+            return str(json.loads(f'"{written}"')).replace("\t", " ").replace("\r", "")
+        except ValueError:
+            return written[1:]
