@@ -25,7 +25,7 @@ from engines.data.sampler import Sampler
 from engines.grpo.checkpoint.folders import ADAPTER, check_seal
 from engines.pipeline.replay_training import HistorySegment, load_history
 from engines.pipeline.reviewers import open_reviewers
-from engines.record.cassette.file import Tape, is_played
+from engines.record.cassette import Tape, is_played
 from engines.record.run_dir import RunDir, Workspace
 from engines.record.seal import seal_fits
 from engines.record.yaml_text import load_yaml
