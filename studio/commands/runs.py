@@ -73,10 +73,10 @@ def show(
         studio runs show rehearsal --step 1 --prompts
         studio runs show rehearsal --rollout s1p0r2
     """
+    from studio.facts.next_command import command_after_run
     from studio.facts.rollout import rollout_facts
     from studio.render.rollout_lines import rollout_text
     from studio.report.fork_history import load_state_with_parents
-    from studio.report.next_step import command_after_run
     from studio.report.run import run_text, state_facts
     from studio.report.step import step_facts, step_text
     from studio.session.client import is_alive

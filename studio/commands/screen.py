@@ -263,7 +263,7 @@ def configure_textual() -> None:
 
 def _print_outcome(workspace: Path, run: str, *, ended: bool) -> int:
     from engines.record.run_dir import RunDir
-    from studio.report.next_step import command_after_run
+    from studio.facts.next_command import command_after_run
     from studio.report.summary import status_line
     from studio.session.client import is_alive
 

@@ -9,11 +9,12 @@ from typing import Any, NamedTuple
 from engines.core.codec import fields_of
 from studio.compare.log import Log, LogRow
 from studio.compare.pairs import SetPair
+from studio.facts.evaluation import comparison_data, interval_ends
+from studio.render.evaluation_lines import mean_text
 from studio.render.json import print_json
 from studio.render.lines import indent_text, table, wrap_text
 from studio.render.page import Items, Page, Part, Table, render_html, render_markdown
 from studio.render.words import difference_text, signs_text
-from studio.report.rates import comparison_data, interval_ends, mean_text
 from studio.secrets.sanitize import one_line
 
 _NAMED = 5  # problems of a list

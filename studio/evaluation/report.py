@@ -19,10 +19,11 @@ from engines.pipeline.evaluation.metrics import (
 from engines.record.cassette.file import is_played
 from studio.config.scripted import played_note
 from studio.evaluation.evaluate import EvalPlan, EvaluationResult, SetResult
+from studio.facts.evaluation import comparison_data, interval_ends
+from studio.facts.run import REHEARSAL, usage_data
+from studio.render.evaluation_lines import mean_text
 from studio.render.lines import indent_text, table
 from studio.render.words import difference_text, rate_text, signs_text, usage_text
-from studio.report.rates import comparison_data, interval_ends, mean_text
-from studio.report.summary import REHEARSAL, usage_data
 from studio.run.held_out import detectable_effect, set_size_line
 from studio.secrets.sanitize import one_line
 

@@ -19,9 +19,9 @@ from engines.pipeline.evaluation.metrics import mean_at_k
 from engines.record.formats.card import Card, Result
 from engines.record.journal import read_journal
 from engines.record.run_dir import RunDir, Workspace
+from studio.facts.evaluation import comparison_data, question_rewards
 from studio.library.references import FoundVersion
 from studio.render.words import difference_text
-from studio.report.rates import comparison_data, question_rewards
 from studio.report.run import evaluation_facts
 
 _MEASURED = re.compile(rb'"kind":"EvaluationFinished"')

@@ -9,11 +9,11 @@ from typing import Any
 from engines.core.library import Experience, Library
 from engines.core.text.similarity import word_diff
 from engines.pipeline.evaluation.comparison import compare
+from studio.facts.evaluation import question_rewards
 from studio.library.references import FoundVersion
+from studio.render.evaluation_lines import evaluation_text
 from studio.render.page import Page, Table, Text, Words, render_html
-from studio.render.words import difference_text
-from studio.report.rates import evaluation_text, question_rewards
-from studio.report.summary import diff_counts_text, diff_lines, was_text
+from studio.render.words import diff_counts_text, diff_lines, difference_text, was_text
 from studio.secrets.sanitize import sanitize
 
 _COLOURS = {"+": "green", "-": "red", "~": "yellow"}

@@ -18,8 +18,9 @@ from engines.core.state.run_state import RunState
 from engines.record.formats.own import load_library
 from engines.record.libraries import LibraryFolder, check_name, is_label
 from engines.record.run_dir import RunDir, Workspace
-from studio.report.rates import evaluation_text
-from studio.report.training import figures_text, trained_step
+from studio.facts.training import trained_step
+from studio.render.evaluation_lines import evaluation_text
+from studio.render.training_lines import figures_text
 
 
 @dataclass(frozen=True, slots=True)

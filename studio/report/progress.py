@@ -14,24 +14,21 @@ from engines.core import events as ev
 from engines.core.library import OperationOutcome
 from engines.core.state.run_state import RunState, StepState
 from engines.core.types import Lesson, Verdict
-from studio.render.words import count_text, usage_text
-from studio.report.decisions import step_name
-from studio.report.diagnosis import diagnose_epoch, diagnosis_lines, nothing_read_text
-from studio.report.next_step import NO_WORKER
-from studio.report.rates import cell_name, evaluation_text
-from studio.report.step_clock import StepClock
-from studio.report.summary import mean_reward_text, run_progress
-from studio.report.training import (
+from studio.facts.diagnosis import diagnose_epoch, nothing_read_text
+from studio.facts.run import run_progress
+from studio.facts.training import is_fine_tuning, measured_steps, trained_step, trained_steps
+from studio.render.diagnosis_lines import diagnosis_lines
+from studio.render.evaluation_lines import cell_name, evaluation_text
+from studio.render.run_lines import NO_WORKER
+from studio.render.training_lines import (
     change_text,
     engine_text,
     figures_text,
-    is_fine_tuning,
-    measured_steps,
-    trained_step,
-    trained_steps,
     update_outcome_text,
     value_curve,
 )
+from studio.render.words import count_text, mean_reward_text, step_name, usage_text
+from studio.report.step_clock import StepClock
 from studio.secrets.sanitize import one_line
 
 if TYPE_CHECKING:

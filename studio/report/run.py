@@ -13,28 +13,23 @@ from engines.core.codec import fields_of
 from engines.core.events import EvaluationFinished, RunStarted
 from engines.core.state.run_state import RunState, Stage, StepState
 from engines.record.run_dir import RunDir, Workspace
+from studio.facts.evaluation import calls_per_try, interval_data
+from studio.facts.next_command import shown_status
+from studio.facts.run import origin_note, usage_data
+from studio.render.diagnosis_lines import diagnosis_lines, diagnosis_title
+from studio.render.evaluation_lines import cell_lines, evaluation_text, version_text
 from studio.render.lines import indent_text, table
-from studio.render.words import mean_acts_text, reward_rate_text, usage_text
-from studio.report.diagnosis import diagnosis_lines, diagnosis_title
-from studio.report.next_step import agent_lines, shown_status
-from studio.report.rates import (
-    calls_per_try,
-    cell_lines,
-    evaluation_text,
-    interval_data,
-    version_text,
-)
-from studio.report.summary import (
-    change_lines,
+from studio.render.run_lines import agent_lines
+from studio.render.training_lines import figure_text, training_lines
+from studio.render.words import (
     counted_outcomes,
-    curation_lines,
     lost_text,
-    origin_note,
-    shared_facts,
-    usage_data,
+    mean_acts_text,
+    reward_rate_text,
+    usage_text,
     withheld_text,
 )
-from studio.report.training import figure_text, training_lines
+from studio.report.summary import change_lines, curation_lines, shared_facts
 from studio.secrets.sanitize import one_line, sanitize
 
 _SHOWN_LOSSES = 10

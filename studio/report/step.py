@@ -17,8 +17,8 @@ from engines.record.ledger import read_record
 from engines.record.run_dir import RunDir
 from engines.record.step_history import read_step
 from studio.render.lines import indent_text
-from studio.report.decisions import decided_text, dropped_texts, merged_text
-from studio.report.training import WORDS, figure_text
+from studio.render.training_lines import WORDS, figure_text
+from studio.render.words import decided_text, dropped_texts, merged_text
 from studio.secrets.sanitize import sanitize
 
 

@@ -5,73 +5,44 @@ Pure: from the folded state and two versions of the library. Every rate comes wi
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from shlex import quote
 from typing import Any
 
-from engines.core import events as ev
 from engines.core.codec import fields_of
-from engines.core.library import Experience, Library, LibraryDiff
+from engines.core.library import Library
 from engines.core.state.best import comparable_evaluations
-from engines.core.state.run_state import Rewards, RunState
-from engines.core.text.similarity import format_changes, word_diff
-from engines.core.types import GATE, GroupOutcome, Usage
+from engines.core.state.run_state import RunState
+from engines.core.types import GATE
+from studio.facts.diagnosis import epoch_diagnoses, last_diagnosis
+from studio.facts.evaluation import cell_data, change_data, interval_data, rate_changes
+from studio.facts.next_command import next_command
+from studio.facts.run import (
+    curation_data,
+    group_data,
+    origin_note,
+    run_nothing_read,
+    run_progress,
+    usage_data,
+)
+from studio.facts.training import is_fine_tuning, training_data
+from studio.render.diagnosis_lines import diagnosis_lines, diagnosis_title
+from studio.render.evaluation_lines import cell_lines, evaluation_text, left_out_text, version_text
 from studio.render.lines import LEVELS
+from studio.render.training_lines import training_lines
 from studio.render.words import (
     count_text,
+    counted_outcomes,
+    curation_text,
+    diff_counts_text,
+    diff_lines,
     difference_text,
-    prompt_tokens_text,
-    reward_rate_text,
+    lost_text,
+    mean_reward_text,
     signs_text,
+    unparsed_replies_text,
     usage_text,
+    withheld_text,
 )
-from studio.report.decisions import curation_text
-from studio.report.diagnosis import (
-    diagnosis_lines,
-    diagnosis_title,
-    epoch_diagnoses,
-    last_diagnosis,
-    nothing_read_text,
-)
-from studio.report.rates import (
-    cell_data,
-    cell_lines,
-    change_data,
-    evaluation_text,
-    interval_data,
-    left_out_text,
-    rate_changes,
-    version_text,
-)
-from studio.report.training import is_fine_tuning, training_data, training_lines
 from studio.secrets.sanitize import one_line, sanitize
-
-REHEARSAL = "replies were scripted (rehearsal): this shows the loop, not a model's skill"
-PARTLY = "the policy is a model, what it was told or judged by was scripted (rehearsal)"
-LOGGED = "the policy's replies came from a log, what judged or read them was scripted (rehearsal)"
-
-GROUP_OUTCOMES: tuple[GroupOutcome, ...] = (
-    "used", "critique", "all-right", "all-equal", "all-wrong", "failed", "unjudged",
-)  # fmt: skip
-
-
-def origin_note(state: RunState) -> str | None:
-    """Where replies come from and what a run with them shows; None where models were asked."""
-    started, notes = state.started, list[str]()
-    if started is not None and started.rehearsal:
-        notes.append(_scripted_text(started))
-    if state.cassette:
-        cassette = one_line(state.cassette, 80)
-        notes.append(f"replies were played from the cassette {cassette}: nothing was asked or paid")
-    return "; ".join(notes) or None
-
-
-def _scripted_text(started: ev.RunStarted) -> str:
-    policy = str(started.settings.get("policy.model", "rehearsal")).partition(":")
-    if "rehearsal" in policy:
-        return REHEARSAL
-    return LOGGED if policy[0] == "replay" else PARTLY
 
 
 def summary_data(state: RunState, before: Library, after: Library, place: str) -> dict[str, Any]:
@@ -136,36 +107,12 @@ def shared_facts(state: RunState) -> dict[str, Any]:
     }
 
 
-def group_data(state: RunState) -> dict[GroupOutcome, int]:
-    """How many groups had which outcome, zeros included."""
-    found = state.group_outcomes()
-    return {name: found[name] for name in GROUP_OUTCOMES}
-
-
-def counted_outcomes(groups: Mapping[GroupOutcome, int]) -> str:
-    """`9 used, 3 all-wrong`: what did not happen is left out."""
-    return ", ".join(f"{n} {name}" for name, n in groups.items() if n) or "none"
-
-
 def doubts_text(state: RunState) -> str:
     """How many verdicts the reflector doubts; "" where there is none."""
     n = sum(step.doubts for step in state.steps.values())
     first = "".join(f", as {name}: {why}" for name, why in [*state.doubts.items()][:1])
     what = "verdict contradicts its" if n == 1 else "verdicts contradict their"
     return f"{n} {what} attempt, says the reflector{first}" if n else ""
-
-
-def run_nothing_read(state: RunState) -> str:
-    """Why no step of the run proposed anything; "" where one did, or where weights learn."""
-    groups = group_data(state)
-    read = [s for s in state.steps.values() if s.groups["used"] + s.groups["critique"]]
-    if state.trains_weights or any(step.operations for step in state.steps.values()):
-        return ""
-    if not read or not read[0].committed or state.started is None:
-        return nothing_read_text(groups, state.settings)
-    said = count_text(groups["used"] + groups["critique"], "group")
-    where = f"studio runs show {quote(state.started.run)} --step {read[0].step}"
-    return f"{said} read, and no operation came of it: {where} tells what the reflector said"
 
 
 def practice_sections(
@@ -274,24 +221,6 @@ def change_lines(state: RunState) -> list[str]:
     return lines
 
 
-def lost_text(lost: Mapping[str, int]) -> str:
-    """`6 extractions, 1 rollout`."""
-    return ", ".join(count_text(n, kind) for kind, n in sorted(lost.items()))
-
-
-def curation_data(state: RunState) -> dict[str, dict[str, Any]]:
-    """How each reviewer decided, over committed decisions; seconds where they were measured."""
-    return {
-        name: {
-            **fields_of(found, "n", "approved", "edited", "rejected", "accept_rate"),
-            "approved_flagged": found.flagged,
-            "timed": len(found.times_s),
-            **fields_of(found, "median_s", "mean_s"),
-        }
-        for name, found in state.curation.items()
-    }
-
-
 def curation_lines(state: RunState) -> list[str]:
     """The same in words, one reviewer a line; what the gate itself refused comes last."""
     lines = []
@@ -310,109 +239,6 @@ def curation_lines(state: RunState) -> list[str]:
     if refused := state.curation.get(GATE):
         lines.append(f"the gate: {count_text(refused.n, 'approval')} did not fit the library")
     return lines
-
-
-def withheld_text(n: int) -> str:
-    return f"{count_text(n, 'idea')} not proposed again: rejected before"
-
-
-def unparsed_replies_text(n: int, run: str) -> str:
-    """How many replies wait for a correction, and the command to correct them."""
-    return f"{count_text(n, 'reply', 'replies')} to be mended: studio review {run}"
-
-
-def next_command(state: RunState) -> str:
-    """The command that resumes a run which ended early; "" where there is none."""
-    if state.started is None:
-        return ""
-    resume = f"studio headless --resume {quote(state.started.run)}"
-    if state.ending == "budget":
-        return f"{resume} {budget_override(state.reason)}"
-    if state.ending == "waiting":
-        return f"{resume} (once the calls are answered)"
-    failed = state.ending == "failed"
-    return f"{resume} (tries again what failed in the step under way)" if failed else ""
-
-
-def budget_override(reason: str) -> str:
-    """The override that gives more of the budget a run ended for, its amount left open."""
-    key, equals, _ = reason.partition("=")
-    return f"{key}=…" if equals and key.startswith("budget.") else "budget.calls=…"
-
-
-def mean_reward_text(rewards: Rewards) -> str:
-    return reward_rate_text(rewards.mean, rewards.n)
-
-
-def change_counts_text(added: int, reworded: int, removed: int, renamed: int, equal: int) -> str:
-    """`2 added, 1 removed, 3 equal`: what did not happen is left out."""
-    counts = {"added": added, "reworded": reworded, "removed": removed,
-              "under another id": renamed, "equal": equal}  # fmt: skip
-    return ", ".join(f"{n} {word}" for word, n in counts.items() if n) or "both are empty"
-
-
-def diff_counts_text(diff: LibraryDiff) -> str:
-    """`2 added, 1 reworded, 3 equal; 120 -> 180 tokens a call (estimated)`."""
-    renamed = len(diff.renamed)
-    counts = change_counts_text(len(diff.added), len(diff.modified), len(diff.removed), renamed,
-                                len(diff.unchanged) - renamed)  # fmt: skip
-    pins = {"pinned": len(diff.pinned), "unpinned": len(diff.unpinned)}
-    counts += "".join(f", {n} {word}" for word, n in pins.items() if n)
-    held = max(len(diff.added), len(diff.removed)) + len(diff.modified) + len(diff.unchanged)
-    tokens = prompt_tokens_text(f"{diff.tokens_before} -> {diff.tokens_after}", held)
-    return f"{counts}; {tokens} (estimated)"
-
-
-def was_text(before: str, after: str) -> str:
-    """` (was E7)`: that a lesson is called otherwise; "" where it is not."""
-    return "" if before == after else f" (was {before})"
-
-
-def diff_changes(diff: LibraryDiff) -> list[tuple[tuple[str, ...], str]]:
-    """A line for each experience that differs, behind its ids: the new one, and what it was.
-
-    Removed, modified and added ones in that order, then those with another id alone, then pins.
-    """
-
-    def change_line(before: Experience, after: Experience) -> str:
-        words = sanitize(format_changes(word_diff(before.text, after.text)))
-        return f"~ {after.id}{was_text(before.id, after.id)}  {words}"
-
-    return [
-        *(((e.id,), f"- {e.id}  {sanitize(e.text)}") for e in diff.removed),
-        *((tuple(dict.fromkeys((a.id, b.id))), change_line(b, a)) for b, a in diff.modified),
-        *(((e.id,), f"+ {e.id}  {sanitize(e.text)}") for e in diff.added),
-        *(((a.id, b.id), f"= {a.id} (was {b.id})  {sanitize(a.text)}") for b, a in diff.renamed),
-        *(((e.id,), f"* {e.id}  pinned: nothing may change it") for e in diff.pinned),
-        *(((e.id,), f"* {e.id}  unpinned") for e in diff.unpinned),
-    ]
-
-
-def diff_lines(diff: LibraryDiff) -> list[str]:
-    return [text for _, text in diff_changes(diff)]
-
-
-def usage_data(usage: Usage) -> dict[str, Any]:
-    counts = ("calls", "prompt_tokens", "completion_tokens", "cached_tokens", "cost_usd")
-    return fields_of(usage, *counts)
-
-
-@dataclass(frozen=True, slots=True)
-class RunProgress:
-    """How far a run has come; `steps` is 0 while nothing is known."""
-
-    epoch: int
-    epochs: int
-    step: int
-    steps: int
-
-
-def run_progress(state: RunState) -> RunProgress:
-    if state.started is None:
-        return RunProgress(0, 0, 0, 0)
-    step = state.steps.get(state.step)
-    steps = state.started.steps_per_epoch * state.epochs
-    return RunProgress(step.epoch if step else 0, state.epochs, state.step, steps)
 
 
 def _losses_text(state: RunState) -> str:

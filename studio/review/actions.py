@@ -16,7 +16,7 @@ from engines.core.state.run_state import RunState
 from engines.core.text.sanitize import one_line
 from engines.core.types import GATE, Decision, Flag, Operation, OperationKind
 from engines.pipeline.gate.queue import DecisionPreview, DecisionResult
-from studio.report.decisions import DONE, misfit_text
+from studio.render.words import DONE, misfit_text
 from studio.session.base import EventReceived, Message, Session, SnapshotReceived
 from studio.session.idempotency import free_operation_id
 

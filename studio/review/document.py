@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from engines.core.library import effective_operation
 from engines.core.state.run_state import RunState
 from engines.core.types import Operation
-from studio.report.decisions import decided_text
+from studio.render.words import decided_text
 from studio.review.evidence import GroupEvidence
 from studio.review.line_text import operation_text
 from studio.review.scripted import Wish

@@ -24,10 +24,10 @@ from engines.record.lock import holder_pid
 from engines.record.run_dir import RunDir
 from studio import exit_codes
 from studio.config.scripted import played_note, rehearsal_note
+from studio.facts.next_command import command_after_run
 from studio.process import on_stop_signal, silence_stream
 from studio.render.json import print_json, print_result
 from studio.render.lines import tell_next, to_stderr
-from studio.report.next_step import command_after_run
 from studio.report.progress import Display, LinePrinter
 from studio.report.summary import summary_data, summary_text
 from studio.run.assemble import open_run_context

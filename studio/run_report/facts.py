@@ -19,11 +19,11 @@ from engines.core.types import Operation
 from engines.pipeline.evaluation.metrics import group_by_question, mean_interval
 from engines.record.run_dir import RunDir, Workspace
 from engines.record.step_history import read_history
+from studio.facts.curves import Series, metric_points, run_curves
+from studio.facts.evaluation import interval_ends
 from studio.library.diff import pairs
 from studio.library.text import origin_line
-from studio.report.curves import Series, metric_points, run_curves
 from studio.report.fork_history import load_state_with_parents
-from studio.report.rates import interval_ends
 from studio.report.run import state_facts
 from studio.review.evidence import EvidenceLoader, GroupEvidence, PartingWords
 from studio.secrets.sanitize import one_line

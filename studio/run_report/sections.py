@@ -13,7 +13,9 @@ from engines.core.errors import RecordError
 from engines.core.state.curve import Point, pool_points
 from engines.record.appender import write_atomic
 from engines.record.run_dir import Workspace
+from studio.facts.run import GROUP_OUTCOMES
 from studio.library.diff import ExperiencePair, changes_table
+from studio.render.diagnosis_lines import diagnosis_lines, diagnosis_title
 from studio.render.page import (
     BarChart,
     Block,
@@ -28,10 +30,8 @@ from studio.render.page import (
     Text,
     plain_words,
 )
-from studio.render.words import count_text, reward_rate_text
-from studio.report.diagnosis import diagnosis_lines, diagnosis_title
+from studio.render.words import count_text, lost_text, reward_rate_text, withheld_text
 from studio.report.run import acts_text, head_text
-from studio.report.summary import GROUP_OUTCOMES, lost_text, withheld_text
 from studio.run_report.facts import MOST_LESSONS
 
 Facts = dict[str, Any]

@@ -23,7 +23,7 @@ from engines.core.state.use_counts import UseCounts
 from engines.core.types import Decision, Operation, UnparsedReply
 from engines.pipeline.gate.queue import DecisionPreview, DecisionResult
 from engines.record.run_dir import RunDir, Workspace
-from studio.report.decisions import dropped_texts, fates_under_review, merged_text
+from studio.render.words import dropped_texts, fates_under_review, merged_text
 from studio.session.idempotency import free_operation_id
 from studio.session.protocol import parse_results, parse_value
 from studio.session.status import status_of

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from engines.core.codec import fields_of
 from engines.core.state.run_state import RunState
-from studio.report.training import figures_text, measured_steps, trained_steps
+from studio.facts.training import measured_steps, trained_steps
+from studio.render.training_lines import figures_text
 
 if TYPE_CHECKING:  # it loads the limits of policies, which a screen waits for at its start
     from engines.pipeline.budget import Budget

@@ -21,17 +21,11 @@ from engines.record.run_dir import RunDir, Workspace
 from studio.config.loading import LoadedRun
 from studio.evaluation.evaluate import EvalPlan, EvaluationResult, measure_missing, plan_eval
 from studio.evaluation.session import EarlyEnd
+from studio.facts.evaluation import cell_data, comparison_data, interval_ends, question_rewards
+from studio.render.evaluation_lines import cell_lines, mean_text
 from studio.render.json import print_result
 from studio.render.lines import to_stderr
 from studio.render.words import difference_text
-from studio.report.rates import (
-    cell_data,
-    cell_lines,
-    comparison_data,
-    interval_ends,
-    mean_text,
-    question_rewards,
-)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,11 +14,11 @@ from engines.core.codec import from_dict
 from engines.core.errors import StudioError
 from engines.record.catalogue.rows import load_run_rows, run_row
 from engines.record.run_dir import RunDir, Workspace
+from studio.facts.next_command import ShownStatus, shown_status
 from studio.presets import list_presets
 from studio.render.lines import COLUMNS, indent_text, table
-from studio.report.decisions import to_decide_text
-from studio.report.next_step import ShownStatus, shown_status
-from studio.report.training import learned_text, row_curve
+from studio.render.training_lines import learned_text, row_curve
+from studio.render.words import to_decide_text
 from studio.secrets.sanitize import sanitize
 from studio.session.client import is_alive
 

@@ -60,7 +60,7 @@ def check_alive(run: RunDir, do: str) -> None:
     if client.is_alive(run):
         return
     from engines.record.catalogue.rows import run_row
-    from studio.report.next_step import shown_status
+    from studio.facts.next_command import shown_status
 
     shown = shown_status(run.run, run_row(run), alive=False)
     what = "a curation" if shown.curation else shown.word
@@ -73,13 +73,15 @@ def status_lines(answer: Mapping[str, Any]) -> list[str]:
     reason = f" ({sanitize(answer['reason'])})" if answer["reason"] else ""
     status, alive = answer["status"], ""
     if not answer.get("alive", True):
-        from studio.report.next_step import shown_status  # takes long, and a living run needs none
+        from studio.facts.next_command import (
+            shown_status,  # takes long, and a living run needs none
+        )
 
         status, alive = shown_status(answer["run"], answer, alive=False).word, ", no process"
     where = f"epoch {answer['epoch']} of {answer['epochs']}, step {answer['step']} of "
     where += f"{answer['steps']}, {answer['steps_finished']} finished"
     if answer.get("curates"):
-        from studio.report.decisions import curation_text
+        from studio.render.words import curation_text
 
         where, status = f"{curation_text(answer)}: {sanitize(answer['curates'])}", "curation"
     cost = "" if answer["cost_usd"] is None else f", ${answer['cost_usd']:.4f}"
@@ -97,14 +99,14 @@ def status_lines(answer: Mapping[str, Any]) -> list[str]:
         )
         lines.append(f"left of the budget: {', '.join(amounts)}")
     if answer.get("nodes") == {}:
-        from studio.report.next_step import NO_WORKER
+        from studio.render.run_lines import NO_WORKER
 
         lines.append(NO_WORKER)
     for node, tries in answer.get("nodes", {}).items():
         shown = ", ".join(tries[:12]) + (f" and {len(tries) - 12} more" if len(tries) > 12 else "")
         lines.append(f"node {sanitize(node)}: {shown or 'idle'}")
     if waiting := answer.get("repairs"):
-        from studio.report.summary import unparsed_replies_text
+        from studio.render.words import unparsed_replies_text
 
         lines.append(unparsed_replies_text(waiting, answer["run"]))
     if answer["rehearsal"]:

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from engines.record.run_dir import Workspace
 from studio.compare.sweep.grid import Grid, parse_grid
-from studio.report.rates import change_data, rate_changes
+from studio.facts.evaluation import change_data, rate_changes
 from tests.studio.compare.test_sweep import SHARED, kill_all
 from tests.support.run_studio import studio
 

@@ -1,4 +1,4 @@
-"""What a step shows of what went wrong in it, as counts; `studio.report.diagnosis` names causes."""
+"""What a step shows of what went wrong in it, as counts; `studio.facts.diagnosis` names causes."""
 
 from __future__ import annotations
 

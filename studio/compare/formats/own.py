@@ -17,10 +17,10 @@ from engines.record.run_dir import Workspace
 from engines.record.seal import refuse_altered
 from studio.compare.log import Fields, Log, LogRow, Practised, load_json
 from studio.config.loading import load_run
+from studio.facts.run import REHEARSAL, origin_note
 from studio.library.references import find_version
+from studio.render.evaluation_lines import left_out_text
 from studio.report.fork_history import load_state_with_parents
-from studio.report.rates import left_out_text
-from studio.report.summary import REHEARSAL, origin_note
 from studio.run.held_out import held_out_sets
 
 MOVE = (

@@ -15,8 +15,8 @@ from engines.record.run_dir import Workspace
 from studio.compare.report import Block
 from studio.compare.sweep.grid import Cell, Grid
 from studio.compare.sweep.spread import Gain, Spread, decompose
+from studio.facts.evaluation import RateChange, change_data, question_rewards, rate_changes
 from studio.render.words import difference_text
-from studio.report.rates import RateChange, change_data, question_rewards, rate_changes
 
 CAPTIONS = {"Runs": "Each run before and after practice", "Spread": "What the gain depends on"}
 

@@ -10,7 +10,8 @@ from engines.core.state.fold import fold_events
 from engines.core.state.run_state import RunState
 from engines.core.types import GATE, Decision, Flag, LostWork, Operation, Reflection
 from studio.exit_codes import run_exit_code
-from studio.report.summary import curation_data, curation_lines, summary_data, summary_text
+from studio.facts.run import curation_data
+from studio.report.summary import curation_lines, summary_data, summary_text
 from tests.support.builders import a_decision, a_lesson, a_library, a_run, a_step, an_operation
 
 OPS = [an_operation(id=f"op1.{n}") for n in range(1, 6)]

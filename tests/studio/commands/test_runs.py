@@ -16,7 +16,7 @@ from engines.record import run_index
 from engines.record.catalogue.rows import load_run_rows
 from engines.record.lock import write_lock
 from engines.record.run_dir import Workspace
-from studio.report.next_step import shown_status
+from studio.facts.next_command import shown_status
 from tests.support.processes import SMALL, Process, running
 from tests.support.run_studio import studio
 

@@ -23,7 +23,7 @@ from studio.compare.sweep import cells
 from studio.compare.sweep.grid import Grid, parse_grid, remember_grid
 from studio.compare.sweep.spread import Gain, decompose, f_tail
 from studio.config.loading import load_run
-from studio.report.rates import change_data, rate_changes
+from studio.facts.evaluation import change_data, rate_changes
 from tests.support.run_studio import studio
 
 SHARED = (

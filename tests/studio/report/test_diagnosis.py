@@ -11,7 +11,8 @@ from engines.core import events as ev
 from engines.core.library import OperationOutcome
 from engines.core.state.fold import fold, fold_events
 from engines.core.types import Credit, Reflection, Usage, Verdict
-from studio.report.diagnosis import RULES, diagnosis_lines, epoch_diagnoses, find_causes
+from studio.facts.diagnosis import RULES, epoch_diagnoses, find_causes
+from studio.render.diagnosis_lines import diagnosis_lines
 from studio.report.progress import LinePrinter
 from studio.report.summary import summary_text
 from tests.engines.pipeline.evaluation.test_diagnosis import measured

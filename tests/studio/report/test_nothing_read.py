@@ -9,9 +9,10 @@ import pytest
 from engines.core import events as ev
 from engines.core.state.fold import fold, fold_events
 from engines.core.types import Doubt, GroupOutcome, Lesson, Operation, ProposalFate, Reflection
-from studio.report.diagnosis import nothing_read_text
+from studio.facts.diagnosis import nothing_read_text
+from studio.facts.run import run_nothing_read
 from studio.report.progress import LinePrinter, step_line
-from studio.report.summary import run_nothing_read, summary_data, summary_text
+from studio.report.summary import summary_data, summary_text
 from tests.support.builders import a_library, a_run, a_step
 
 READ = {"practice.read_without_contrast": 4}

@@ -14,15 +14,10 @@ from engines.core.state.fold import fold, fold_events
 from engines.core.state.run_state import Rewards, RunState
 from engines.core.types import LostWork, Reflection, Usage, Verdict
 from studio.exit_codes import run_exit_code
+from studio.facts.run import run_progress
 from studio.library.text import library_lines
-from studio.render.words import usage_text
-from studio.report.summary import (
-    diff_counts_text,
-    mean_reward_text,
-    run_progress,
-    summary_data,
-    summary_text,
-)
+from studio.render.words import diff_counts_text, mean_reward_text, usage_text
+from studio.report.summary import summary_data, summary_text
 from tests.support.builders import (
     a_decision,
     a_lesson,

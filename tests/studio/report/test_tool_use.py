@@ -20,9 +20,9 @@ from engines.record.run_dir import Workspace
 from engines.record.step_history import read_history
 from studio.evaluation.try_text import print_piece
 from studio.facts.rollout import rollout_facts
+from studio.render.evaluation_lines import evaluation_text
 from studio.render.rollout_lines import rollout_text
 from studio.render.words import mean_acts_text, try_acts_text
-from studio.report.rates import evaluation_text
 from studio.report.run import run_text, state_facts
 from tests.support.harness import practised
 

@@ -12,22 +12,15 @@ from engines.core import events as ev
 from engines.core.library import Library
 from engines.core.state.fold import fold
 from engines.core.state.run_state import RunState
+from studio.facts.training import trained_step, trained_steps, training_data
 from studio.library.diff import as_data, as_html, as_lines
 from studio.library.references import find_version
 from studio.render.lines import LEVELS_ASCII, sparkline
+from studio.render.training_lines import figure_text, figures_text, training_lines, value_curve
 from studio.report.progress import LinePrinter, display_lines
 from studio.report.run import run_text, state_facts
 from studio.report.step import step_facts, step_text
 from studio.report.summary import summary_data, summary_text
-from studio.report.training import (
-    figure_text,
-    figures_text,
-    trained_step,
-    trained_steps,
-    training_data,
-    training_lines,
-    value_curve,
-)
 from studio.review.evidence import EvidenceLoader
 from studio.review.line_mode import LineReview
 from studio.review.line_text import WEIGHTS_AS_A_WHOLE, change_lines

@@ -19,8 +19,8 @@ from markdown_it import MarkdownIt
 from engines.core.effects import Effect
 from engines.pipeline.evaluation.metrics import mean_interval
 from engines.record.run_dir import Workspace
+from studio.facts.evaluation import interval_ends
 from studio.render.page import BarChart, draw_svg, escape_markdown, render_html, render_markdown
-from studio.report.rates import interval_ends
 from studio.run_report.facts import report_facts
 from studio.run_report.sections import report_page
 from tests.support.forked_studio import STUDIO

@@ -32,7 +32,8 @@ from engines.record.run_dir import Workspace
 from sample_data import make_demonstrations
 from sample_data.tiny_text import numbers_in, share_of
 from studio.config.loading import load_run
-from studio.report.training import figures_text, trained_step, training_lines
+from studio.facts.training import trained_step
+from studio.render.training_lines import figures_text, training_lines
 from studio.training.demonstrations import write_demonstrations
 from studio.training.distillation import share_left
 from tests.support.builders import a_library, a_run, answering

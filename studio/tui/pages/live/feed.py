@@ -14,7 +14,7 @@ from engines.core.types import rollout_id, try_id
 from engines.record.journal import read_journal
 from engines.record.run_dir import RunDir
 from engines.record.run_index import load_closed
-from studio.report.training import is_fine_tuning
+from studio.facts.training import is_fine_tuning
 from studio.session.base import (
     Disconnected,
     EventReceived,

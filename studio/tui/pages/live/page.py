@@ -13,7 +13,7 @@ from textual.events import Hide
 from textual.widget import Widget
 
 from engines.core.state.run_state import RunState
-from studio.report.decisions import no_practice_text
+from studio.render.words import no_practice_text
 from studio.secrets.sanitize import one_line
 from studio.session.base import Message, Session
 from studio.tui.drawing.cells import Glyphs, choose_glyphs

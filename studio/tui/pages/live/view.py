@@ -10,8 +10,8 @@ from itertools import groupby
 from engines.core import events as ev
 from engines.core.state.run_state import RunState
 from engines.core.types import GroupOutcome
-from studio.report.next_step import NO_WORKER, sandbox_text, tool_texts
-from studio.report.training import trained_step
+from studio.facts.training import trained_step
+from studio.render.run_lines import NO_WORKER, sandbox_text, tool_texts
 from studio.secrets.sanitize import one_line
 from studio.tui.drawing.canvas import Mode
 from studio.tui.drawing.cells import GLYPHS_UNICODE, Glyphs, fit

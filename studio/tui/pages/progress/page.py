@@ -15,8 +15,9 @@ from engines.core.errors import StudioError
 from engines.core.state.run_state import RunState
 from engines.core.types import group_id
 from engines.record.run_dir import Workspace
-from studio.report.curves import curves_key, run_curves, step_text
-from studio.report.decisions import no_practice_text
+from studio.facts.curves import curves_key, run_curves
+from studio.render.curve_lines import step_text
+from studio.render.words import no_practice_text
 from studio.report.fork_history import load_parent, load_state_with_parents, with_parent
 from studio.secrets.sanitize import one_line
 from studio.tui.drawing.cells import choose_glyphs, fit, pad

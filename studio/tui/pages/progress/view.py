@@ -8,20 +8,19 @@ from itertools import pairwise
 
 from engines.core.state.curve import Point
 from engines.core.state.run_state import RunState
-from studio.render.lines import sparkline
-from studio.render.words import reward_rate_text
-from studio.report.curves import (
+from studio.facts.curves import (
     RunCurves,
     Series,
     curves_key,
-    held_out_change_text,
     mean_window,
     run_curves,
     running_mean,
-    step_text,
 )
-from studio.report.rates import evaluation_text
-from studio.report.training import figure_text
+from studio.render.curve_lines import held_out_change_text, step_text
+from studio.render.evaluation_lines import evaluation_text
+from studio.render.lines import sparkline
+from studio.render.training_lines import figure_text
+from studio.render.words import reward_rate_text
 from studio.secrets.sanitize import one_line
 from studio.tui.drawing import plot as signs
 from studio.tui.drawing.cells import Glyphs, fit, pad

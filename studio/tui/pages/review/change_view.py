@@ -15,8 +15,13 @@ from engines.core.state.run_state import RunState
 from engines.core.state.use_counts import NO_USES, UseCounts
 from engines.core.text.similarity import Change, word_count, word_diff
 from engines.core.types import HELPS, Decision, Flag, Operation, UnparsedReply
-from studio.render.words import count_text
-from studio.report.decisions import dropped_texts, fates_under_review, kind_title, merged_text
+from studio.render.words import (
+    count_text,
+    dropped_texts,
+    fates_under_review,
+    kind_title,
+    merged_text,
+)
 from studio.review.line_text import PIN_MEANING
 from studio.review.wording import ChangedPart, changed_parts
 from studio.tui.drawing.cells import GLYPHS_UNICODE, Glyphs, cell_width, wrap

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Literal
 
-from studio.report.decisions import to_decide_text
-from studio.report.training import learned_text, row_curve
+from studio.render.training_lines import learned_text, row_curve
+from studio.render.words import to_decide_text
 from studio.secrets.sanitize import one_line, sanitize
 from studio.tui.drawing.cells import cell_width as cells
 from studio.tui.drawing.cells import fit, pad

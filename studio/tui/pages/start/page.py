@@ -17,7 +17,7 @@ from textual.widget import Widget
 
 from engines.core import events as ev
 from engines.core.errors import StudioError
-from studio.report.decisions import to_decide_text
+from studio.render.words import to_decide_text
 from studio.secrets.sanitize import one_line, sanitize
 from studio.session.base import EventReceived, Message
 from studio.tui.drawing.cells import cell_width as cells

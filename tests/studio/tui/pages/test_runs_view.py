@@ -14,7 +14,7 @@ import pytest
 from engines.core.codec import from_dict
 from engines.core.state.list_row import list_row
 from engines.core.state.run_state import RunState
-from studio.report.next_step import ShownStatus
+from studio.facts.next_command import ShownStatus
 from studio.tui.drawing.lines import plain_text, width_of
 from studio.tui.pages.runs.view import (
     detail_lines,

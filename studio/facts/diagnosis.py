@@ -11,9 +11,9 @@ from typing import Any
 from engines.core.state.run_state import RunState
 from engines.core.types import GroupOutcome
 from engines.pipeline.evaluation.diagnosis import CHANGES, HeldOutDiagnosis, diagnose
+from studio.facts.evaluation import comparison_data
+from studio.render.evaluation_lines import version_text
 from studio.render.words import difference_text
-from studio.report.rates import comparison_data, version_text
-from studio.secrets.sanitize import one_line
 
 _LIMIT = "practice.read_without_contrast"
 _OFF = f"{_LIMIT}=0 leaves groups without a good try unread: set it above 0"
@@ -94,9 +94,6 @@ def nothing_read_text(groups: Mapping[GroupOutcome, int], settings: Mapping[str,
     return f"nothing was read: {said}; {'; '.join(why)}"
 
 
-_MOST_NAMED = 5
-
-
 def epoch_diagnoses(state: RunState) -> list[dict[str, Any]]:
     """Of each epoch that is through, as plain JSON values."""
     return [found for step in state.steps if (found := diagnose_epoch(state, step))]
@@ -140,29 +137,3 @@ def _held_out_facts(state: RunState, found: HeldOutDiagnosis) -> dict[str, Any]:
         "text": f"{verdict}, {difference_text(found.comparison)}",
         **(comparison_data(found.comparison) or {}),
     }
-
-
-def diagnosis_title(facts: dict[str, Any]) -> str:
-    return f"epoch {facts['epoch']}: what changed, and what held it back"
-
-
-def diagnosis_lines(facts: dict[str, Any]) -> list[str]:
-    """What one epoch's facts say: a line for each set, its worsened problems, and each cause.
-
-    If luck alone changed them, each could as well have gone the other way: half would be worse.
-    """
-    lines = []
-    for found in facts["held_out"]:
-        counts = ", ".join(f"{n} {name}" for name, n in found["counts"].items())
-        n = len(found["changed"])
-        luck = f" (by luck alone {found['worse_by_luck']:g} of the {n} would be worse)" if n else ""
-        head = f"{one_line(found['data'], 80)} {found['versions']}: {found['text']}"
-        lines.append(f"{head}: {counts}{luck}")
-        worse = [f"{name} {a:.2f} -> {b:.2f}" for name, a, b in found["changed"] if b < a]
-        more = f" and {len(worse) - _MOST_NAMED} more" if len(worse) > _MOST_NAMED else ""
-        if worse:
-            lines.append(f"  worsened (k={found['k']}): {', '.join(worse[:_MOST_NAMED])}{more}")
-    if shown := facts["shown"]:
-        said = "of those set apart got worse and are read in the next step"
-        lines.append(f"{len(shown)} {said}: {', '.join(shown)}")
-    return lines + ["{n} of {of} {text}: {fix}".format(**cause) for cause in facts["causes"]]

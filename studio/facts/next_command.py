@@ -1,4 +1,4 @@
-"""What a run's status is called, what its agent acts with, and the command to go on with."""
+"""TODO."""
 
 from __future__ import annotations
 
@@ -8,14 +8,30 @@ from shlex import quote
 from typing import Any
 
 from engines.core.state.run_state import RunState
-from studio.report.decisions import curation_text
-from studio.report.summary import budget_override, next_command
-from studio.secrets.sanitize import one_line
+from studio.render.words import curation_text
 
-NO_WORKER = "no worker of the cluster is left; tries wait until it has room for one"
+
+def next_command(state: RunState) -> str:
+    """The command that resumes a run which ended early; "" where there is none."""
+    if state.started is None:
+        return ""
+    resume = f"studio headless --resume {quote(state.started.run)}"
+    if state.ending == "budget":
+        return f"{resume} {budget_override(state.reason)}"
+    if state.ending == "waiting":
+        return f"{resume} (once the calls are answered)"
+    failed = state.ending == "failed"
+    return f"{resume} (tries again what failed in the step under way)" if failed else ""
+
+
+def budget_override(reason: str) -> str:
+    """The override that gives more of the budget a run ended for, its amount left open."""
+    key, equals, _ = reason.partition("=")
+    return f"{key}=…" if equals and key.startswith("budget.") else "budget.calls=…"
+
+
 _LIVING = ("new", "running", "reviewing", "paused")
 """Statuses in the journal of a run whose process lives, or was killed."""
-_NAME_CHARS, _TIER_CHARS = 80, 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,30 +69,6 @@ def shown_status(run: str, row: Mapping[str, Any], *, alive: bool) -> ShownStatu
         move = f"resume: {resume}"
     word = "held" if status == "reviewing" else status
     return ShownStatus(word, alive, move, curation_text(row))
-
-
-def sandbox_text(facts: Mapping[str, Any]) -> str:
-    """The layers that contain programs, and what an agent of one's own may reach; "" for none."""
-    text = one_line(str(facts.get("sandbox") or ""), _TIER_CHARS)
-    return f"{text}; network {facts['network']}" if "network" in facts else text
-
-
-def tool_texts(facts: Mapping[str, Any]) -> list[str]:
-    """Each tool with what contains it and what it may reach."""
-    shown = []
-    for tool in facts.get("tools") or ():
-        inside = one_line(str(tool["tier"] or ""), _TIER_CHARS) or "in the studio's process"
-        once = "" if tool["repeatable"] else "; made once, never again after a kill"
-        name = one_line(str(tool["name"]), _NAME_CHARS)
-        shown.append(f"{name}: {inside}; network {tool['network']}{once}")
-    return shown
-
-
-def agent_lines(facts: Mapping[str, Any]) -> list[str]:
-    sandbox = sandbox_text(facts)
-    lines = [f"sandbox: {sandbox}"] if sandbox else []
-    absent = [one_line(str(said), _TIER_CHARS) for said in facts.get("absent") or ()]
-    return lines + [f"tool {text}" for text in tool_texts(facts)] + absent
 
 
 def command_after_run(state: RunState) -> str:
