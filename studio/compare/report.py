@@ -9,9 +9,8 @@ from typing import Any, NamedTuple
 from engines.core.codec import fields_of
 from studio.compare.log import Log, LogRow
 from studio.compare.pairs import SetPair
-from studio.facts.evaluation import comparison_data, interval_ends
 from studio.render.evaluation_lines import mean_text
-from studio.render.json import print_json
+from studio.render.json import json_data, print_json
 from studio.render.lines import indent_text, table, wrap_text
 from studio.render.page import Items, Page, Part, Table, render_html, render_markdown
 from studio.render.words import difference_text, signs_text
@@ -223,11 +222,11 @@ def as_data(report: Report) -> dict[str, Any]:
         {
             "before": report.logs[0].label,
             "after": report.logs[pair.other].label,
-            **(comparison_data(pair.comparison) or {}),
+            **(json_data(pair.comparison) or {}),
             **fields_of(
                 pair, "set", "means", "p_adjusted", "smallest_effect", "power", "unmatched"
             ),
-            "bootstrap": interval_ends(pair.bootstrap),
+            "bootstrap": pair.bootstrap,
             "practised_elsewhere": bool(report.practised_elsewhere(pair)),
             "cases": [
                 {

@@ -15,12 +15,11 @@ from itertools import accumulate
 from engines.core.state.curve import Point, practice_points
 from engines.core.state.run_state import RunState, StepState
 from engines.core.types import NO_USAGE
-from studio.facts.evaluation import interval_data
+from studio.facts.evaluation import evaluation_facts
 from studio.facts.run import run_progress
-from studio.facts.training import Became, is_fine_tuning, trained_steps
-from studio.render.training_lines import WORDS
+from studio.facts.training import FIGURE_NAMES, Update, is_fine_tuning, trained_steps
 
-SETTLED: tuple[Became, ...] = ("applied", "rejected", "rolled back")
+SETTLED: tuple[Update, ...] = ("applied", "rejected", "rolled back")
 _SHOWN_METRICS = ("kl", "loss")
 """Figures of updates that have a curve beside the reward."""
 
@@ -40,7 +39,7 @@ class Commit:
 
     step: int
     version: int  # afterwards
-    outcome: Became = "applied"  # one of `SETTLED`
+    outcome: Update = "applied"  # one of `SETTLED`
     size: int | None = None  # experiences of the library then, where that is known
     beside_weights: bool = False  # the version is the library's, and the run has a policy's too
 
@@ -87,7 +86,7 @@ def run_curves(state: RunState, sizes: Mapping[int, int] | None = None) -> RunCu
         practice=Series("loss", "", points) if is_loss else Series("reward", "reward", points),
         held_out=held_out,
         updates=tuple(
-            Series(WORDS[name], "", found)
+            Series(FIGURE_NAMES[name], "", found)
             for name in _SHOWN_METRICS
             if not (is_loss and name == "loss") and (found := metric_points(state, name))
         ),
@@ -112,7 +111,8 @@ def _held_out(state: RunState) -> tuple[Series, ...]:
     by_set: dict[str, list[Point]] = {}
     for found in state.evaluations:
         if found.mean is not None:
-            low, high = _interval(found) or (None, None)
+            interval = _facts(found).interval
+            low, high = (interval.low, interval.high) if interval else (None, None)
             by_set.setdefault(found.data, []).append(
                 Point(found.step, found.mean, found.n, low, high)
             )
@@ -120,7 +120,7 @@ def _held_out(state: RunState) -> tuple[Series, ...]:
 
 
 # Kept, since every step of a long run asks for that of all evaluations before it.
-_interval = lru_cache(maxsize=1024)(interval_data)
+_facts = lru_cache(maxsize=1024)(evaluation_facts)
 
 
 def metric_points(state: RunState, name: str) -> tuple[Point, ...]:
@@ -158,8 +158,8 @@ def _spent(state: RunState) -> tuple[Series, Series | None]:
 def _commits(state: RunState, sizes: Mapping[int, int]) -> list[Commit]:
     trains, found = state.trains_weights, list[Commit]()
     if trains:
-        settled = (one for one in trained_steps(state) if one.became in SETTLED)
-        found = [Commit(one.step, _policy_after(state, one.step), one.became) for one in settled]
+        settled = (one for one in trained_steps(state) if one.update in SETTLED)
+        found = [Commit(one.step, _policy_after(state, one.step), one.update) for one in settled]
     for number, step in state.steps.items():
         version = step.committed_version
         if version is not None and _committed_operations(step):

@@ -1,4 +1,4 @@
-"""TODO."""
+"""What a run's status is called, and the command to go on with."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from shlex import quote
 from typing import Any
 
+from engines.core.codec import fields_of
 from engines.core.state.run_state import RunState
-from studio.render.words import curation_text
+from studio.facts.subject import Subject
 
 
 def next_command(state: RunState) -> str:
@@ -35,22 +36,22 @@ _LIVING = ("new", "running", "reviewing", "paused")
 
 
 @dataclass(frozen=True, slots=True)
-class ShownStatus:
+class RunStatus(Subject):
     """A status as people read it, and the command that goes on from there ("": none)."""
 
-    word: str
+    status: str
     alive: bool
-    move: str = ""
-    curation: str = ""  # how far a curation run is, see `curation_text`
+    next: str = ""
+    curation_status: str = ""  # how far a curation run is, see `curation_text`
 
     @property
     def text(self) -> str:
-        word = self.curation or self.word
-        return f"{word} ({self.move})" if self.move else word
+        word = self.curation_status or self.status
+        return f"{word} ({self.next})" if self.next else word
 
 
-def shown_status(run: str, row: Mapping[str, Any], *, alive: bool) -> ShownStatus:
-    """What to call a run's status; `alive`: a process answers its socket.
+def status_of_row(run: str, row: Mapping[str, Any], *, alive: bool) -> RunStatus:
+    """Return a run's status; `alive`: a process answers its socket.
 
     Of `row` are read `status`, `open` (a number), `ending` and `reason`, as the journal has them,
     and what `curation_text` reads.
@@ -58,7 +59,7 @@ def shown_status(run: str, row: Mapping[str, Any], *, alive: bool) -> ShownStatu
     status, name = str(row["status"]), quote(run)
     resume, move = f"studio headless --resume {name}", ""
     if status in _LIVING and not alive:
-        return ShownStatus("interrupted", False, f"resume: {resume}")
+        return RunStatus("interrupted", False, f"resume: {resume}")
     if row.get("ending") == "budget":
         move = f"budget reached: {resume} {budget_override(str(row['reason']))}"
     elif status == "paused":
@@ -68,7 +69,22 @@ def shown_status(run: str, row: Mapping[str, Any], *, alive: bool) -> ShownStatu
     elif status in ("stopped", "held", "failed"):
         move = f"resume: {resume}"
     word = "held" if status == "reviewing" else status
-    return ShownStatus(word, alive, move, curation_text(row))
+    return RunStatus(word, alive, move, curation_text(row))
+
+
+def run_status(state: RunState, run: str, *, alive: bool) -> RunStatus:
+    """Return the status of a folded run; see `status_of_row`."""
+    row = fields_of(state, "status", "ending", "reason", "curates", "proposed")
+    return status_of_row(run, row | {"open": len(state.open_operations)}, alive=alive)
+
+
+def curation_text(of: RunState | Mapping[str, Any]) -> str:
+    """`curation: 12 of 40 decided`; "" of a run that practises. `of`: its state or its row."""
+    if isinstance(of, RunState):
+        of = {**fields_of(of, "curates", "proposed"), "open": len(of.open_operations)}
+    if not of.get("curates"):
+        return ""
+    return f"curation: {of['proposed'] - of['open']} of {of['proposed']} decided"
 
 
 def command_after_run(state: RunState) -> str:

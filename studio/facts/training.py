@@ -1,18 +1,45 @@
-"""TODO."""
+"""All that is told of a run that trains weights: each step's measure, its update and the outcome.
+
+Pure: from the folded state.
+"""
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from engines.core.events import CheckpointSaved
 from engines.core.state.run_state import RunState, StepState
 from engines.core.types import LostWork, update_id
+from studio.facts.subject import Subject
 from studio.secrets.sanitize import one_line
 
-Became = Literal[
+FIGURE_NAMES = {
+    "reward": "reward",
+    "reward_std": "reward spread",
+    "contrast": "contrast",
+    "loss": "loss",
+    "kl": "KL",
+    "kl_step": "KL of the step",
+    "clip_share": "clipped",
+    "clip_low": "clipped low",
+    "clip_high": "clipped high",
+    "ratio_max": "ratio, most",
+    "entropy": "entropy",
+    "grad_norm": "gradient",
+    "learning_rate": "learning rate",
+    "length": "length",
+    "truncated": "truncated",
+    "tokens": "tokens",
+    "examples": "demonstrations",
+    "left_out": "left out",
+    "optimiser_steps": "steps",
+}
+"""The figures of an update in the order in which they are shown, with their names."""
+
+Update = Literal[
     "applied",
     "rejected",
     "rolled back",
@@ -25,13 +52,13 @@ Became = Literal[
 """The outcome of a step's update; "no update": none was computed, since no group had contrast."""
 
 
-BECAME: tuple[Became, ...] = (
+UPDATES: tuple[Update, ...] = (
     "applied", "rejected", "rolled back", "failed", "no update", "library step",
 )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
-class TrainedStep:
+class TrainedStep(Subject):
     """One step: its reward over n rollouts, its update's figures, what came of it.
 
     A step on demonstrations has no rollouts: it is measured by its loss over n of those.
@@ -41,9 +68,9 @@ class TrainedStep:
     measure: Literal["reward", "loss"]
     value: float | None
     n: int
-    became: Became
+    update: Update
     metrics: Mapping[str, float] = field(default_factory=dict)  # empty: none was computed
-    why: str = ""
+    reason: str = ""
     back_to: int | None = None  # the step whose weights are in place again
 
 
@@ -53,7 +80,7 @@ def is_fine_tuning(state: RunState) -> bool:
 
 
 def trained_steps(state: RunState) -> tuple[TrainedStep, ...]:
-    """Every step that was begun, in order."""
+    """Return every step that was begun, in order."""
     failed = _failed_updates(state)
     return tuple(
         _make_trained_step(state, step, failed.get(number))
@@ -62,61 +89,59 @@ def trained_steps(state: RunState) -> tuple[TrainedStep, ...]:
 
 
 def trained_step(state: RunState, number: int) -> TrainedStep | None:
-    """None where the run has not begun it."""
-    found, failed = state.steps.get(number), _failed_updates(state).get(number)
-    return None if found is None else _make_trained_step(state, found, failed)
+    """Return one step; None where the run has not begun it."""
+    step = state.steps.get(number)
+    if step is None:
+        return None
+    return _make_trained_step(state, step, _failed_updates(state).get(number))
 
 
 def _failed_updates(state: RunState) -> dict[int, LostWork]:
     """Updates that could not be computed, by step: `s3`, `op3.w` and `step 3` are about step 3."""
-    found = {}
+    failed = {}
     for loss in state.losses:
         if loss.kind == "update" and (number := re.search(r"\d+", loss.where)):
-            found[int(number[0])] = loss
-    return found
+            failed[int(number[0])] = loss
+    return failed
 
 
 def _make_trained_step(state: RunState, step: StepState, loss: LostWork | None) -> TrainedStep:
-    became, why, back_to = _update_outcome(state, step, loss)
+    update, reason = _update_outcome(state, step, loss)
     metrics = state.training.get(step.step, {})
-    shown = is_fine_tuning(state)
+    by_loss = is_fine_tuning(state)
     return TrainedStep(
-        step.step,
-        "loss" if shown else "reward",
-        metrics.get("loss") if shown else step.rewards.mean,
-        int(metrics.get("examples", 0)) if shown else step.rewards.n,
-        became,
-        metrics,
-        one_line(why, 300),
-        back_to,
+        step=step.step,
+        measure="loss" if by_loss else "reward",
+        value=metrics.get("loss") if by_loss else step.rewards.mean,
+        n=int(metrics.get("examples", 0)) if by_loss else step.rewards.n,
+        update=update,
+        metrics=metrics,
+        reason=one_line(reason, 300),
+        back_to=state.rolled_back.get(step.step) if update == "rolled back" else None,
     )
 
 
-def _update_outcome(
-    state: RunState, step: StepState, loss: LostWork | None
-) -> tuple[Became, str, int | None]:
-    # At most one is about weights.
-    settled = next((outcome for outcome in step.outcomes if outcome.kind == "weights"), None)
-    if settled is not None:
-        if not settled.applied:
-            return "rejected", settled.reason, None
-        if step.step in state.rolled_back:
-            return "rolled back", "", state.rolled_back[step.step]
-        return "applied", "", None
+def _update_outcome(state: RunState, step: StepState, loss: LostWork | None) -> tuple[Update, str]:
+    # At most one outcome is about weights.
+    outcome = next((outcome for outcome in step.outcomes if outcome.kind == "weights"), None)
+    if outcome is not None:
+        if not outcome.applied:
+            return "rejected", outcome.reason
+        return ("rolled back" if step.step in state.rolled_back else "applied"), ""
     if loss is not None and step.step not in state.training:
-        return "failed", loss.reason, None
+        return "failed", loss.reason
     if step.learns == "library":
-        return "library step", "", None
+        return "library step", ""
     if update_id(step.step) in state.operations:
-        return "waits", "", None
+        return "waits", ""
     if step.committed or step.finished:
-        return "no update", "", None
-    return "under way", "", None
+        return "no update", ""
+    return "under way", ""
 
 
 def measured_steps(steps: Sequence[TrainedStep]) -> list[TrainedStep]:
     """Steps whose rollouts have all ended and that have a reward, or a loss."""
-    return [step for step in steps if step.became != "under way" and step.value is not None]
+    return [step for step in steps if step.update != "under way" and step.value is not None]
 
 
 def best_step(known: Sequence[TrainedStep]) -> TrainedStep:
@@ -125,41 +150,54 @@ def best_step(known: Sequence[TrainedStep]) -> TrainedStep:
     return max(known, key=lambda step: (sign * (step.value or 0.0), -step.step))
 
 
-def count_outcomes(steps: Sequence[TrainedStep]) -> dict[Became, int]:
-    """How many updates had which outcome, zeros included."""
-    return {name: sum(step.became == name for step in steps) for name in BECAME}
+@dataclass(frozen=True, slots=True)
+class TrainingFacts(Subject):
+    """The training of a whole run."""
+
+    policy_version: int
+    demonstrations: bool  # fine-tuned on them, so that nothing was rolled out
+    engine: Mapping[str, Any]
+    steps: tuple[TrainedStep, ...]
+    rolled_back: Mapping[int, int]  # step → the step gone back to
+    checkpoints: tuple[CheckpointSaved, ...]
+
+    @property
+    def measured(self) -> tuple[TrainedStep, ...]:
+        """Steps whose rollouts have all ended and that have a reward, or a loss."""
+        return tuple(measured_steps(self.steps))
+
+    @property
+    def reward(self) -> dict[str, TrainedStep | None]:
+        """The first, the last and the best step."""
+        measured = self.measured
+        if not measured:
+            return dict.fromkeys(("first", "last", "best"))
+        return {"first": measured[0], "last": measured[-1], "best": best_step(measured)}
+
+    @property
+    def updates(self) -> dict[Update, int]:
+        """The number of updates with each outcome, zeros included."""
+        return {name: sum(step.update == name for step in self.steps) for name in UPDATES}
+
+    @property
+    def trainable_share(self) -> float | None:
+        """The share of the parameters that is trained; None where the engine does not say."""
+        trainable, parameters = (self.engine.get(name) for name in ("trainable", "parameters"))
+        if isinstance(trainable, int) and isinstance(parameters, int) and parameters:
+            return trainable / parameters
+        return None
+
+    @property
+    def last_checkpoint(self) -> str | None:
+        return self.checkpoints[-1].folder if self.checkpoints else None
 
 
-def training_data(state: RunState) -> dict[str, Any]:
-    """The same facts for `--json`: rates with their n, figures as they were computed."""
-    steps = trained_steps(state)
-    known = [] if is_fine_tuning(state) else measured_steps(steps)
-    notable = (known[0], known[-1], best_step(known)) if known else (None, None, None)
-    return {
-        "policy_version": state.policy_version,
-        "demonstrations": is_fine_tuning(state),
-        "engine": dict(state.engine_facts),
-        "reward": {
-            name: step and {"step": step.step, "mean": step.value, "n": step.n}
-            for name, step in zip(("first", "last", "best"), notable, strict=True)
-        },
-        "updates": {name.replace(" ", "_"): n for name, n in count_outcomes(steps).items()},
-        "rolled_back": {str(step): back for step, back in state.rolled_back.items()},
-        "checkpoints": [asdict(saved) for saved in state.checkpoints],
-        "last_checkpoint": state.checkpoints[-1].folder if state.checkpoints else None,
-        "steps": [
-            {
-                "step": step.step,
-                "mean_reward": step.value if step.measure == "reward" else None,
-                "n": step.n,
-                "update": step.became,
-                "reason": step.why,
-                "back_to": step.back_to,
-                "metrics": {
-                    name: value if math.isfinite(value) else None
-                    for name, value in step.metrics.items()
-                },
-            }
-            for step in steps
-        ],
-    }
+def training_facts(state: RunState) -> TrainingFacts:
+    return TrainingFacts(
+        policy_version=state.policy_version,
+        demonstrations=is_fine_tuning(state),
+        engine=state.engine_facts,
+        steps=trained_steps(state),
+        rolled_back=state.rolled_back,
+        checkpoints=tuple(state.checkpoints),
+    )

@@ -18,6 +18,7 @@ from engines.core.text.sanitize import one_line
 from engines.core.types import GATE, OperationKind
 from engines.record.libraries import LibraryFolder
 from studio.library.curation import Curation
+from studio.render.run_lines import operation_line
 from studio.render.words import (
     count_text,
     decided_text,
@@ -25,7 +26,6 @@ from studio.render.words import (
     prompt_tokens_text,
     step_name,
 )
-from studio.report.run import operation_line
 from studio.secrets.sanitize import sanitize
 
 

@@ -1,4 +1,4 @@
-"""TODO."""
+"""A training run as lines: figures of its updates with their rounding, and each one's outcome."""
 
 from __future__ import annotations
 
@@ -6,40 +6,9 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from engines.core.state.run_state import RunState
-from studio.facts.training import (
-    TrainedStep,
-    best_step,
-    count_outcomes,
-    measured_steps,
-    trained_steps,
-)
+from studio.facts.training import TrainedStep, TrainingFacts
 from studio.render.lines import LEVELS, sparkline
 from studio.secrets.sanitize import one_line
-
-WORDS = {
-    "reward": "reward",
-    "reward_std": "reward spread",
-    "contrast": "contrast",
-    "loss": "loss",
-    "kl": "KL",
-    "kl_step": "KL of the step",
-    "clip_share": "clipped",
-    "clip_low": "clipped low",
-    "clip_high": "clipped high",
-    "ratio_max": "ratio, most",
-    "entropy": "entropy",
-    "grad_norm": "gradient",
-    "learning_rate": "learning rate",
-    "length": "length",
-    "truncated": "truncated",
-    "tokens": "tokens",
-    "examples": "demonstrations",
-    "left_out": "left out",
-    "optimiser_steps": "steps",
-}
-"""The figures of an update in the order in which they are shown, with their names."""
-
 
 _SHARES = frozenset({"contrast", "clip_share", "clip_low", "clip_high", "truncated"})
 
@@ -86,12 +55,11 @@ def change_text(known: Sequence[TrainedStep]) -> str:
     return f"{first} -> {value_text(known[-1])}" if len(known) > 1 else value_text(known[-1])
 
 
-def outcome_counts_text(steps: Sequence[TrainedStep]) -> str:
+def outcome_counts_text(training: TrainingFacts) -> str:
     """`28 applied, 1 rejected, 1 rolled back`; what did not happen is left out."""
     words = {"no update": "without one (no group had contrast)", "library step": "library steps"}
-    counted = count_outcomes(steps).items()
-    shown = [f"{n} {words.get(name, name)}" for name, n in counted if n]
-    return ", ".join(shown) or "none yet"
+    counts = [f"{n} {words.get(name, name)}" for name, n in training.updates.items() if n]
+    return ", ".join(counts) or "none yet"
 
 
 def figures_text(step: TrainedStep) -> str:
@@ -108,7 +76,7 @@ def brief_figures(metrics: Mapping[str, float]) -> list[str]:
 
 def update_outcome_text(step: TrainedStep, policy_version: int) -> str:
     """What came of the update, and the policy after it: a word for each, never a colour alone."""
-    why = f" ({step.why})" if step.why else ""
+    why = f" ({step.reason})" if step.reason else ""
     outcome = {
         "applied": "policy",
         "rolled back": f"rolled back to step {step.back_to}, policy",
@@ -118,7 +86,7 @@ def update_outcome_text(step: TrainedStep, policy_version: int) -> str:
         "library step": "a library step, policy stays",
         "waits": "its update is to be decided, policy",
         "under way": "under way, policy",
-    }[step.became]
+    }[step.update]
     return f"{outcome} v{policy_version}"
 
 
@@ -143,46 +111,49 @@ def learned_text(row: Mapping[str, Any]) -> str:
     return f"{row['library']}@{row['version']}"
 
 
-def training_lines(state: RunState, levels: str = LEVELS, *, place: str = "") -> list[str]:
+def training_lines(training: TrainingFacts, levels: str = LEVELS, *, place: str = "") -> list[str]:
     """The training section of a summary: rewards with n, updates, weights, checkpoints.
 
     `place` is the folder of the run, "" where checkpoints are named from there on.
     """
-    steps = trained_steps(state)
     lines = []
-    if known := measured_steps(steps):
-        named = {"last": known[-1]}
-        if len(known) > 1:
-            named = {"first": known[0], **named, "best": best_step(known)}
-        texts = [f"{name} step {s.step} {value_text(s)}" for name, s in named.items()]
-        lines.append(f"{known[0].measure:<11} {'; '.join(texts)}")
-        most = max(step.value or 0.0 for step in known) if known[0].measure == "loss" else 1
-        curve, scale = value_curve(known, 60, levels), f"0 to {figure_text('loss', most)}"
-        lines.append(f"curve       {curve}  ({scale}, {len(known)} steps)")
-    lines.append(f"updates     {outcome_counts_text(steps)}; policy v{state.policy_version}")
-    lines += [f"  {text}" for text in setback_lines(steps)]
-    last = next((step for step in reversed(steps) if step.metrics), None)
+    if measured := training.measured:
+        named = training.reward if len(measured) > 1 else {"last": measured[-1]}
+        texts = [f"{name} step {s.step} {value_text(s)}" for name, s in named.items() if s]
+        lines.append(f"{measured[0].measure:<11} {'; '.join(texts)}")
+        curve = value_curve(measured, 60, levels)
+        most = max(step.value or 0.0 for step in measured) if measured[0].measure == "loss" else 1
+        scale = f"0 to {figure_text('loss', most)}"
+        lines.append(f"curve       {curve}  ({scale}, {len(measured)} steps)")
+    outcomes = outcome_counts_text(training)
+    lines.append(f"updates     {outcomes}; policy v{training.policy_version}")
+    lines += [f"  {text}" for text in setback_lines(training.steps)]
+    last = next((step for step in reversed(training.steps) if step.metrics), None)
     if last is not None and (figures := figures_text(last).partition(", ")[2]):
         lines.append(f"figures     step {last.step}: {figures}")
-    if state.engine_facts:
-        lines.append(f"weights     {engine_text(state.engine_facts)}")
-    shown = "none"
-    if state.checkpoints:
-        saved = state.checkpoints[-1]
-        folder = one_line(f"{place}/{saved.folder}" if place else saved.folder, 300)
-        shown = f"step {saved.step}, policy v{saved.policy_version}: {folder}"
-    more = f" ({len(state.checkpoints)} saved)" if len(state.checkpoints) > 1 else ""
-    return [*lines, f"checkpoint  {shown}{more}"]
+    if training.engine:
+        lines.append(f"weights     {engine_text(training.engine)}")
+    return [*lines, f"checkpoint  {_checkpoint_text(training, place)}"]
+
+
+def _checkpoint_text(training: TrainingFacts, place: str) -> str:
+    if not training.checkpoints:
+        return "none"
+    saved = training.checkpoints[-1]
+    folder = one_line(f"{place}/{saved.folder}" if place else saved.folder, 300)
+    count = len(training.checkpoints)
+    more = f" ({count} saved)" if count > 1 else ""
+    return f"step {saved.step}, policy v{saved.policy_version}: {folder}{more}"
 
 
 def setback_lines(steps: Sequence[TrainedStep], most: int = 5) -> list[str]:
     """What did not go as planned, newest first: rollbacks, rejected and failed updates."""
-    shown = []
+    lines = []
     for step in reversed(steps):
-        why = f": {step.why}" if step.why else ""
-        if step.became == "rolled back":
-            shown.append(f"rolled back to step {step.back_to} at step {step.step}")
-        elif step.became in ("rejected", "failed"):
-            shown.append(f"update of step {step.step} {step.became}{why}")
-    more = [f"and {len(shown) - most} more"] if len(shown) > most else []
-    return [*shown[:most], *more]
+        reason = f": {step.reason}" if step.reason else ""
+        if step.update == "rolled back":
+            lines.append(f"rolled back to step {step.back_to} at step {step.step}")
+        elif step.update in ("rejected", "failed"):
+            lines.append(f"update of step {step.step} {step.update}{reason}")
+    more = [f"and {len(lines) - most} more"] if len(lines) > most else []
+    return [*lines[:most], *more]

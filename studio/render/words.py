@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
-from engines.core.codec import fields_of
 from engines.core.events import RolloutFinished
 from engines.core.library import Experience, LibraryDiff
 from engines.core.settings import SHOWN_WHOLE
@@ -26,8 +24,10 @@ def reward_rate_text(mean: float | None, n: int, unknown: str = "none known") ->
 
 def rate_text(value: float | None, interval: Interval | None) -> str:
     """`0.310 [0.22, 0.40]`: the value and its 95 % interval."""
-    if value is None or interval is None:
+    if value is None:
         return "none known"
+    if interval is None:
+        return f"{value:.3f}"
     return f"{value:.3f} [{interval.low:.2f}, {interval.high:.2f}]"
 
 
@@ -48,13 +48,6 @@ def acts_cell(found: RolloutFinished) -> str:
     return f"{found.turns}/{found.tool_calls}{'!' * (found.failed_calls > 0)}"
 
 
-def mean_acts_text(turns: int, tool_calls: int, failed_calls: int, tries: int) -> str:
-    """`3.1 turns and 2.3 tool calls a try (n=24), 4 calls failed`."""
-    failed = f", {count_text(failed_calls, 'call')} failed" if failed_calls else ""
-    means = f"{turns / tries:.1f} turns and {tool_calls / tries:.1f} tool calls"
-    return f"{means} a try (n={tries}){failed}"
-
-
 def difference_text(found: Comparison) -> str:
     """`+0.660 [+0.56, +0.76]`."""
     low, high = found.interval.low, found.interval.high
@@ -65,7 +58,7 @@ def signs_text(found: Comparison) -> str:
     """The counts of questions and the exact test: `66 better, 0 worse, 34 level, p < 0.001`."""
     p = "p < 0.001" if found.p < 0.001 else f"p = {found.p:.3f}"
     gone = f"; {found.left_out} could not be paired" if found.left_out else ""
-    return f"{found.wins} better, {found.losses} worse, {found.ties} level, {p}{gone}"
+    return f"{found.better} better, {found.worse} worse, {found.level} level, {p}{gone}"
 
 
 def metrics_text(metrics: Mapping[str, float]) -> str:
@@ -110,15 +103,6 @@ def to_decide_text(open_count: int, put_off: int, what: str = "to decide") -> st
     """`5 to decide, 1 later`: what was put off is told apart, alike on every face."""
     left = [f"{open_count - put_off} {what}"] if open_count > put_off or not put_off else []
     return ", ".join([*left, f"{put_off} later"] if put_off else left)
-
-
-def curation_text(of: RunState | Mapping[str, Any]) -> str:
-    """`curation: 12 of 40 decided`; "" of a run that practises. `of`: its state or its row."""
-    if isinstance(of, RunState):
-        of = {**fields_of(of, "curates", "proposed"), "open": len(of.open_operations)}
-    if not of.get("curates"):
-        return ""
-    return f"curation: {of['proposed'] - of['open']} of {of['proposed']} decided"
 
 
 def step_name(step: int) -> str:

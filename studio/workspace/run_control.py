@@ -60,12 +60,12 @@ def check_alive(run: RunDir, do: str) -> None:
     if client.is_alive(run):
         return
     from engines.record.catalogue.rows import run_row
-    from studio.facts.next_command import shown_status
+    from studio.facts.next_command import status_of_row
 
-    shown = shown_status(run.run, run_row(run), alive=False)
-    what = "a curation" if shown.curation else shown.word
+    shown = status_of_row(run.run, run_row(run), alive=False)
+    what = "a curation" if shown.curation_status else shown.status
     cause = f"it is {what} and has no process, so there is nothing to {do}."
-    move = shown.move or f"see how it went: studio runs show {run.run}"
+    move = shown.next or f"see how it went: studio runs show {run.run}"
     raise ConflictError(f"run {run.run}", cause, f"{move[0].upper()}{move[1:]}.")
 
 
@@ -74,14 +74,14 @@ def status_lines(answer: Mapping[str, Any]) -> list[str]:
     status, alive = answer["status"], ""
     if not answer.get("alive", True):
         from studio.facts.next_command import (
-            shown_status,  # takes long, and a living run needs none
+            status_of_row,  # takes long, and a living run needs none
         )
 
-        status, alive = shown_status(answer["run"], answer, alive=False).word, ", no process"
+        status, alive = status_of_row(answer["run"], answer, alive=False).status, ", no process"
     where = f"epoch {answer['epoch']} of {answer['epochs']}, step {answer['step']} of "
     where += f"{answer['steps']}, {answer['steps_finished']} finished"
     if answer.get("curates"):
-        from studio.render.words import curation_text
+        from studio.facts.next_command import curation_text
 
         where, status = f"{curation_text(answer)}: {sanitize(answer['curates'])}", "curation"
     cost = "" if answer["cost_usd"] is None else f", ${answer['cost_usd']:.4f}"

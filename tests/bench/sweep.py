@@ -18,7 +18,7 @@ from pathlib import Path
 
 from engines.record.run_dir import Workspace
 from studio.compare.sweep.grid import Grid, parse_grid
-from studio.facts.evaluation import change_data, rate_changes
+from studio.facts.evaluation import change_facts, rate_changes
 from tests.studio.compare.test_sweep import SHARED, kill_all
 from tests.support.run_studio import studio
 
@@ -47,7 +47,7 @@ def main(kills: int) -> None:
             words = ("headless", "rehearsal", "--name", cell.name, *SHARED, *cell.overrides)
             studio(*words, workspace=single)
             state = Workspace(single).run(cell.name).state()
-            figures = [change_data(change) for change in rate_changes(state.evaluations)]
+            figures = [change_facts(change) for change in rate_changes(state.evaluations)]
             (found,) = (run for run in table["runs"] if run["run"] == cell.name)
             equal += bool(figures) and figures == found["held_out"]
     runs, code = len(table["runs"]), process.returncode

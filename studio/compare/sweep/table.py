@@ -15,7 +15,7 @@ from engines.record.run_dir import Workspace
 from studio.compare.report import Block
 from studio.compare.sweep.grid import Cell, Grid
 from studio.compare.sweep.spread import Gain, Spread, decompose
-from studio.facts.evaluation import RateChange, change_data, question_rewards, rate_changes
+from studio.facts.evaluation import RateChange, change_facts, question_rewards, rate_changes
 from studio.render.words import difference_text
 
 CAPTIONS = {"Runs": "Each run before and after practice", "Spread": "What the gain depends on"}
@@ -122,7 +122,7 @@ def sweep_data(grid: Grid, results: Sequence[CellResult]) -> dict[str, Any]:
             "run": result.run,
             "settings": result.cell.shown,
             "status": result.status,
-            "held_out": [change_data(change) for change in result.changes],
+            "held_out": [change_facts(change) for change in result.changes],
             "tokens": result.state.total_usage.tokens if result.state else 0,
             "cost_usd": result.state.total_usage.cost_usd if result.state else None,
         }

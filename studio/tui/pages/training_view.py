@@ -11,10 +11,15 @@ from typing import Any
 
 from engines.core.state.run_state import RunState
 from engines.core.types import Operation, operation_step
-from studio.facts.training import TrainedStep, best_step, measured_steps, trained_steps
+from studio.facts.training import (
+    FIGURE_NAMES,
+    TrainedStep,
+    best_step,
+    measured_steps,
+    trained_steps,
+)
 from studio.render.lines import LEVELS, LEVELS_ASCII, sparkline
 from studio.render.training_lines import (
-    WORDS,
     brief_figures,
     change_text,
     engine_text,
@@ -80,9 +85,9 @@ def panel_lines(state: RunState, width: int, signs: Glyphs = GLYPHS_UNICODE) -> 
         *_figure_lines(known, width),
         _row("saved", saved, width),
     ]
-    setbacks = setback_lines(steps, len(steps)) if last.became != "rolled back" else []
+    setbacks = setback_lines(steps, len(steps)) if last.update != "rolled back" else []
     # A rollback is the graver one: it stands also while later updates are rejected.
-    if last.became not in ("failed", "rejected"):
+    if last.update not in ("failed", "rejected"):
         setbacks.sort(key=lambda text: not text.startswith("rolled back"))
     for text in setbacks[:1]:
         out += paragraph([(text, _style_of(text))], width, "  ")
@@ -104,8 +109,8 @@ def _last_update_line(step: TrainedStep, width: int) -> Line:
         "waits": "needs your review (2)",
         "under way": "not computed yet",
         "rolled back": f"rolled back to {step.back_to}",
-    }.get(step.became, step.became)
-    return _row("update", f"{step.step} {text}", width, BECAME_STYLES.get(step.became, "dim"))
+    }.get(step.update, step.update)
+    return _row("update", f"{step.step} {text}", width, BECAME_STYLES.get(step.update, "dim"))
 
 
 def _figure_lines(known: list[TrainedStep], width: int) -> list[Line]:
@@ -149,9 +154,9 @@ def brief_lines(state: RunState, width: int, signs: Glyphs = GLYPHS_UNICODE) -> 
     figures = next((step.metrics for step in reversed(known) if step.metrics), {})
     texts, setbacks = brief_figures(figures), setback_lines(steps, 1)
     before: Span = ("", "")
-    if setbacks and last.became in ("rolled back", "rejected", "failed"):
+    if setbacks and last.update in ("rolled back", "rejected", "failed"):
         before = (f" {setbacks[0]};", _style_of(setbacks[0]))
-    elif last.became == "waits":
+    elif last.update == "waits":
         before = (" its update is to be decided (2);", "open")
     elif state.checkpoints:
         texts.append(f"checkpoint of step {state.checkpoints[-1].step}")
@@ -184,7 +189,7 @@ def update_lines(
         text = sanitize(operation.text) or "no figures came with it"
         return [*out, *paragraph([(text, "")], width)]
     names = [name for name in _FIRST if name in metrics]
-    others = [name for name in (*WORDS, *sorted(set(metrics) - set(WORDS)))
+    others = [name for name in (*FIGURE_NAMES, *sorted(set(metrics) - set(FIGURE_NAMES)))
               if name in metrics and name not in names]  # fmt: skip
     past = [figures for number, figures in sorted(state.training.items()) if number < step]
     for name in (*names, *(others if whole else ())):
@@ -208,7 +213,7 @@ def _update_row(
 
     `room` is what there is for the curve.
     """
-    word = pad(sanitize(WORDS.get(name, name)), 14)
+    word = pad(sanitize(FIGURE_NAMES.get(name, name)), 14)
     shown = figure_text(name, value)
     change = "the first"
     if past:

@@ -7,6 +7,9 @@ import math
 from pathlib import Path
 
 import pytest
+from studio.report.run import run_text, state_facts
+from studio.report.step import step_facts, step_text
+from studio.report.summary import summary_data, summary_text
 
 from engines.core import events as ev
 from engines.core.library import Library
@@ -18,9 +21,6 @@ from studio.library.references import find_version
 from studio.render.lines import LEVELS_ASCII, sparkline
 from studio.render.training_lines import figure_text, figures_text, training_lines, value_curve
 from studio.report.progress import LinePrinter, display_lines
-from studio.report.run import run_text, state_facts
-from studio.report.step import step_facts, step_text
-from studio.report.summary import summary_data, summary_text
 from studio.review.evidence import EvidenceLoader
 from studio.review.line_mode import LineReview
 from studio.review.line_text import WEIGHTS_AS_A_WHOLE, change_lines
@@ -93,11 +93,11 @@ def test_figures_are_rounded_by_what_they_are() -> None:
 
 def test_every_step_says_what_became_of_its_update() -> None:
     steps = trained_steps(a_state(*history()))
-    assert [step.became for step in steps] == [
+    assert [step.update for step in steps] == [
         "applied", "applied", "rejected", "failed", "no update", "rolled back",
     ]  # fmt: skip
-    assert steps[2].why == "KL 9 is above 0.5"
-    assert steps[3].why == "the loss is not a number"
+    assert steps[2].reason == "KL 9 is above 0.5"
+    assert steps[3].reason == "the loss is not a number"
     assert steps[5].back_to == 2
     assert (steps[0].value, steps[0].n) == (3 / 12, 12)
 
@@ -105,8 +105,8 @@ def test_every_step_says_what_became_of_its_update() -> None:
 def test_a_step_under_way_and_one_that_waits_are_told_apart() -> None:
     under_way = a_state(*begun(), *tried(1))
     waits = a_state(*begun(), *tried(1), proposed(1))
-    assert [step.became for step in trained_steps(under_way)] == ["under way"]
-    assert [step.became for step in trained_steps(waits)] == ["waits"]
+    assert [step.update for step in trained_steps(under_way)] == ["under way"]
+    assert [step.update for step in trained_steps(waits)] == ["waits"]
 
 
 def test_a_training_step_is_one_line_with_its_figures_and_policy() -> None:

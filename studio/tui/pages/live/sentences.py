@@ -5,10 +5,10 @@ from __future__ import annotations
 from engines.core import events as ev
 from engines.core.state.run_state import RunState
 from engines.core.types import group_id, rollout_id
+from studio.facts.next_command import curation_text
 from studio.facts.run import run_progress
 from studio.render.words import (
     count_text,
-    curation_text,
     decided_text,
     lost_text,
     no_practice_text,
@@ -160,10 +160,12 @@ def ending_line(state: RunState) -> Line:
 
 def run_summary_lines(state: RunState, width: int, signs: Glyphs = GLYPHS_UNICODE) -> list[Line]:
     """The whole of a run that ended: rewards with their n, held-out change, library, cost."""
-    from studio.report.summary import doubts_text, practice_sections
+    from studio.facts.run import run_facts
+    from studio.render.run_lines import doubts_text, practice_sections
 
     started, where = state.started, run_progress(state)
     assert started is not None
+    facts = run_facts(state)
     status = "BUDGET REACHED" if state.ending == "budget" else state.status.upper()
     done = curation_text(state) or f"{status} after step {state.steps_finished} of {where.steps}"
     out = [line((done, "title"))]
@@ -174,13 +176,13 @@ def run_summary_lines(state: RunState, width: int, signs: Glyphs = GLYPHS_UNICOD
     out += _next_action_lines(state, width)
     if curated := no_practice_text(state):
         out += [BLANK, *paragraph([(curated, "")], width)]
-    sections = [] if curated else practice_sections(state, training_view.levels(signs))
+    sections = [] if curated else practice_sections(facts, training_view.levels(signs))
     for heading, texts in sections:
         out += [BLANK, line((heading, "title"))]
         for text in texts:
             out += paragraph([("  " + text, "")], width, "    ")
     out.append(BLANK)
-    if doubted := doubts_text(state):
+    if doubted := doubts_text(facts):
         out += paragraph([(doubted, "flag")], width, "  ")
     if state.alternates or not state.trains_weights:
         grown = f"library    {one_line(started.library, 60)} v{started.library_version} -> "

@@ -219,7 +219,7 @@ def _operations_text(batch: Batch, state: RunState) -> str:
     if state.trains_at(batch.step):
         found = trained_step(state, batch.step)
         words = {"under way": "not computed yet", "waits": "needs your review (2)"}
-        return words.get(found.became, found.became) if found is not None else ""
+        return words.get(found.update, found.update) if found is not None else ""
     if step is None or (step.lesson is None and not step.committed and not step.finished):
         return "none drawn yet"
     decided = len(state.reviewed_operations)

@@ -16,9 +16,9 @@ from engines.core.state.run_state import RunState
 from engines.core.types import group_id
 from engines.record.run_dir import Workspace
 from studio.facts.curves import curves_key, run_curves
+from studio.facts.run import load_parent, load_state_with_parents, with_parent
 from studio.render.curve_lines import step_text
 from studio.render.words import no_practice_text
-from studio.report.fork_history import load_parent, load_state_with_parents, with_parent
 from studio.secrets.sanitize import one_line
 from studio.tui.drawing.cells import choose_glyphs, fit, pad
 from studio.tui.drawing.lines import Line, Row, line, paragraph

@@ -17,7 +17,7 @@ from studio.facts.curves import (
     running_mean,
 )
 from studio.render.curve_lines import held_out_change_text, step_text
-from studio.render.evaluation_lines import evaluation_text
+from studio.render.evaluation_lines import finished_text
 from studio.render.lines import sparkline
 from studio.render.training_lines import figure_text
 from studio.render.words import reward_rate_text
@@ -253,7 +253,7 @@ def detail_lines(shown: ShownRun, over: ShownRun | None, step: int, width: int) 
 
 def _measured_text(run: ShownRun, step: int) -> str:
     found = (e for e in run.state.evaluations if e.step == step)
-    return one_line("; ".join(f"{e.data} {evaluation_text(e)}" for e in found), 400)
+    return one_line("; ".join(f"{e.data} {finished_text(e)}" for e in found), 400)
 
 
 class ProgressStrip(Chrome):
