@@ -44,7 +44,7 @@ from studio.config.youtu.flags import translate_flags
 from studio.errors import describe_error, os_error_text
 from studio.process import harden, open_streams, silence_stream
 from studio.secrets.output import forget, mask_output, mask_tracebacks, remember
-from studio.secrets.rules import environment_secrets
+from studio.secrets.run_files import environment_secrets
 from studio.secrets.sanitize import sanitize
 
 AnyCommand = TyperCommand | TyperGroup

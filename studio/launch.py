@@ -35,7 +35,7 @@ from studio.run.headless import run_headless
 from studio.run.new_or_resume import RunRequest, load_plan
 from studio.run.training import training_warnings
 from studio.secrets.output import forget, mask_output, mask_tracebacks, remember
-from studio.secrets.rules import environment_secrets
+from studio.secrets.run_files import environment_secrets
 from studio.secrets.sanitize import sanitize
 from studio.training.distributed import (
     DTYPES,

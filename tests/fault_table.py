@@ -52,10 +52,10 @@ FAULTS = (
     ),
     Fault(
         "a streamed secret goes out but for its last letter",
-        "engines/core/text/masking.py",
+        "engines/secrets/mask.py",
         "tail = text[1 - len(value) :]",
         "tail = text[2 - len(value) :]",
-        ("tests/engines/core/text/test_masking.py::test_a_key_spread_over_pieces_never_shows",),
+        ("tests/engines/secrets/test_mask.py::test_a_key_spread_over_pieces_never_shows",),
     ),
     Fault(
         "an undo leaves standing what rested on it",
@@ -411,12 +411,21 @@ FAULTS = (
         ("tests/studio/secrets/test_sanitized_output.py",),
     ),
     Fault(
-        "the gate's own refusal is no answer to a decision that is sent again",
-        "studio/session/idempotency.py",
-        "    if not refused and wanted[",
-        "    if wanted[",
+        "a request that is sent again is carried out again",
+        "studio/session/requests.py",
+        "    return request.answer_again(done, state)",
+        "    return request.answer_again([], state)",
         (
             "tests/studio/session/test_live.py::test_the_gate_s_own_refusal_is_known_again_as_the_answer",
+        ),
+    ),
+    Fault(
+        "the events of a request do not know it",
+        "engines/pipeline/recorder.py",
+        "self._journal.append(event, _REQUEST.get())",
+        "self._journal.append(event)",
+        (
+            "tests/studio/session/test_live.py::test_what_was_done_before_its_answer_was_cut_is_answered_and_not_done_again",
         ),
     ),
     Fault(
@@ -435,9 +444,9 @@ FAULTS = (
     ),
     Fault(
         "line mode decides although a screen does",
-        "studio/session/live.py",
-        'if (controller := answer.get("driven_by"))',
-        'if (controller := answer.get("driver"))',
+        "studio/session/requests.py",
+        "    decides = True  # who asks is about to",
+        "    decides = False",
         (
             "tests/studio/session/test_link.py::test_a_review_beside_a_screen_that_drives_ends_or_waits",
         ),
@@ -511,7 +520,7 @@ FAULTS = (
     ),
     Fault(
         "a redo decides again what was undone before something new was decided",
-        "studio/review/actions.py",
+        "studio/review/decider.py",
         "        self.undone.clear()\n",
         "",
         ("tests/studio/tui/pages/test_review_views.py",),

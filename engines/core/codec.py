@@ -49,13 +49,17 @@ def from_dict(cls: type[T], data: Mapping[str, Any]) -> T:
 
     Raises ValueError: a field is missing, unknown or of another type.
     """
-    hint: Any = cls  # mypy does not count type variables as hashable
-    try:
-        value = _decoder(hint)(data)
-    except (TypeError, KeyError, AttributeError) as error:
-        raise ValueError(f"not a {cls.__name__}: {error}") from error
+    value = read_json(cls, data)
     assert isinstance(value, cls)
     return value
+
+
+def read_json(hint: Any, data: Any) -> Any:
+    """Build a value of any type that the decoders know from its JSON; raises ValueError."""
+    try:
+        return _decoder(hint)(data)
+    except (TypeError, KeyError, AttributeError) as error:
+        raise ValueError(f"not a {getattr(hint, '__name__', hint)}: {error}") from error
 
 
 @functools.cache

@@ -562,6 +562,21 @@ class Decision:
     flags: tuple[Flag, ...] = ()  # of the operation as it was edited
     evidence: tuple[str, ...] = ()  # rollouts that count for an edit besides the operation's own
 
+    @property
+    def note(self) -> str:
+        """The gate's note on it: `becomes E7`, or `rejected: WHY` where it does not fit."""
+        if self.reviewer == GATE:
+            return f"rejected: {self.reason}"
+        return f"becomes {self.assigned}" if self.assigned else ""
+
+
+@dataclass(frozen=True, slots=True)
+class DecisionPreview:
+    """What would be said of a decision if it were made now: nothing of it is journalled."""
+
+    objection: str = ""  # "": it fits
+    flags: tuple[Flag, ...] = ()
+
 
 def weights_operation(step: int, update: WeightUpdate) -> Operation:
     """A step's weight update as reviewers decide it; its text tells the figures in words."""

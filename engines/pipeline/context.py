@@ -11,7 +11,6 @@ from pathlib import Path
 from engines.core.ids import call_seed
 from engines.core.library import Library
 from engines.core.protocols import Engine, Verifier
-from engines.core.text.masking import NO_SECRETS, Mask
 from engines.core.types import NO_USAGE, CallKey, Job, Learns, Operation, Problem, Usage
 from engines.core.waiting.threads import run_to_end
 from engines.data.sampler import Sampler
@@ -29,6 +28,7 @@ from engines.pipeline.recorder import Recorder
 from engines.pipeline.replay_training import HistorySegment
 from engines.record.ledger import RecordLedger
 from engines.rollouts.manager import RolloutManager
+from engines.secrets.mask import NO_SECRETS, Mask
 
 QUESTION_CHARS = 4_000
 """Of a question, as a screen is told it; the whole is in the records."""

@@ -23,6 +23,7 @@ class RunControl:
         self._calling.set()
         self._main: asyncio.Task[object] | None = None
         self.stop_reason = ""
+        self.stop_request = ""  # id of the request that asked to stop
         self.ending: Literal["stopped", "failed", "budget"] = "stopped"  # what a stop amounts to
         self.stop_after_step = False
         self.ended = False  # True once the run's ending is being recorded: too late to stop
@@ -56,11 +57,15 @@ class RunControl:
         """Go on through the next commit, then pause."""
         await self._go_on(1)
 
+    def stop_soon(self, reason: str, after_step: bool = False) -> None:
+        """Stop once whoever asks is answered: stopping closes that very connection."""
+        asyncio.get_running_loop().call_soon(self.stop, reason, after_step)
+
     def stop(self, reason: str, after_step: bool = False) -> None:
         """End the run now, or once the step under way is committed."""
         if self.ended or self.ending != "stopped":
             return
-        self.stop_reason = reason
+        self.stop_reason, self.stop_request = reason, self._recorder.request
         if after_step:
             self.stop_after_step = True
             self._release_all()

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 
 from engines.core.events import DurableEvent, TransientEvent
 from engines.core.state.fold import fold
 from engines.core.state.run_state import RunState
+from engines.record.derived.run_state import keep_state
 from engines.record.journal import Entry, Journal
-from engines.record.run_index import keep_state
+
+_REQUEST: ContextVar[str] = ContextVar("request", default="")
+"""Id of the request that this task carries out; in each event that it records."""
 
 Listener = Callable[[DurableEvent | TransientEvent], None]
 
@@ -48,6 +53,20 @@ class Recorder:
         """Whether anybody reads streamed text now; any thread may ask."""
         return any(reads() for reads in tuple(self._text_readers))
 
+    @property
+    def request(self) -> str:
+        """Id of the request that is carried out here and now; "" where none is."""
+        return _REQUEST.get()
+
+    @contextmanager
+    def carrying_out(self, request: str) -> Iterator[None]:
+        """Put the id of this request into every event that is recorded meanwhile, by this task."""
+        token = _REQUEST.set(request)
+        try:
+            yield
+        finally:
+            _REQUEST.reset(token)
+
     async def record(self, event: DurableEvent) -> None:
         """Return when the event is on disk and, as it was written, in `state`.
 
@@ -55,7 +74,7 @@ class Recorder:
         """
         self._recording += 1
         try:
-            entry = await self._journal.append(event)
+            entry = await self._journal.append(event, _REQUEST.get())
             fold(self.state, entry.event)
         finally:
             self._recording -= 1

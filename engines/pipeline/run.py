@@ -11,7 +11,7 @@ from engines.pipeline.context import RunContext
 from engines.pipeline.replay_training import replay_training
 from engines.pipeline.reviewers.human import HoldExpired
 from engines.pipeline.step import practise_step
-from engines.record.catalogue.usage import keep_usage
+from engines.record.derived.usage import keep_usage
 
 Ending = Literal["finished", "stopped", "held", "failed", "budget", "waiting"]
 
@@ -36,7 +36,8 @@ async def practise(practice: RunContext) -> Ending:
     practice.control.ended = True
     paid = practice.paid_before + practice.ledger.paid
     ended = RunEnded(ending, reason, paid=paid, remarks=practice.remarks())
-    await practice.recorder.record(ended)
+    with practice.recorder.carrying_out(practice.control.stop_request):
+        await practice.recorder.record(ended)
     return ending
 
 

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from engines.core.library import Library
-from engines.core.text.masking import NO_SECRETS, Mask
 from engines.record.appender import write_atomic
 from engines.record.libraries import experience_row
 from engines.record.seal import add_seal, refuse_altered
 from engines.record.yaml_text import dump_yaml, escape_interpolation, load_yaml
+from engines.secrets.mask import NO_SECRETS, Mask
 
 
 def format_agent_yaml(

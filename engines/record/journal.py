@@ -17,24 +17,12 @@ import orjson
 from engines.core.codec import dumps
 from engines.core.errors import RecordError
 from engines.core.events import DurableEvent, event_from_dict
-from engines.core.text.masking import NO_SECRETS, Mask
 from engines.record import lines
 from engines.record.appender import Appender
 from engines.record.segments import files
+from engines.record.segments.files import FORMAT
 from engines.record.segments.reading import End, Place, read
-
-FORMAT = 9
-"""Version of the line and event format that is written; every line carries its own."""
-
-
-OLDEST_FORMAT = 1
-"""An older format knew fewer fields: each new one says by its default that nobody noted it. A
-journal may hold lines of several; format 3 names the hashes of prompt files, format 4 knows pins
-and batches of decisions, format 5 what a prompt showed, credits, doubts and fates of proposals,
-format 6 what an agent acts with, and the turns and calls of its tries, format 7 what operations and
- experiences were found to be worth, and the choice of a lesson, format 8 labels of libraries; it
- goes with sealed files. Format 9 counts what caches of endpoints had, and knows segments."""
-
+from engines.secrets.mask import NO_SECRETS, Mask
 
 HEAD_BYTES = 160
 """Of an entry, in which its kind and its step stand."""
@@ -47,6 +35,7 @@ class Entry:
     seq: int
     at: float
     event: Any  # a DurableEvent
+    request: str = ""  # id of the request that caused it; "" of what nobody asked for
 
 
 class Journal:
@@ -68,7 +57,7 @@ class Journal:
         known, None: nothing is. A segment longer than `segment_bytes` is closed by `roll`.
 
         Raises DamagedError: a complete line fails its check. RecordError: the file cannot be
-        opened, or is of a newer format.
+        opened, or is of another format.
         """
         self.path = path
         self._clock = clock
@@ -93,9 +82,9 @@ class Journal:
         self._seq = self._head.events + (line.number if line else 0) - (self._head.segment > 1)
         self._file = Appender(path)
 
-    async def append(self, event: DurableEvent) -> Entry:
+    async def append(self, event: DurableEvent, request: str = "") -> Entry:
         """Return the entry as it was written, which is without secrets, once it is on disk."""
-        raw, entry = self._encode_event(event)
+        raw, entry = self._encode_event(event, request)
         await self._file.append(raw)
         return entry
 
@@ -130,19 +119,21 @@ class Journal:
     def close(self) -> None:
         self._file.close()
 
-    def _encode_event(self, event: DurableEvent) -> tuple[bytes, Entry]:
+    def _encode_event(self, event: DurableEvent, request: str = "") -> tuple[bytes, Entry]:
         self._seq += 1
         at = self._clock()
         # As `event_to_dict`, without encoding it twice.
         own = {field.name: getattr(event, field.name) for field in fields(event)}
         kind = type(event).__name__
         self.at = at
+        if request:  # last: readers look for kind and step in the first bytes of a line
+            own["request"] = request
         body = dumps({"v": FORMAT, "seq": self._seq, "at": at, "kind": kind, **own})
         masked = self._mask.line(body)
         if masked is not body:
             event = _parse_event(orjson.loads(masked))
         raw, self._chain = lines.encode(masked, self._chain)
-        return raw, Entry(self._seq, at, event)
+        return raw, Entry(self._seq, at, event, request)
 
 
 def read_journal(
@@ -173,17 +164,16 @@ def read_journal(
 def parse_entry(path: Path, line: lines.StoredLine) -> Entry:
     """What a whole line of a journal says.
 
-    Raises RecordError: it is of a newer format, or says nothing this release knows.
+    Raises RecordError: it is of another format, or says nothing this release knows.
     """
     place = f"{path}:{line.number}"
-    move = "Update practice-studio, or use the release that wrote it; nothing was changed."
+    move = "Use the release that wrote it, or begin anew beside it; nothing was changed."
     data = orjson.loads(line.body)
-    version = data.get("v")
-    if version not in range(OLDEST_FORMAT, FORMAT + 1):
-        known = f"this studio reads formats {OLDEST_FORMAT} to {FORMAT}."
-        raise RecordError(place, f"this journal has format {version}, {known}", move)
+    if (version := data.get("v")) != FORMAT:
+        cause = f"this journal has format {version}, this studio reads format {FORMAT}."
+        raise RecordError(place, cause, move)
     try:
-        return Entry(data["seq"], data["at"], _parse_event(data))
+        return Entry(data["seq"], data["at"], _parse_event(data), data.get("request", ""))
     except (KeyError, ValueError) as error:
         cause = f"this line is whole but cannot be read ({error})."
         raise RecordError(place, cause, move) from error
@@ -191,5 +181,5 @@ def parse_entry(path: Path, line: lines.StoredLine) -> Entry:
 
 def _parse_event(envelope: Mapping[str, Any]) -> Any:
     """Raises ValueError: it is no event."""
-    own = ("v", "seq", "at")
+    own = ("v", "seq", "at", "request")
     return event_from_dict({key: value for key, value in envelope.items() if key not in own})

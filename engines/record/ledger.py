@@ -19,7 +19,6 @@ from engines.core.codec import dumps, from_dict, to_dict
 from engines.core.errors import CallFailed, ConflictError, lost_usage
 from engines.core.ids import call_seed, digest
 from engines.core.protocols import OnText, Policy
-from engines.core.text.masking import NO_SECRETS, Mask
 from engines.core.tools import ToolResult, ToolSpec, as_status
 from engines.core.types import (
     NO_USAGE,
@@ -36,6 +35,7 @@ from engines.core.waiting.gather import gather_all
 from engines.record import lines
 from engines.record.appender import Appender
 from engines.record.earlier_turns import EarlierTurns
+from engines.secrets.mask import NO_SECRETS, Mask
 
 NO_REPLY = Completion("")
 TOOL = "tool:"
@@ -318,15 +318,7 @@ def record_file_name(key: CallKey) -> str:
 
 def request_hash(policy: str, messages: Sequence[Message], sampling: Sampling) -> str:
     """Identifies a request: who is asked, what, and how the reply is drawn."""
-    asked = [to_dict(message) for message in messages]
-    for message in asked:
-        for newer in ("token_ids", "images", "speaker"):
-            if not message[newer]:  # as if there were no such field: older records have none
-                del message[newer]
-    drawn = to_dict(sampling)
-    if not drawn["json_object"]:
-        del drawn["json_object"]
-    return digest([policy, asked, drawn])
+    return digest([policy, [to_dict(message) for message in messages], to_dict(sampling)])
 
 
 def read_record(folder: Path, ref: RecordRef) -> Record:

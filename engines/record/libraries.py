@@ -20,7 +20,6 @@ from engines.core.library import CommitResult, Experience, Library, Reviewed
 from engines.core.settings import LONGEST_NAME
 from engines.core.state.fold import fold_library, replay_commit
 from engines.core.state.use_counts import UseCounts
-from engines.core.text.masking import NO_SECRETS, Mask
 from engines.core.types import Decision, Operation
 from engines.record import lines
 from engines.record.appender import write_atomic
@@ -28,6 +27,7 @@ from engines.record.journal import Entry, Journal, parse_entry
 from engines.record.lock import write_lock
 from engines.record.seal import add_seal
 from engines.record.segments.reading import Place
+from engines.secrets.mask import NO_SECRETS, Mask
 
 LOCK_WAIT_S = 10.0
 """How long a commit waits for another process that is writing there."""
@@ -332,6 +332,11 @@ def is_label(text: str) -> bool:
 
 def write_version(folder: Path, library: Library, run: str) -> None:
     """Write `vNNNN.yaml`: what a person reads and what `agent.yaml` is made from."""
+    write_atomic(version_path(folder, library.version), format_version(library, run))
+
+
+def format_version(library: Library, run: str) -> bytes:
+    """Return what the file of a version holds, sealed; `run` made it, "" outside runs."""
     data = {
         "library": library.name,
         "version": library.version,
@@ -348,8 +353,7 @@ def write_version(folder: Path, library: Library, run: str) -> None:
     from engines.record.yaml_text import dump_yaml
 
     text = dump_yaml(data, width=100)
-    sealed = add_seal(text.encode("utf-8", "replace"))
-    write_atomic(version_path(folder, library.version), sealed)
+    return add_seal(text.encode("utf-8", "replace"))
 
 
 def experience_row(experience: Experience) -> dict[str, Any]:

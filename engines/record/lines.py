@@ -49,10 +49,6 @@ class Contents:
     newline_missing: bool = False  # the last line is whole but for its newline
 
 
-_FILLER = b'{"filler":"'
-"""How a line begins that an earlier release wrote over a damaged one: it is none of the lines."""
-
-
 def encode(body: bytes, chain: str = "") -> tuple[bytes, str]:
     """Make the line of a body; `chain` is the checksum of the line before, or ""."""
     checksum = digest_bytes(chain.encode() + body, 8)
@@ -100,8 +96,7 @@ def read(
                 raw = whole
             if body is None:
                 raise _damaged_error(path, number)  # also a whole line that lost its newline
-            if not body.startswith(_FILLER) or newline_missing:
-                take(StoredLine(number, offset, len(raw), checksum, body))
+            take(StoredLine(number, offset, len(raw), checksum, body))
             offset += len(raw)
             chain = checksum
             if newline_missing:

@@ -10,12 +10,11 @@ from pathlib import Path
 
 from engines.core.errors import ConflictError, RecordError, suggest_name
 from engines.core.state.run_state import RunState
-from engines.core.text.masking import NO_SECRETS, Mask
+from engines.record.derived.run_state import read_run
 from engines.record.journal import Entry, read_journal
 from engines.record.libraries import LibraryFolder, check_name
-from engines.record.run_index import read_run
-from engines.record.seal import must_be_sealed
 from engines.record.segments.files import first_line, started_at
+from engines.secrets.mask import NO_SECRETS, Mask
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,11 +55,6 @@ class RunDir:
     @property
     def socket(self) -> Path:
         return self.path / "control.sock"
-
-    @property
-    def must_be_sealed(self) -> bool:
-        """Whether its files were sealed from the beginning; False where that cannot be told."""
-        return must_be_sealed(first_line(self.journal, 400))
 
     def started_at(self) -> float:
         """When the run started: the time stamp of its first entry, cheaply; 0.0 without one."""

@@ -5,18 +5,16 @@ problem and try: model, sampling, instructions, experiences, verifier and seed.
 
 Several processes may add at a time; each writes whole lines. A line that was cut is
 skipped: what it told is worked out again from the recorded reply, or paid for once more. Beside
-them `about.json` tells what was measured, and of the scores, as they were last closed, the hash.
+them `about.json` tells people what was measured.
 """
 
 from __future__ import annotations
 
 import asyncio
 import errno
-import hashlib
 import json
 import os
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,11 +24,10 @@ import orjson
 from engines.core.codec import dumps, from_dict
 from engines.core.errors import RecordError
 from engines.core.ids import digest, digest_bytes
-from engines.core.text.masking import NO_SECRETS, Mask
 from engines.core.types import NO_USAGE, AttemptStatus, Problem, Usage
 from engines.record import lines
 from engines.record.appender import make_folder, write_atomic
-from engines.record.seal import add_seal
+from engines.secrets.mask import NO_SECRETS, Mask
 
 ID_BYTES = 8
 
@@ -130,8 +127,6 @@ class ScoreBook:
 
     def close(self) -> None:
         if self._fd is not None:
-            with suppress(RecordError, OSError):  # the scores stand without it
-                count_scores(self._file, self._mask.line(dumps(self._about)))
             os.close(self._fd)
             self._fd = None
 
@@ -142,8 +137,8 @@ class ScoreBook:
             end = os.fstat(self._fd).st_size
             if end and os.pread(self._fd, 1, end - 1) != b"\n":
                 os.write(self._fd, b"\n")  # closes a cut line, so that it spoils no other
-            if not (self.path / "about.json").exists():
-                count_scores(self._file, self._mask.line(dumps(self._about)))
+            if not (about := self.path / "about.json").exists():
+                write_atomic(about, self._mask.line(dumps(self._about)))
         return self._fd
 
     def _read_new_scores(self) -> None:
@@ -171,19 +166,6 @@ class ScoreBook:
             except ValueError:  # of a version that kept other fields
                 continue
             self._known.setdefault((score.problem, score.index), score)
-
-
-def count_scores(file: Path, about: bytes) -> None:
-    """Note beside a file of scores what it holds by now, which only grows.
-
-    `about` is JSON of what was measured; what it says of the scores is replaced.
-    """
-    with file.open("rb") as scores:
-        content = hashlib.file_digest(scores, "sha256").hexdigest()
-        held = {"bytes": scores.tell(), "sha256": content}
-    told = {**orjson.loads(about), "scores": held}
-    told.pop("sha256", None)
-    write_atomic(file.with_name("about.json"), add_seal(dumps(told)))
 
 
 def problem_digest(problem: Problem) -> str:

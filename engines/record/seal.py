@@ -1,7 +1,7 @@
 """The seal of a file: a first line, or first member of JSON, that is the hash of all behind it.
 
-Standing first it also tells of a file that was cut. A file without one is somebody's own or of an
-older studio; whoever changes a sealed one makes it their own by taking the seal away.
+Standing first it also tells of a file that was cut. A file without one is somebody's own:
+whoever changes a sealed one makes it their own by taking the seal away.
 """
 
 from __future__ import annotations
@@ -15,20 +15,13 @@ from typing import Any
 import orjson
 
 from engines.core.errors import DamagedError
-from engines.core.library import Experience, Library
-from engines.core.text.masking import MASK
 
-SEALED_SINCE = 8
-"""Format of the journal line that tells of a run or a version whose files must have seals."""
 ALTERED = "it was altered after the studio wrote it: its seal is gone or does not fit."
-REWORDED = "its experiences are not those that its first lines tell of."
 _LINE = b"# sha256 of all below: %s\n"
 _MEMBER = b'{"sha256":"%s"'
 _SEAL = re.compile(
     rb'^# sha256 of all below:([^\n]*)(?:\n|\Z)|\A\s*\{\s*"sha256"\s*:\s*"[^"]*"', re.MULTILINE
 )
-_FORMAT = re.compile(rb'\{"v":(\d+),')
-_AGENT = re.compile(rb"^# Experiences \((\w+)\)", re.MULTILINE)
 
 
 def add_seal(data: bytes) -> bytes:
@@ -59,28 +52,6 @@ def read_sealed(path: Path) -> dict[str, Any] | None:
     return None
 
 
-def content_hash_of(data: bytes) -> str:
-    """Of the experiences in a version's file or an agent's; "" where it holds none."""
-    import yaml  # what only reads a library, as a screen does, need not wait for it
-
-    from engines.record.yaml_text import load_yaml, unescape_interpolation
-
-    try:
-        held = load_yaml(data.decode())
-        unescape = unescape_interpolation if "instructions" in held else str
-        entries = tuple(Experience(row["id"], unescape(row["text"])) for row in held["experiences"])
-        return Library("", 0, entries).content_hash
-    except (ValueError, TypeError, KeyError, yaml.YAMLError, RecursionError):
-        return ""
-
-
-def is_reworded(data: bytes) -> bool:
-    """Whether an agent file's experiences are not those it names; unknown where masked."""
-    told = _AGENT.search(data)
-    is_masked = MASK.encode() in data.partition(b"\nexperiences:")[2]
-    return told is not None and not is_masked and content_hash_of(data) != told[1].decode()
-
-
 def refuse_altered(path: Path, data: bytes | None = None) -> None:
     """Raise DamagedError where a seal does not fit; what cannot be read is left to its reader.
 
@@ -90,7 +61,7 @@ def refuse_altered(path: Path, data: bytes | None = None) -> None:
         data = path.read_bytes() if data is None else data
     except OSError:
         return
-    if (fits := seal_fits(data)) is False or (fits and is_reworded(data)):
+    if seal_fits(data) is False:
         own = 'line "# sha256 …", and that of content_hash if there is one,'
         own = 'member "sha256"' if path.suffix == ".json" else own
         move = (
@@ -101,7 +72,7 @@ def refuse_altered(path: Path, data: bytes | None = None) -> None:
             path.name == "run.yaml" and path.with_name("journal.jsonl").exists()
         ):  # of a run; no repair knows what stood there
             move = own_run_file_move(path)
-        raise DamagedError(str(path), REWORDED if fits else ALTERED, move)
+        raise DamagedError(str(path), ALTERED, move)
 
 
 def own_run_file_move(path: Path) -> str:
@@ -109,12 +80,6 @@ def own_run_file_move(path: Path) -> str:
         "Restore it from a copy, or delete its line `# sha256 …` to keep it so, or resume with a "
         f"run file of your own: `studio headless FILE --name {path.parent.name}`."
     )
-
-
-def must_be_sealed(line: bytes) -> bool:
-    """Whether the files that a journal's line tells of have seals; `line` holds its envelope."""
-    found = _FORMAT.search(line)
-    return found is not None and int(found[1]) >= SEALED_SINCE
 
 
 def _hash(data: bytes) -> bytes:

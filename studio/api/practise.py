@@ -29,7 +29,7 @@ from engines.pipeline.evaluation.metrics import Interval, mean_at_k, mean_interv
 from engines.pipeline.guidance import PromptWriter
 from engines.pipeline.run import practise
 from engines.record.appender import make_folder, write_atomic
-from engines.record.catalogue.rows import write_run_row
+from engines.record.derived.catalogue import write_run_row
 from engines.record.run_dir import RunDir, Workspace
 from engines.record.yaml_text import dump_yaml
 from studio import exit_codes
@@ -43,7 +43,7 @@ from studio.report.progress import LinePrinter
 from studio.run.assemble import open_run_context
 from studio.run.new_or_resume import RunPlan, RunRequest, load_plan
 from studio.secrets.output import mask_text, remember
-from studio.secrets.rules import environment_secrets
+from studio.secrets.run_files import environment_secrets
 from studio.session.server import serve
 
 RunFile = str | Path | Mapping[str, Any]

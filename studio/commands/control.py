@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,6 +12,7 @@ from studio.commands import AsObject, open_workspace
 from studio.render.json import print_json
 
 if TYPE_CHECKING:
+    from studio.session.requests import Request
     from studio.session.socket_file import RunAddress
 
 app = typer.Typer(no_args_is_help=True)
@@ -45,23 +46,24 @@ def status(context: typer.Context, run: Run = None, json: AsObject = False) -> N
 
     if print_status(context.obj, run, json):
         return
-    from studio.session.status import status_of
+    from studio.session.requests import Status, status_of
 
     folder = choose_run(open_workspace(context), run)
     alive = client.is_alive(folder)
-    answer = client.ask(folder, "status") if alive else status_of(folder.state())
-    _show({**answer, "alive": alive}, json)
+    answer = client.ask(folder, Status()) if alive else status_of(folder.state())
+    _show(answer | {"alive": alive}, json)
 
 
 def print_status(workspace: Path, run: str | None, json: bool) -> bool:
     """Print where a living run stands; False where its journal has to be read for that."""
     from studio.session import client
+    from studio.session.requests import Status
     from studio.workspace.run_control import find_live_run
 
     place = find_live_run(workspace, run)
     if place is None:
         return False
-    _show({**client.ask(place, "status"), "alive": True}, json)
+    _show(client.ask(place, Status()) | {"alive": True}, json)
     return True
 
 
@@ -108,7 +110,9 @@ def pause(
         studio ctl pause
         studio ctl pause mine --now
     """
-    _ask(context, run, json, "pause", now=now)
+    from studio.session.requests import Pause
+
+    _ask(context, run, json, Pause(now=now))
 
 
 @app.command()
@@ -119,7 +123,9 @@ def resume(context: typer.Context, run: Run = None, json: AsObject = False) -> N
         studio ctl resume
         studio ctl resume mine
     """
-    _ask(context, run, json, "resume")
+    from studio.session.requests import Resume
+
+    _ask(context, run, json, Resume())
 
 
 @app.command()
@@ -130,7 +136,9 @@ def step(context: typer.Context, run: Run = None, json: AsObject = False) -> Non
         studio ctl step
         studio ctl step mine
     """
-    _ask(context, run, json, "step")
+    from studio.session.requests import Step
+
+    _ask(context, run, json, Step())
 
 
 @app.command()
@@ -148,25 +156,28 @@ def stop(
         studio ctl stop
         studio ctl stop mine --after-step
     """
-    _ask(context, run, json, "stop", after_step=after_step)
+    from studio.session.requests import Stop
+
+    _ask(context, run, json, Stop(after_step=after_step))
 
 
-def _ask(context: typer.Context, run: str | None, json: bool, do: str, **more: Any) -> None:
+def _ask(
+    context: typer.Context, run: str | None, json: bool, request: Request[Mapping[str, Any]]
+) -> None:
     from studio.session import client
     from studio.workspace.run_control import check_alive, choose_run, find_live_run
 
     place: RunAddress | None = find_live_run(context.obj, run)
     if place is None:
-        check_alive(folder := choose_run(open_workspace(context), run), do)
+        check_alive(folder := choose_run(open_workspace(context), run), request.do)
         place = folder
-    _show(client.ask(place, do, **more), json)
+    _show(client.ask(place, request), json)
 
 
-def _show(answer: dict[str, Any], json: bool) -> None:
-    from studio.session.protocol import strip_envelope
+def _show(answer: Mapping[str, Any], json: bool) -> None:
     from studio.workspace.run_control import status_lines
 
     if json:
-        print_json(strip_envelope(answer))
+        print_json(answer)
     else:
         print("\n".join(status_lines(answer)))

@@ -38,22 +38,20 @@ def doctor(
     import asyncio
     import os
     import sys
-    from dataclasses import replace
 
     from studio.commands.screen import why_no_screen
     from studio.workspace.checkup import Around, check_up
     from studio.workspace.doctor import diagnose
-    from studio.workspace.doctor_text import doctor_data, doctor_text
-    from studio.workspace.preflight import machine_facts, machine_troubles
+    from studio.workspace.doctor_text import doctor_data, doctor_lines
+    from studio.workspace.preflight import basic_findings, machine_facts
 
     machine = machine_facts(context.obj)
-    troubles = machine_troubles(context.obj, machine)
     missing = why_no_screen(sys.stdin, sys.stderr, os.environ)
     columns, rows = os.get_terminal_size(2) if missing is None else (0, 0)
     around = Around(context.obj, os.environ, missing, (columns, rows))
     checks = asyncio.run(check_up(around, runfile, overrides or (), to_stderr))
-    found = diagnose(open_workspace(context), repair=repair)
-    found = replace(found, findings=(*found.findings, *troubles), checks=tuple(checks))
-    text = doctor_text(found, machine, repair=repair)
-    print_result(doctor_data(found, machine), text, json=json)
-    return exit_codes.DONE if found.is_healthy else exit_codes.USER_ERROR
+    found = (*basic_findings(context.obj, machine), *checks)
+    diagnosis = diagnose(open_workspace(context), repair=repair).add(machine, found)
+    text = "\n".join(doctor_lines(diagnosis))
+    print_result(doctor_data(diagnosis), text, json=json)
+    return exit_codes.DONE if diagnosis.well else exit_codes.USER_ERROR

@@ -308,7 +308,7 @@ def report(
     from studio.report.facts import report_facts
     from studio.report.page import report_page, write_report
     from studio.secrets.output import MaskedText, remember
-    from studio.secrets.rules import run_file_secrets
+    from studio.secrets.run_files import run_file_secrets
     from studio.session.client import is_alive
 
     if sum(map(bool, (html, md, json))) > 1:

@@ -1,4 +1,4 @@
-"""What every format is read into, and the checked reading that they share.
+"""Logs of scored rollouts: what every format is read into, and the checked reading they share.
 
 Each error names the file with line or path, what is wrong there, and what to give instead.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -117,6 +117,21 @@ class Fields:
 def _kind(value: object) -> str:
     names = {dict: "an object", list: "a list", str: "text", bool: "true or false"}
     return names.get(type(value), "empty" if value is None else f"the number {str(value)[:20]}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Format:
+    """One form of a log: by which marks it is recognised, and what reads it.
+
+    `read` takes a path and the metric that is asked for, and returns the logs in it.
+    """
+
+    read: Callable[[Path, str | None], list[Log]]
+    file: str = ""  # a pattern of a file's name
+    folder: str = ""  # a pattern of a file in a folder of it
+    line: str = ""  # a field of the first line of a JSONL file
+    document: str = ""  # a field of a JSON file
+    start: bytes = b""  # a regular expression within the first bytes of a JSON file
 
 
 def read_json(path: Path, move: str) -> Fields:

@@ -1,10 +1,10 @@
-"""Which format a file or folder has, told by what is in it; and which of its logs is meant."""
+"""Opening what is to be compared: the format of a file or folder, and which log of it is meant."""
 
 from __future__ import annotations
 
 import gc
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,56 +19,54 @@ from studio.compare.formats import (
     skills,
     verifiers,
 )
-from studio.compare.log import Fields, Log, load_json, read_json
+from studio.compare.log import Fields, Format, Log, load_json, read_json
 
-_KNOWN = (
+FORMATS = (
+    *own.FORMATS,
+    *verifiers.FORMATS,
+    *skills.FORMATS,
+    *lm_eval.FORMATS,
+    *promptfoo.FORMATS,
+    *inspect_log.FORMATS,
+    *csv_table.FORMATS,
+)
+_MOVE = (
     "Give a run, an evaluation of the studio, CSV, or a log of inspect, lm-eval, promptfoo, "
     "verifiers or agentskills."
 )
-_FOLDERS: dict[str, Callable[[Path, str | None], list[Log]]] = {
-    "scores.jsonl": own.read_scores,
-    "traces.jsonl": verifiers.read,
-    "**/grading.json": skills.read,
-    "benchmark.json": skills.read,
-    "**/samples_*.jsonl": lm_eval.read,
-}
-_PROMPTFOO = re.compile(rb'"results"\s*:\s*\{\s*"(?:version|timestamp|prompts|results)"')
-_LINES = {"doc_id": lm_eval.read, "testIdx": promptfoo.read, "task": verifiers.read}
-_WHOLE: dict[str, Callable[[Path, Fields, str | None], list[Log]]] = {
-    "samples": inspect_log.read_json_log,
-    "rewards": own.read_evaluation,
-    "kind": own.read_printed,
-}
+_START_BYTES = 1 << 16
 
 
 def open_logs(references: Sequence[str], workspace: Workspace, metric: str | None) -> list[Log]:
-    """The logs to compare, the baseline first.
+    """Return the logs to compare, the baseline first.
 
     One file with several logs in it may stand alone; among others `FILE#NAME` takes one of them.
     """
     # Rows hold no circles, and a search among a hundred thousand of them takes as long as reading.
     gc.disable()
     try:
-        found = [_open(reference, workspace, metric) for reference in references]
+        opened = [_open(reference, workspace, metric) for reference in references]
     finally:
         gc.enable()
-    if metric is not None and not any(log.metrics for logs in found for log in logs):
+    if metric is not None and not any(log.metrics for logs in opened for log in logs):
         cause = "what is compared has one score alone."
         raise ConflictError(f"--metric {metric}", cause, "Leave it out.")
-    if len(found) == 1 and len(found[0]) > 1:
-        return found[0]
-    for reference, logs in zip(references, found, strict=True):
+    if len(opened) == 1 and len(opened[0]) > 1:
+        return opened[0]
+    for reference, logs in zip(references, opened, strict=True):
         if len(logs) > 1:
             move = f"Name one of them as {reference}#NAME: {_labels(logs)}."
             raise ConflictError(reference, f"it holds {len(logs)} logs.", move)
-    if len(found) < 2:
+    if len(opened) < 2:
         cause = "there is nothing to compare it with."
         raise ConflictError(references[0], cause, "Name a second one.")
-    return [replace(log, label=given) for given, (log,) in zip(references, found, strict=True)]
+    return [
+        replace(log, label=reference) for reference, (log,) in zip(references, opened, strict=True)
+    ]
 
 
-def _labels(logs: Iterable[Log]) -> str:
-    return ", ".join([f'"{log.label}"' for log in logs][:8])
+def _labels(logs: Sequence[Log]) -> str:
+    return ", ".join(f'"{log.label}"' for log in logs[:8])
 
 
 def _open(reference: str, workspace: Workspace, metric: str | None) -> list[Log]:
@@ -83,44 +81,45 @@ def _open(reference: str, workspace: Workspace, metric: str | None) -> list[Log]
             return [own.read_reference(reference, workspace)]
         except StudioError as error:
             if not is_run and (path.suffix or len(path.parts) > 1):
-                raise DataError(reference, "there is no such file or folder.", _KNOWN) from error
+                raise DataError(reference, "there is no such file or folder.", _MOVE) from error
             raise
-    logs = _read(path, metric)
+    logs = _find_format(path).read(path, metric)
     if not any(log.rows for log in logs):
-        raise DataError(str(path), "no scored try is in it.", _KNOWN)
-    if not (kept := [log for log in logs if name in ("", log.label)]):
+        raise DataError(str(path), "no scored try is in it.", _MOVE)
+    matching = [log for log in logs if name in ("", log.label)]
+    if not matching:
         move = f"{did_you_mean(name, [log.label for log in logs])}It holds: {_labels(logs)}."
         raise ConflictError(reference, f"no log in it is called {name!r}.", move)
-    return kept
+    return matching
 
 
-def _read(path: Path, metric: str | None) -> list[Log]:
-    if not path.is_file() and not path.is_dir():
+def _find_format(path: Path) -> Format:
+    """Return the first format that recognises a file or folder. Raises DataError: none does."""
+    if path.is_dir():
+        by_folder = _first(lambda f: bool(f.folder) and any(True for _ in path.glob(f.folder)))
+        if by_folder is None:
+            raise DataError(str(path), "no known log is in this folder.", _MOVE)
+        return by_folder
+    if not path.is_file():
         move = "Give a file that can be read twice."
         raise DataError(str(path), "it is a pipe or a device.", move)
-    if path.is_dir():
-        for pattern, reader in _FOLDERS.items():
-            if next(path.glob(pattern), None) is not None:
-                return reader(path, metric)
-        raise DataError(str(path), "no known log is in this folder.", _KNOWN)
-    if path.name in ("scores.jsonl", "benchmark.json"):
-        return _FOLDERS[path.name](path, metric)
-    if path.suffix == ".csv":
-        return csv_table.read(path, metric)
-    if path.suffix == ".eval":
-        return inspect_log.read(path, metric)
-    if path.suffix == ".jsonl":
-        with path.open("rb") as file:
-            whole = Fields(load_json(file.readline(), f"{path}:1", _KNOWN), f"{path}:1", _KNOWN)
-        for mark, reader in _LINES.items():
-            if mark in whole.row:
-                return reader(path, metric)
-    else:
-        with path.open("rb") as file:
-            if _PROMPTFOO.search(file.read(1 << 16)):
-                return promptfoo.read_json_output(path, metric)
-        whole = read_json(path, _KNOWN)
-        for mark, read_whole in _WHOLE.items():
-            if mark in whole.row:
-                return read_whole(path, whole, metric)
-    raise DataError(str(path), f"it has no known form: {', '.join(list(whole.row)[:6])}.", _KNOWN)
+    if by_name := _first(lambda f: bool(f.file) and path.match(f.file)):
+        return by_name
+    with path.open("rb") as file:
+        if path.suffix == ".jsonl":
+            place = f"{path}:1"
+            fields = Fields(load_json(file.readline(), place, _MOVE), place, _MOVE).row
+            by_content = _first(lambda f: f.line in fields)
+        else:
+            start = file.read(_START_BYTES)
+            by_content = _first(lambda f: bool(f.start and re.search(f.start, start)))
+            # Only where no start is known: as one value a long log takes hundreds of megabytes.
+            fields = {} if by_content else read_json(path, _MOVE).row
+            by_content = by_content or _first(lambda f: f.document in fields)
+    if by_content is None:
+        raise DataError(str(path), f"it has no known form: {', '.join(list(fields)[:6])}.", _MOVE)
+    return by_content
+
+
+def _first(recognises: Callable[[Format], bool]) -> Format | None:
+    return next(filter(recognises, FORMATS), None)

@@ -31,7 +31,7 @@ from studio.config.tree import (
 )
 from studio.config.yaml_file import Place, YamlFile, read_yaml_file
 from studio.presets import GROUPS
-from studio.secrets.rules import mask_override
+from studio.secrets.run_files import mask_override
 
 SHORTHAND = {
     **dict.fromkeys(("policy", "reflector", "judge", "agent.model"), "model"),

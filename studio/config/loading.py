@@ -16,10 +16,10 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from engines.core.errors import DataError
-from engines.core.text.masking import MASK, Mask
 from engines.data.source import HELD_OUT, PRACTISED, DataSource, resolve_data
 from engines.policies.open import is_scripted
 from engines.record.cassette.file import Tape
+from engines.secrets.mask import MASK, Mask
 from engines.tools.settings import TOOL_KEYS
 from studio.config.agent_file import mount_agent, mount_parts
 from studio.config.aliases import apply_aliases, normalise_verifier
@@ -46,7 +46,7 @@ from studio.config.youtu.checkout import YoutuConfig
 from studio.config.youtu.translation import flatten, mount_root, translate
 from studio.presets import presets_folder
 from studio.secrets.output import remember
-from studio.secrets.rules import (
+from studio.secrets.run_files import (
     environment_secrets,
     is_address,
     is_common,

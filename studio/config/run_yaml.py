@@ -10,11 +10,11 @@ from typing import Any
 
 from pydantic import SecretStr
 
-from engines.core.text.masking import MASK, NO_SECRETS, Mask
 from engines.record.yaml_text import dump_yaml, escape_interpolation
+from engines.secrets.mask import MASK, NO_SECRETS, Mask
 from studio.config.settings.run import RunConfig
 from studio.config.tree import Key, Tree, dotted_name, map_tree, replace_value, walk
-from studio.secrets.rules import is_secret, storable_text
+from studio.secrets.run_files import is_secret, storable_text
 
 
 def dump_run_yaml(config: RunConfig, mask: Mask = NO_SECRETS) -> str:

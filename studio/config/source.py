@@ -13,7 +13,7 @@ from pathlib import Path
 from engines.core.errors import ConfigError, did_you_mean
 from studio.config.youtu.checkout import Kind, YoutuConfig, find_youtu_config
 from studio.presets import list_presets, preset_path
-from studio.secrets.rules import mask_override
+from studio.secrets.run_files import mask_override
 
 
 @dataclass(frozen=True, slots=True)

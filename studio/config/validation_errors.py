@@ -18,7 +18,7 @@ from studio.config.settings.base import declared_settings
 from studio.config.settings.run import every_setting, section_of
 from studio.config.tree import Key, Tree, dotted_name, walk
 from studio.errors import plain_words
-from studio.secrets.rules import is_secret
+from studio.secrets.run_files import is_secret
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _UNKNOWN = ("extra_forbidden", "unexpected_keyword_argument")  # of a model, of a dataclass

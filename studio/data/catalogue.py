@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from importlib.resources import files
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 from engines.core.errors import ConfigError, ConflictError, DataError
 from engines.core.ids import digest_bytes
@@ -18,7 +19,7 @@ from engines.data.folder import SUFFIXES, find_splits
 from engines.data.rows import Unit, open_table
 from engines.data.source import PRACTISED, DataSource, list_sources, locate, resolve_data
 from engines.record.appender import make_folder, write_atomic
-from engines.record.catalogue.rows import write_dataset_row
+from engines.record.derived.catalogue import write_dataset_row
 from engines.record.libraries import check_name
 from engines.record.run_dir import Workspace
 from studio.data.chat import read_talks
@@ -158,8 +159,13 @@ def write_dataset(workspace: Workspace, target: Path, data: bytes, n: int) -> No
     make_folder(workspace.datasets)
     if not target.exists() or target.read_bytes() != data:
         write_atomic(target, data)
-    row = {"name": target.stem, "path": f"{target.parent.name}/{target.name}", "n": n}
-    write_dataset_row(workspace, {**row, "bytes": len(data), "digest": digest_bytes(data)})
+    write_dataset_row(workspace, dataset_row(target, data, n))
+
+
+def dataset_row(path: Path, data: bytes, n: int) -> dict[str, Any]:
+    """Return what the catalogue says of a data set of the workspace."""
+    about = {"name": path.stem, "path": f"{path.parent.name}/{path.name}", "n": n}
+    return {**about, "bytes": len(data), "digest": digest_bytes(data)}
 
 
 def _canonical_jsonl(

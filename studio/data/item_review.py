@@ -9,9 +9,9 @@ from shlex import quote
 from typing import Any
 
 from engines.data.checks import MARK, ORIGIN, content_hash, is_unreviewed
-from engines.data.sessions.redaction import Redactor
 from engines.data.sessions.steps import as_object, parse_json
 from engines.record.run_dir import Workspace
+from engines.secrets.redactor import Redactor
 from studio.data.sessions import (
     Row,
     change_items,

@@ -21,7 +21,7 @@ from engines.core.errors import ConfigError, DataError, RecordError, did_you_mea
 from engines.core.extras import install_command
 from engines.data.public_layouts import LAYOUTS, Cleaned, MissingField, by_level, shuffled
 from engines.record.appender import make_folder, sync_folder
-from engines.record.catalogue.rows import write_dataset_row
+from engines.record.derived.catalogue import write_dataset_row
 from engines.record.run_dir import Workspace
 from studio.data.catalogue import check_data_name, check_free
 from studio.data.public_sources import field_names, find_origin, source_rows

@@ -17,16 +17,16 @@ from engines.core.ids import digest
 from engines.data.checks import MARK, content_hash, outcome_word, set_mark
 from engines.data.rows import open_table
 from engines.data.sessions.reading import read_sessions
-from engines.data.sessions.redaction import Redactor
 from engines.data.sessions.steps import Intake, as_object
 from engines.data.sessions.tries import Try, read_tries
 from engines.record.appender import write_atomic
 from engines.record.lock import write_lock
 from engines.record.run_dir import Workspace
+from engines.secrets.redactor import Redactor
 from studio.data.catalogue import check_data_name, find_data, write_dataset
 from studio.render.words import count_text
 from studio.secrets.output import current_mask, remember
-from studio.secrets.rules import environment_secrets
+from studio.secrets.run_files import environment_secrets
 from studio.secrets.sanitize import sanitize
 
 Row = dict[str, Any]

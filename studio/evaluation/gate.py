@@ -36,11 +36,10 @@ from studio.run.held_out import (
 from studio.run.linter import LazyLinter
 from studio.run.models import weights_digest
 from studio.run.new_or_resume import RunPlan, RunRequest, plan_run
-from studio.session.base import LockedRun
 from studio.session.client import is_alive
 from studio.session.live import LiveSession
-from studio.session.offline import lock_run
-from studio.session.requests import no_trials_error
+from studio.session.offline import LockedRun, lock_run
+from studio.session.requests import TryOperations, no_trials_error
 
 POLL_S = 1.0
 """Between two looks at what a living run has tried."""
@@ -94,11 +93,11 @@ async def _have_tried(run: RunDir, names: Sequence[str]) -> bool:
     session = LiveSession(run, "studio gate", as_screen=False)
     listening = asyncio.create_task(_drain(session))
     try:
-        facts = await session.try_operations(names)
+        facts = await session.send(TryOperations(tuple(names)))
         to_stderr(trial_text(facts))
         status: dict[str, Any] = {"trying": True}
         while is_alive(run) and status.get("trying"):
-            status = await session.control("status")
+            status = await session.status()
             await asyncio.sleep(POLL_S if status.get("trying") else 0)
     finally:
         await session.close()

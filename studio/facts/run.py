@@ -19,7 +19,7 @@ from engines.core.state.run_state import ReviewerStats, RunState, Stage, StepSta
 from engines.core.types import GroupOutcome, LostWork, Operation, UnparsedReply, Usage
 from engines.pipeline.evaluation.metrics import Interval
 from engines.record.run_dir import RunDir, Workspace
-from studio.facts.diagnosis import EpochDiagnosis, epoch_diagnoses, nothing_read_text
+from studio.facts.epoch import EpochDiagnosis, epoch_diagnoses, nothing_read_text
 from studio.facts.evaluation import (
     CellFacts,
     ChangeFacts,
@@ -357,12 +357,12 @@ def run_progress(state: RunState) -> RunProgress:
 
 @dataclass(frozen=True, slots=True)
 class LibraryChange(Subject):
-    """The library of a run as it began, and as it ended; experiences by id."""
+    """The library of a run as it began, and as it ended."""
 
     name: str
     before: int
     after: int
-    experiences: Mapping[str, str]
+    experiences: tuple[Mapping[str, str], ...]  # id and text
     added: tuple[str, ...]
     modified: tuple[str, ...]
     removed: tuple[str, ...]
@@ -386,7 +386,7 @@ def end_facts(facts: RunFacts, before: Library, after: Library) -> EndFacts:
         name=after.name,
         before=before.version,
         after=after.version,
-        experiences={e.id: e.text for e in after.experiences},
+        experiences=tuple({"id": e.id, "text": e.text} for e in after.experiences),
         added=tuple(e.id for e in diff.added),
         modified=tuple(e.id for _, e in diff.modified),
         removed=tuple(e.id for e in diff.removed),

@@ -6,6 +6,7 @@ Pure: from the folded state.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -175,9 +176,10 @@ class TrainingFacts(Subject):
         return {"first": measured[0], "last": measured[-1], "best": best_step(measured)}
 
     @property
-    def updates(self) -> dict[Update, int]:
-        """The number of updates with each outcome, zeros included."""
-        return {name: sum(step.update == name for step in self.steps) for name in UPDATES}
+    def updates(self) -> dict[str, int]:
+        """The number of updates with each outcome, zeros included; `rolled_back` and so on."""
+        counts = Counter(step.update for step in self.steps)
+        return {name.replace(" ", "_"): counts[name] for name in UPDATES}
 
     @property
     def trainable_share(self) -> float | None:

@@ -20,7 +20,11 @@ from engines.core.library import Library
 from engines.core.protocols import Linter
 from engines.core.types import Operation, human_operation_id
 from engines.record.appender import sync_folder, write_atomic
-from engines.record.catalogue.rows import load_run_rows, run_row, write_library_rows, write_run_row
+from engines.record.derived.catalogue import (
+    load_run_rows,
+    write_library_rows,
+    write_run_row,
+)
 from engines.record.journal import Journal
 from engines.record.libraries import check_name
 from engines.record.lock import write_lock
@@ -113,14 +117,7 @@ def _rows_of(workspace: Workspace, library: str) -> list[Row]:
     """The rows of all runs on a library, oldest first; one that is damaged hides no other."""
     if not workspace.runs_folder.is_dir():
         return []
-    try:
-        rows = load_run_rows(workspace)
-    except StudioError:
-        rows = []
-        for run in workspace.runs():
-            with suppress(StudioError):
-                rows.append(run_row(run))
-    return [row for row in rows if row["library"] == library]
+    return [row for row in load_run_rows(workspace) if row["library"] == library]
 
 
 def _run_file(workspace: Workspace, rows: Sequence[Row]) -> bytes:

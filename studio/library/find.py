@@ -11,7 +11,7 @@ from shlex import quote
 from typing import Any
 
 from engines.core.errors import ConfigError
-from engines.record.catalogue.query import Compare
+from engines.record.derived.search import Compare
 from engines.record.run_dir import Workspace
 from studio.library.text import date_text
 from studio.render.words import step_name

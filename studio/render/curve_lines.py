@@ -11,7 +11,7 @@ from studio.render.training_lines import figures_text, update_outcome_text
 from studio.render.words import count_text, reward_rate_text
 
 
-def step_text(state: RunState, number: int, sizes: Mapping[int, int] | None = None) -> str:
+def step_summary(state: RunState, number: int, sizes: Mapping[int, int] | None = None) -> str:
     """`step 12, epoch 2: reward 0.630 (n=40), 3 operations committed, v7, 12,300 tokens, $0.04`."""
     step = state.steps.get(number)
     if step is None:

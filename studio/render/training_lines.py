@@ -57,9 +57,10 @@ def change_text(known: Sequence[TrainedStep]) -> str:
 
 def outcome_counts_text(training: TrainingFacts) -> str:
     """`28 applied, 1 rejected, 1 rolled back`; what did not happen is left out."""
-    words = {"no update": "without one (no group had contrast)", "library step": "library steps"}
-    counts = [f"{n} {words.get(name, name)}" for name, n in training.updates.items() if n]
-    return ", ".join(counts) or "none yet"
+    words = {"no_update": "without one (no group had contrast)", "library_step": "library steps"}
+    counts = training.updates.items()
+    texts = [f"{n} {words.get(name, name.replace('_', ' '))}" for name, n in counts if n]
+    return ", ".join(texts) or "none yet"
 
 
 def figures_text(step: TrainedStep) -> str:

@@ -14,11 +14,11 @@ from engines.core import events as ev
 from engines.core.library import OperationOutcome
 from engines.core.state.run_state import RunState, StepState
 from engines.core.types import Lesson, Verdict
-from studio.facts.diagnosis import diagnose_epoch, nothing_read_text
+from studio.facts.epoch import diagnose_epoch, nothing_read_text
 from studio.facts.evaluation import cell_name
 from studio.facts.run import run_progress
 from studio.facts.training import is_fine_tuning, measured_steps, trained_step, trained_steps
-from studio.render.diagnosis_lines import diagnosis_lines
+from studio.render.epoch_lines import diagnosis_lines
 from studio.render.evaluation_lines import finished_text
 from studio.render.run_lines import NO_WORKER
 from studio.render.training_lines import (

@@ -18,7 +18,7 @@ from studio.review.evidence import GroupEvidence
 from studio.review.line_text import operation_text
 from studio.review.scripted import Wish
 from studio.secrets.sanitize import sanitize
-from studio.session.base import ReviewQueue
+from studio.session.requests import ReviewQueue
 
 HEAD = r"""# Run {run}: as this file stands once you save it and leave, so it shall be.
 # You are asked before anything is recorded. An empty file, or one that is

@@ -31,6 +31,7 @@ from studio.review.evidence import EvidenceLoader
 from studio.review.line_mode import Ask
 from studio.review.review_run import RunReview
 from studio.review.scripted import Todo, Wish, carry_out, check_wishes, refuse, result_text
+from studio.session.requests import ReadQueue
 
 FOLDER = "editor"
 """Of a run: what a person is writing (`review.txt`), and what they were shown."""
@@ -126,7 +127,7 @@ class EditorReview:
         return path.read_text("utf-8-sig", errors="replace") if path.exists() else ""
 
     def _read_queue(self) -> list[Block]:
-        self._queue = queue = self.review.wait_for(self.review.session.review_queue())
+        self._queue = queue = self.review.wait_for(self.review.session.send(ReadQueue()))
         before, self._version = self._version, queue.base_version
         if before not in (None, self._version):
             moved = f"the library has moved to v{self._version} meanwhile"

@@ -15,7 +15,7 @@ from engines.core.errors import ConflictError, StudioError
 from engines.core.text.tool_text import said_text
 from engines.core.types import GATE, Decision, Operation, OperationKind, UnparsedReply
 from studio.render.words import DONE, misfit_text
-from studio.review.actions import Decider, Pair, new_flags
+from studio.review.decider import Decider, Pair, new_flags
 from studio.review.evidence import EvidenceLoader, GroupEvidence
 from studio.review.line_text import (
     HELP,
@@ -32,7 +32,8 @@ from studio.review.line_text import (
 )
 from studio.review.wording import changed_parts, merge_decisions, text_with_parts
 from studio.secrets.sanitize import one_line, sanitize
-from studio.session.base import ReviewQueue, Session
+from studio.session.requests import Drop, Mend, Preview, Propose, ReadQueue, ReviewQueue
+from studio.session.session import Session
 from studio.session.unparsed_replies import with_comments, without_comments
 
 T = TypeVar("T")
@@ -79,7 +80,7 @@ class LineReview:
     def run(self) -> bool:
         """Ask until nothing is left; False where the person quits or the input ends before."""
         while True:
-            queue = self.wait_for(self.session.review_queue())
+            queue = self.wait_for(self.session.send(ReadQueue()))
             operations = [op for op in queue.open if op.id not in self._later]
             replies = [reply for reply in queue.repairs if reply.id not in self._later]
             if operations:
@@ -199,7 +200,8 @@ class LineReview:
             return False
         kind: OperationKind = "unpin" if name in queue.pinned else "pin"
         try:
-            made = self.wait_for(self.session.propose(Operation("", kind, name)))
+            proposal = Propose(Operation("", kind, name), self.session.who)
+            made = self.wait_for(self.session.send(proposal))
         except ConflictError as error:
             self.say(sanitize(str(error)))
             return False
@@ -251,7 +253,7 @@ class LineReview:
                 self.say("nothing was saved, so it is as it was")
                 return False
             self._reply_texts[reply.id] = text
-            found = self.wait_for(self.session.resubmit(reply.id, text, self.reviewer))
+            found = self.wait_for(self.session.send(Mend(reply.id, text, self.reviewer)))
         except ConflictError as error:  # settled elsewhere meanwhile, or the run has ended
             self.say(sanitize(str(error)))
             if text:
@@ -271,7 +273,7 @@ class LineReview:
 
     def _drop(self, reply: UnparsedReply, reason: str) -> bool:
         try:
-            self.wait_for(self.session.drop(reply.id, reason, self.reviewer))
+            self.wait_for(self.session.send(Drop(reply.id, reason, self.reviewer)))
         except ConflictError as error:
             self.say(sanitize(str(error)))
             return True
@@ -311,14 +313,14 @@ class LineReview:
             self.say(f"{error}")
             return True
         self._first = ""
-        for entry, note in zip(result.made, result.notes, strict=True):
+        for entry in result.made:
             made = entry.decision
             self._decided.add(entry.id)
             self._notes.pop(entry.id, None)
             if made.reviewer == GATE:
                 self.say(f"{entry.id} {misfit_text(sanitize(made.reason))} (u takes that back)")
                 continue
-            told = made.reason if others and made.action == "reject" else note
+            told = made.reason if others and made.action == "reject" else made.note
             self.say(f"{entry.id}: {DONE[made.action]}" + (f" ({sanitize(told)})" if told else ""))
         return True
 
@@ -337,7 +339,7 @@ class LineReview:
                 return False
             self._wordings[operation.id] = decision.text
             try:
-                found = self.wait_for(self.session.preview(decision))
+                (found,) = self.wait_for(self.session.send(Preview((decision,))))
             except ConflictError as error:  # decided and committed elsewhere meanwhile
                 self.say(sanitize(str(error)))
                 return True

@@ -11,7 +11,7 @@ from studio.render.words import kind_title
 from studio.review.evidence import GroupEvidence
 from studio.review.wording import ChangedPart, changed_parts, find_similar
 from studio.secrets.sanitize import one_line, sanitize
-from studio.session.base import ReviewQueue
+from studio.session.requests import ReviewQueue
 
 WEIGHTS_AS_A_WHOLE = "a weight update is approved or rejected as a whole: a, or r REASON"
 

@@ -21,11 +21,11 @@ from engines.record.run_dir import RunDir, Workspace
 from studio.render.words import count_text
 from studio.review.evidence import EvidenceLoader
 from studio.review.line_mode import Ask, Edit, LineReview, WaitFor
-from studio.session.base import Disconnected, EventReceived, Session, SnapshotReceived
 from studio.session.client import is_alive
 from studio.session.live import LiveSession
 from studio.session.offline import OfflineSession
-from studio.session.protocol import ControlledElsewhereError, NotRunningError
+from studio.session.requests import Commit, ControlledElsewhereError, NotRunningError, ReadQueue
+from studio.session.session import Disconnected, EventReceived, Session, SnapshotReceived
 
 T = TypeVar("T")
 
@@ -165,7 +165,7 @@ class RunReview:
                 return True
 
     def _is_empty(self) -> bool:
-        queue = self.wait_for(self.session.review_queue())
+        queue = self.wait_for(self.session.send(ReadQueue()))
         return not queue.open and not queue.repairs
 
     def _count_text(self, review: LineReview) -> str:
@@ -186,10 +186,11 @@ class RunReview:
             state = self.session.state
             if state.status == "finished" and not state.reviewed_operations:
                 return ""
-            before, said = state.base_version, self.wait_for(self.session.commit())
+            before = state.base_version
+            said = self.wait_for(self.session.send(Commit(state.step, self.session.who)))
             self.committed = self.session.state.library_version > before
             return said
-        status = self.wait_for(self.session.control("status"))
+        status = self.wait_for(self.session.status())
         if not self.session.living or status["undecided"] or status["step"] >= status["steps"]:
             return ""
         run = quote(self.session.run.run)
@@ -228,5 +229,5 @@ class RunReview:
             while True:
                 await asyncio.sleep(WAIT_S)
                 with contextlib.suppress(ControlledElsewhereError):
-                    await self.session.review_queue()
+                    await self.session.send(ReadQueue())
                     return

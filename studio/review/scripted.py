@@ -21,15 +21,15 @@ from engines.core.state.run_state import RunState
 from engines.core.text.sanitize import one_line
 from engines.core.text.similarity import word_diff
 from engines.core.types import Decision, DecisionAction, Operation, OperationKind
-from engines.pipeline.gate.queue import DecisionResult
 from studio.errors import plain_words
 from studio.render.json import print_json, print_result
 from studio.render.words import DONE
-from studio.review.actions import new_flags
+from studio.review.decider import new_flags
 from studio.review.evidence import EvidenceLoader
 from studio.review.line_text import flag_text
 from studio.review.review_run import RunReview
-from studio.session.base import ReviewQueue, Session
+from studio.session.requests import Decide, Preview, Propose, ReadQueue, ReviewQueue, Undo
+from studio.session.session import Session
 
 DECIDES = ("approve", "edit", "reject", "defer", "open")
 BOM = b"\xef\xbb\xbf"
@@ -113,14 +113,15 @@ async def check_wishes(
     asked = [worded.get(k) or replace(v[1], operation_id=k) for k, v in changes.items() if v[1]]
     gone = [one.operation_id for one in asked if one.action == "reject"]
     undone = [key for key, (_, decision, _) in changes.items() if decision is None]
-    found = await session.preview_all(asked, own, undone) if changes else []
+    preview = Preview(tuple(asked), tuple(own), tuple(undone))
+    found = await session.send(preview) if changes else ()
     flags = list[str]()
-    for decision, preview in zip(asked, found, strict=True):
+    for decision, would_be in zip(asked, found, strict=True):
         operation, _, at = changes[decision.operation_id]
-        if preview.objection:
-            problems[at] = preview.objection
+        if would_be.objection:
+            problems[at] = would_be.objection
         if not wishes[at].anyway:
-            new = new_flags(operation, preview, gone)
+            new = new_flags(operation, would_be, gone)
             flags += [f"{wishes[at].place}, flag {flag_text(flag)}" for flag in new]
     if problems:
         told = [f"{wishes[at].place}: {problems[at]}" for at in sorted(problems)]
@@ -179,7 +180,7 @@ def _stands(operation: Operation, standing: Decision | None, wanted: Decision | 
     return kinds[0] == kinds[1] and same and wanted.reason in ("", standing.reason)
 
 
-async def carry_out(session: Session, todo: Sequence[Todo]) -> list[DecisionResult]:
+async def carry_out(session: Session, todo: Sequence[Todo]) -> tuple[Decision, ...]:
     """Record what was checked, all decisions as one record.
 
     What is taken back and what is proposed is recorded before, each by itself: cut off there, the
@@ -187,18 +188,20 @@ async def carry_out(session: Session, todo: Sequence[Todo]) -> list[DecisionResu
     """
     for operation, decision in todo:
         if decision is None:
-            await session.undo(operation.id)
+            await session.send(Undo(operation.id))
     decisions = []
     for operation, decision in todo:
         if decision is not None:
-            name = operation.id or (await session.propose(operation)).id
+            name = operation.id
+            if not name:
+                name = (await session.send(Propose(operation, session.who))).id
             decisions.append(replace(decision, operation_id=name))
-    return [*await session.decide_all(decisions)] if decisions else []
+    return await session.send(Decide(tuple(decisions))) if decisions else ()
 
 
-def result_text(result: DecisionResult) -> str:
+def result_text(made: Decision) -> str:
     """`op1.2: approved (becomes E3)`; what the run itself rejected says why."""
-    made, note = result.decision, f" ({result.note})" if result.note else ""
+    note = f" ({made.note})" if made.note else ""
     return f"{made.operation_id}: {DONE[made.action]}{note}"
 
 
@@ -213,20 +216,21 @@ def review_by_script(review: RunReview, person: str, path: Path, *, json: bool) 
     name = "standard input" if str(path) == "-" else str(path)
     wishes = read_wishes(name, sys.stdin.read().encode() if str(path) == "-" else path.read_bytes())
     session, wait_for = review.session, review.wait_for
-    queue = wait_for(session.review_queue())  # by it the library is followed to its head
+    queue = wait_for(session.send(ReadQueue()))  # by it the library is followed to its head
     todo, flags = wait_for(check_wishes(name, wishes, session, queue, person))
     if flags:
         raise refuse(name, flags, 'Reword it, or add "anyway": true.')
     results = wait_for(carry_out(session, todo))
     closing, left = review.closing_text(), session.run.state().open_operations
-    facts = {"results": results, "open": [one.id for one in left], "closing": closing}
+    told = [{"decision": made, "note": made.note} for made in results]
+    facts = {"results": told, "open": [one.id for one in left], "closing": closing}
     lines = [*map(result_text, results), f"{len(todo)} decided, {len(left)} open", closing]
     print_result(facts, "\n".join(lines).rstrip(), json=json)
 
 
 def print_queue(review: RunReview) -> None:
     """Print as JSON what is open with all that a reviewer sees, and the library as it would be."""
-    queue, run = review.wait_for(review.session.review_queue()), review.session.run
+    queue, run = review.wait_for(review.session.send(ReadQueue())), review.session.run
     state, texts, loader = run.state(), dict(queue.draft), EvidenceLoader(run)
     operations = []
     for op in queue.open:

@@ -24,10 +24,10 @@ from engines.pipeline.reviewers.open import open_reviewers
 from engines.policies.limits import Slots, Throttled
 from engines.record.appender import write_atomic
 from engines.record.cassette.file import is_played, open_cassette
+from engines.record.derived.run_state import open_run
 from engines.record.journal import Journal
 from engines.record.ledger import RecordLedger
 from engines.record.lock import check_lockable, write_lock
-from engines.record.run_index import open_run
 from engines.record.seal import add_seal
 from engines.training_free.engine import TrainingFreeEngine
 from engines.training_free.lint import OperationLinter
@@ -69,7 +69,7 @@ from studio.run.training import (
     recorded_threads,
 )
 from studio.run.verifier import open_run_verifier
-from studio.secrets.remembered import remember_secrets
+from studio.secrets.workspace import remember_secrets
 from studio.tracing.curves import check_curves, write_curves
 
 if TYPE_CHECKING:

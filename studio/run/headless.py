@@ -19,7 +19,7 @@ from engines.pipeline.control import RunControl
 from engines.pipeline.effect.choice import choice_problems
 from engines.pipeline.recorder import Listener
 from engines.pipeline.run import practise
-from engines.record.catalogue.rows import write_run_row
+from engines.record.derived.catalogue import write_run_row
 from engines.record.lock import holder_pid
 from engines.record.run_dir import RunDir
 from studio import exit_codes

@@ -8,12 +8,12 @@ from typing import Any
 
 from engines.core.library import Library
 from engines.core.state.run_state import RunState
-from engines.core.text.masking import MASK
 from engines.record.appender import write_atomic
 from engines.record.export import format_agent_body, format_agent_head
 from engines.record.libraries import LibraryFolder
 from engines.record.run_dir import RunDir, Workspace
 from engines.record.seal import add_seal
+from engines.secrets.mask import MASK
 from studio.config.agent_file import names_only_variables
 from studio.config.loading import LoadedRun
 from studio.config.run_yaml import storable_tree
@@ -34,7 +34,7 @@ def make_publisher(
 
     `only` is the one of the two files to write; None: both.
     """
-    from engines.record.catalogue.rows import write_library_rows
+    from engines.record.derived.catalogue import write_library_rows
 
     config, mask = loaded.config, loaded.mask
 

@@ -15,11 +15,11 @@ from typing import Any
 from engines.core.errors import VerifierError
 from engines.core.ids import digest, digest_bytes
 from engines.core.protocols import Ledger, Verifier, judges_whole_groups
-from engines.core.text.masking import Mask
 from engines.core.types import Problem, Rollout, Verdict
 from engines.data.source import resolve_data
 from engines.policies.limits import Slots
 from engines.record.run_dir import Workspace
+from engines.secrets.mask import Mask
 from engines.verifiers.foreign.calls import shared_columns
 from engines.verifiers.learned import LearnedSettings, LearnedVerifier
 from engines.verifiers.open import (
@@ -37,7 +37,7 @@ from studio.config.settings.policy import PolicyConfig
 from studio.data.verifiers import verifier_folders
 from studio.render.lines import to_stderr
 from studio.run.models import LocalModels, Roles, make_judging
-from studio.secrets.rules import without_secrets
+from studio.secrets.run_files import without_secrets
 
 
 def open_run_verifier(

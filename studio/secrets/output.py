@@ -11,8 +11,8 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import TextIO
 
-from engines.core.text.masking import Mask
 from engines.core.text.sanitize import escape_unsafe
+from engines.secrets.mask import Mask
 
 _known: set[str] = set()
 _mask = Mask()

@@ -24,16 +24,16 @@ from engines.core.types import GATE, Decision, DecisionAction, Operation
 from engines.record.formats.source import LONGEST_TEXT
 from engines.record.run_dir import RunDir, Workspace
 from studio.render.words import DONE, misfit_text
-from studio.review.actions import new_flags
+from studio.review.decider import new_flags
 from studio.review.evidence import EvidenceLoader
 from studio.review.line_text import flag_text, operation_text
 from studio.run.linter import LazyLinter
 from studio.secrets.output import current_mask, mask_text
 from studio.secrets.sanitize import one_line, sanitize
 from studio.serving.library_mcp import Context, serve_stdio
-from studio.session.base import ReviewQueue
 from studio.session.live import LiveSession
 from studio.session.offline import OfflineSession
+from studio.session.requests import Commit, Decide, Preview, ReadQueue, ReviewQueue, Undo
 
 HOLDER = "a person's `studio review --mcp`, which lets go a few seconds after a decision,"
 WAIT_S = 5.0
@@ -89,7 +89,7 @@ class ReviewService:
         try:
             is_due = self._session.state.started is not None
             with suppress(StudioError):
-                queue = await self._session.review_queue()
+                queue = await self._session.send(ReadQueue())
                 is_due = is_due or {op.id for op in queue.open} <= {
                     one.operation_id for one in queue.decided
                 }
@@ -132,7 +132,7 @@ class ReviewService:
         self, context: Context, params: mt.CallToolRequestParams, name: str
     ) -> Question | str:
         """Take the answer that comes with a call; one to nothing that was asked counts for none."""
-        queue = await self._session.review_queue()
+        queue = await self._session.send(ReadQueue())
         if params.name == "pending_operations":
             return await self._list_pending(name, queue)
         run = self._run.run
@@ -208,7 +208,7 @@ class ReviewService:
             took_s=round(time.monotonic() - question.asked_at, 3),
         )
         if action == "edit":
-            found = await self._session.preview(decision)
+            (found,) = await self._session.send(Preview((decision,)))
             if found.objection:
                 raise ConflictError(place, f"{found.objection}.", NOTHING)
             if new := new_flags(operation, found):
@@ -223,17 +223,16 @@ class ReviewService:
     async def _decide(self, question: Question, decision: Decision | None) -> str:
         name, standing = question.operation.id, question.standing
         async with self._deciding:
-            queue = await self._session.review_queue()
+            queue = await self._session.send(ReadQueue())
             if _standing(name, queue) != standing:
                 raise ConflictError(f"operation {name}", "it was decided meanwhile.", NOTHING)
             if standing is None:
                 _find_open(name, queue)
-            again = await self._session.undo(name) if standing else ()
+            again = await self._session.send(Undo(name)) if standing else ()
             if decision is None:
                 return f"asked again: {', '.join(again)}"
-            result = await self._session.decide(decision)
-        made = result.decision
-        said = f"{name}: {DONE[made.action]}" + (f" ({result.note})" if result.note else "")
+            (made,) = await self._session.send(Decide((decision,)))
+        said = f"{name}: {DONE[made.action]}" + (f" ({made.note})" if made.note else "")
         if made.reviewer == GATE:
             said = f"{name} {misfit_text(made.reason)}"
         left = {op.id for op in self._session.state.open_operations}
@@ -251,7 +250,7 @@ class ReviewService:
         session, state = self._session, self._session.state
         if session.living or not state.reviewed_operations:
             return ""
-        self._closing = await session.commit()
+        self._closing = await session.send(Commit(state.step, session.who))
         return self._closing
 
     def _who(self, context: Context) -> str:

@@ -11,29 +11,32 @@ import json
 import os
 import socket
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, TypeVar
 
-from studio.session.protocol import (
+from studio.session.requests import (
+    Request,
+    Watch,
     ended_early_error,
     not_running_error,
     parse_answer,
     request_line,
     silent_error,
-    strip_envelope,
 )
 from studio.session.socket_file import RunAddress, check_owner, connect_path
+
+T = TypeVar("T")
 
 CONNECT_S, ANSWER_S = 2.0, 20.0
 """A process that is suspended takes requests, until its queue is full, and answers none."""
 
 
-def ask(run: RunAddress, do: str, **arguments: Any) -> dict[str, Any]:
+def ask(run: RunAddress, request: Request[T]) -> T:
     """Send one request to a running process and return its answer.
 
     Raises NotRunningError: no process of that run answers. StudioError: the run refused, with its
     own words.
     """
-    with _ask(run, request_line(1, do, **arguments)) as (answer, _):
+    with _ask(run, request) as (answer, _):
         return answer
 
 
@@ -42,8 +45,8 @@ def watch(run: RunAddress) -> Iterator[dict[str, Any]]:
 
     `Watching.events` says how many durable events came before the first one that follows.
     """
-    with _ask(run, request_line(1, "watch")) as (answer, file):
-        yield {"kind": "Watching", **strip_envelope(answer)}
+    with _ask(run, Watch()) as (answer, file):
+        yield {"kind": "Watching", **answer}
         with contextlib.suppress(ConnectionError):  # the process was killed: that is the end
             for line in file:
                 if line.endswith(b"\n"):  # else the process was killed within it
@@ -70,8 +73,9 @@ def is_alive(run: RunAddress) -> bool:
 
 
 @contextlib.contextmanager
-def _ask(run: RunAddress, request: bytes) -> Iterator[tuple[dict[str, Any], Any]]:
+def _ask(run: RunAddress, request: Request[T]) -> Iterator[tuple[T, Any]]:
     """The answer to a request, and the file from which what follows is read."""
+    sent = request_line(request)
     with socket.socket(socket.AF_UNIX) as connection:
         connection.settimeout(ANSWER_S)
         try:
@@ -79,19 +83,19 @@ def _ask(run: RunAddress, request: bytes) -> Iterator[tuple[dict[str, Any], Any]
                 check_owner(path, run)
                 connection.connect(path)
         except (TimeoutError, BlockingIOError) as error:  # the queue of requests is full
-            raise silent_error(run) from error
+            raise silent_error(run.run) from error
         except OSError as error:
-            raise not_running_error(run) from error
+            raise not_running_error(run.run) from error
         try:
             with connection.makefile("rwb") as file:
-                file.write(request)
+                file.write(sent)
                 file.flush()
                 line = file.readline()  # however long: it comes from a process of our own user
                 if not line.endswith(b"\n"):  # nothing, or cut within it
-                    raise ended_early_error(run)
+                    raise ended_early_error(run.run)
                 connection.settimeout(None)  # what follows comes when it happens
-                yield parse_answer(json.loads(line)), file
+                yield parse_answer(request, json.loads(line)), file
         except TimeoutError as error:
-            raise silent_error(run) from error
+            raise silent_error(run.run) from error
         except ConnectionError as error:
-            raise ended_early_error(run) from error
+            raise ended_early_error(run.run) from error

@@ -16,7 +16,7 @@ from engines.core import events as ev
 from engines.core.codec import fix_surrogates
 from engines.core.state.run_state import RunState
 from engines.core.types import CallKey, try_id
-from studio.session.protocol import format_line
+from studio.session.requests import format_line
 
 BATCH_S = 0.1
 """Seconds between two batches of text: a screen draws no more often."""

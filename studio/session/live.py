@@ -1,42 +1,361 @@
-"""A session with a running process; without one, a fallback session decides.
+"""A session with a running process, connected again whenever its connection is lost.
 
-A request whose connection is lost is sent again, and never done twice.
+The state is that of the run's journal, read once up to where its process says it stands, then
+of the events as they come. A request whose connection is lost is sent again, and carried out
+once. Without a process a fallback session decides.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
+import os
+from collections.abc import AsyncIterator, Callable, Collection
 from shlex import quote
 from typing import Any, TypeVar
 
 from engines.core.errors import ConflictError, LockedError, StudioError
-from studio.session.base import Request, ReviewQueue, Session, SnapshotReceived
-from studio.session.idempotency import events_since, prior_result
-from studio.session.protocol import controlled_elsewhere_error, ended_early_error, not_running_error
-from studio.session.reconnect import ConnectionLost, ReconnectingClient
-from studio.session.status import status_of
-
-MOST_SENT = 8
-"""How often one request is sent: one that loses its connection each time is at fault itself."""
+from engines.core.events import DurableEvent, event_from_dict
+from engines.core.state.fold import fold
+from engines.core.state.run_state import RunState
+from engines.record.derived.run_state import read_run
+from engines.record.run_dir import RunDir
+from studio.session.requests import (
+    Attach,
+    Request,
+    Subscribe,
+    TakeControl,
+    Watch,
+    ended_early_error,
+    find_answer,
+    not_running_error,
+    parse_answer,
+    request_line,
+)
+from studio.session.session import (
+    ControllerChanged,
+    Disconnected,
+    EventReceived,
+    Message,
+    Session,
+    SnapshotReceived,
+    TextPiece,
+    TextReceived,
+)
+from studio.session.socket_file import RunAddress, check_owner, connect_path
 
 T = TypeVar("T")
 
+MOST_SENT = 8
+"""How often one request is sent: one that loses its connection each time is at fault itself."""
+ANSWER_S = 30.0
+"""How long a process that accepted the connection may take to answer `attach`."""
+LOOK_S = 1.5
+"""While there is no process: seconds between two looks for one."""
+_PAUSES_S = (0.0, 0.02, 0.05, 0.1, 0.2, 0.5)
+"""Before each try to connect again; the last for every further one."""
+_READ_BYTES = 1_000_000
+_STEADY_S = 5.0
+"""After a connection that lasted so long the next try is made at once."""
 
-class LiveSession(ReconnectingClient):
-    """One person's session with one run, whose process may end and come back."""
 
-    _offline: Session | None = None  # the fallback, while it is in use
-    _forwarding: asyncio.Task[None] | None = None
+class ConnectionLost(Exception):
+    """The connection ended before the answer came."""
 
-    def _parse_queue(self, answer: dict[str, Any]) -> ReviewQueue:
-        if (controller := answer.get("driven_by")) and not self._as_screen:
-            raise controlled_elsewhere_error(self.run, controller)
-        return super()._parse_queue(answer)
+
+class NoProcess(Exception):
+    """No process listens on the run's socket."""
+
+
+class Connection:
+    """An open connection. Answers arrive while somebody iterates `pushed_messages`."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader, self._writer = reader, writer
+        self._waiting: dict[str, asyncio.Future[dict[str, Any]]] = {}  # by id of the request
+        self._lost = False
+
+    async def ask(self, request: Request[T], since: int | None = None) -> T:
+        """Send a request and return its answer; `since` where it is sent again.
+
+        Raises ConflictError: the run refused, or it is too long to be sent. ConnectionLost: whether
+        the run did it is not known.
+        """
+        answer = self._waiting[request.id] = asyncio.get_running_loop().create_future()
+        try:
+            self.send(request, since)
+            return parse_answer(request, await answer)
+        finally:
+            self._waiting.pop(request.id, None)
+
+    def send(self, request: Request[Any], since: int | None = None) -> None:
+        """Send a request; an answer that nobody waits for is dropped."""
+        if self._lost:
+            raise ConnectionLost
+        self._writer.write(request_line(request, since))
+
+    async def ask_first(self, request: Request[T]) -> T:
+        """Ask before anybody iterates `pushed_messages`, and return the answer."""
+        self.send(request)
+        if not (line := await self._read_line()):
+            raise ConnectionLost
+        return parse_answer(request, json.loads(line))
+
+    async def pushed_messages(self) -> AsyncIterator[dict[str, Any]]:
+        """Yield what is pushed until the connection ends; answers go to those who asked."""
+        try:
+            while line := await self._read_line():
+                message = json.loads(line)
+                if "id" not in message:
+                    yield message
+                elif (answer := self._waiting.get(message["id"])) is not None and not answer.done():
+                    answer.set_result(message)
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """Close the connection; whoever waits for an answer gets ConnectionLost."""
+        self._lost = True
+        self._writer.close()
+        for answer in self._waiting.values():
+            if not answer.done():
+                answer.set_exception(ConnectionLost())
+
+    async def aclose(self) -> None:
+        """Close the connection, and wait until it is closed."""
+        self.close()
+        with contextlib.suppress(OSError):
+            await self._writer.wait_closed()
+
+    async def _read_line(self) -> bytes:
+        """One line of any length; b"" at the end of the input, also within a line."""
+        parts: list[bytes] = []
+        while True:
+            try:
+                parts.append(await self._reader.readuntil(b"\n"))
+                return b"".join(parts)
+            except asyncio.LimitOverrunError as more:
+                parts.append(await self._reader.readexactly(more.consumed))
+            except (asyncio.IncompleteReadError, OSError):
+                return b""
+
+
+async def connect(run: RunAddress) -> Connection:
+    """Connect to a run's process.
+
+    Raises NoProcess: there is none; a socket file may be left of it. ConflictError: its socket is
+    somebody else's, or its path is too long. OSError: it could not be reached now.
+    """
+    try:
+        with connect_path(run) as path:
+            check_owner(path, run)
+            reader, writer = await asyncio.open_unix_connection(path, limit=_READ_BYTES)
+    except (FileNotFoundError, ConnectionRefusedError, NotADirectoryError) as error:
+        raise NoProcess from error
+    return Connection(reader, writer)
+
+
+class LiveSession(Session):
+    """One person's session with one run, whose process may end and come back.
+
+    `fallback` opens the session that decides once the run has no process; None: then nothing is
+    decided. One that is not `as_screen` only follows the run: it never becomes the controller, and
+    is refused decisions while a screen is.
+    """
+
+    def __init__(
+        self,
+        run: RunDir,
+        who: str,
+        *,
+        fallback: Callable[[], Session] | None = None,
+        as_screen: bool = True,
+        look_s: float = LOOK_S,
+    ) -> None:
+        super().__init__(run, who)
+        self.connection: Connection | None = None
+        self.refused: ConflictError | None = None  # why a living process is of no use
+        self._fallback, self._as_screen, self._look_s = fallback, as_screen, look_s
+        self._session = os.urandom(8).hex()  # tells our connections from those of other screens
+        self._wants_control = True  # where nobody has it
+        self._subscribed: frozenset[str] = frozenset()
+        self._known = asyncio.Event()  # connected, or known to have no process
+        self._look_now = asyncio.Event()  # somebody asks whether a process is back
+        self._reported = ""  # why there is no connection, as it was last reported
+        self._running: asyncio.Task[None] | None = None
+        self._offline: Session | None = None  # the fallback, while it is in use
+        self._forwarding: asyncio.Task[None] | None = None
+
+    async def messages(self) -> AsyncIterator[Message]:
+        async for message in super().messages():
+            yield message
+        if self._running is not None and not self._running.cancelled():
+            self._running.result()  # else a bug would look like a quiet run
+
+    def subscribe(self, rollouts: Collection[str]) -> None:
+        self._subscribed = frozenset(rollouts)
+        if self.connection is not None:
+            with contextlib.suppress(ConnectionLost):  # the next connection begins with them
+                self.connection.send(Subscribe(tuple(sorted(self._subscribed))))
+
+    async def wait_for_connection(self) -> Connection | None:
+        """Wait until it is known whether there is a connection, and return it."""
+        await self._begin()
+        await self._known.wait()
+        return self.connection
+
+    async def reattach(self) -> bool:
+        """Look whether a process of the run is back, and attach to it; whether one answers."""
+        if not self.closed and not self.living and self._known.is_set():
+            self._known.clear()
+            self._wants_control = True
+            self._look_now.set()
+        await self.wait_for_connection()
+        return self.living
+
+    def _mark_lost(self, connection: Connection) -> None:
+        """A request found this connection lost: `wait_for_connection` waits for the next."""
+        connection.close()
+        if self.connection is connection:
+            self.connection = None
+            self._known.clear()
+
+    def _set_controller(self, driver: dict[str, Any]) -> None:
+        """Note who decides; a change is a message."""
+        before = self.controls, self.controller
+        self.controls, self.controller = _parse_controller(driver)
+        if before != (self.controls, self.controller):
+            self._enqueue(ControllerChanged(self.controls, self.controller))
+
+    async def _stop(self) -> None:
+        self.closed, self.living = True, False
+        if self._running is not None:
+            self._running.cancel()
+            await asyncio.gather(self._running, return_exceptions=True)
+        self.connection = None
+        self._on_stopped()
+
+    async def _begin(self) -> None:
+        if self._running is None and not self.closed:
+            self._running = asyncio.create_task(self._keep_attached())
+            self._running.add_done_callback(self._on_stopped)
+
+    def _on_stopped(self, _: object = None) -> None:
+        """It ended, by `close` or by a bug: nobody may go on waiting."""
+        self._known.set()
+        self._end_queue()
+
+    async def _keep_attached(self) -> None:
+        """Connect, follow, and connect again, for as long as a process answers."""
+        loop = asyncio.get_running_loop()
+        tried = 0
+        while True:
+            await asyncio.sleep(_PAUSES_S[min(tried, len(_PAUSES_S) - 1)])
+            tried, began = tried + 1, loop.time()
+            try:
+                await self._attach_once()
+                # A run that has ended takes its process along, which the next try finds out.
+                reason = "" if self.state.ending else "the connection to its process was lost"
+            except NoProcess:
+                self.refused, tried = None, 0
+                await self._wait_without_process("no process of it is running", ended=True)
+                continue
+            except StudioError as error:
+                self.refused, tried = ConflictError(error.place, error.cause, error.move), 0
+                await self._wait_without_process(str(error), ended=False)
+                continue
+            except (OSError, TimeoutError) as error:
+                reason = f"its process does not answer ({error or 'no word'})"
+            if self.living:  # 1, since a connection may be lost again and again
+                tried = 0 if loop.time() - began > _STEADY_S else 1
+            self._disconnect(reason, ended=False)
+
+    async def _attach_once(self) -> None:
+        """Connect and handle what comes, until the connection is lost."""
+        connection = await connect(self.run)
+        try:
+            async with asyncio.timeout(ANSWER_S):
+                follow: Request[dict[str, Any]] = Watch()
+                if self._as_screen:  # who attached and does not control may decide nothing
+                    follow = Attach(self.who, self._session, self._wants_control)
+                answer = await connection.ask_first(follow)
+            await self.release_lock()  # the process holds it now
+            await self._reload_state(int(answer["events"]))
+            self.connection, self.living, self._reported = connection, True, ""
+            self.refused = None
+            if self._as_screen:
+                connection.send(Subscribe(tuple(sorted(self._subscribed))))
+                self.controls, self.controller = _parse_controller(answer["driver"])
+                self.pace_tokens_per_s = answer.get("pace_tokens_per_s")
+            under_way = frozenset(map(str, answer.get("under_way", ())))
+            self._enqueue(SnapshotReceived(under_way, self.state.events))
+            self._enqueue(ControllerChanged(self.controls, self.controller))
+            self._known.set()
+            async for message in connection.pushed_messages():
+                await self._handle_message(message)
+        except ConnectionLost:
+            return
+        finally:
+            await connection.aclose()
+
+    async def _handle_message(self, message: dict[str, Any]) -> None:
+        if "streams" in message:
+            pieces = tuple(TextPiece(*piece) for piece in message["streams"])
+            self._enqueue(TextReceived(pieces))
+        elif "driver" in message:
+            self._set_controller(message["driver"])
+        elif "event" in message:
+            try:
+                event = event_from_dict(message["event"])
+            except ValueError as error:
+                cause = f"its process sends what this release does not know ({error})."
+                move = "Use the studio release that started the run."
+                raise ConflictError(f"run {self.run.run}", cause, move) from error
+            if isinstance(event, DurableEvent):
+                if message["seq"] <= self.state.events:
+                    return
+                if message["seq"] > self.state.events + 1:
+                    await self._reload_state(message["seq"])
+                    self._enqueue(SnapshotReceived(events=self.state.events))
+                    return
+                fold(self.state, event)
+            self._enqueue(EventReceived(event))
+
+    async def _reload_state(self, events: int | None = None) -> None:
+        """Fold the state from the first so many events of the journal; None: from all."""
+        self.state = await asyncio.to_thread(_state_at, self.run, events)
+
+    async def _wait_without_process(self, reason: str, *, ended: bool) -> None:
+        """Go on from the journal until it is time to look for a process, or somebody asks to."""
+        if self._reported != reason:
+            self._disconnect("", ended=ended)
+            self._reported = reason
+            with contextlib.suppress(StudioError):  # else the state stays as it was
+                await self._reload_state()
+            if ended and self.state.ending:
+                reason = "the run has ended, and its process too"
+            self._enqueue(Disconnected(reason, ended))
+            self._enqueue(SnapshotReceived(events=self.state.events))
+            if ended and self._fallback is not None:  # nobody else is there to decide
+                self._set_controller({"mine": True, "who": self.who})
+        self._look_now.clear()
+        self._known.set()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._look_s):
+                await self._look_now.wait()
+
+    def _disconnect(self, reason: str, *, ended: bool) -> None:
+        if self.living:  # the controller wants to stay it, unless somebody else is by then
+            self._wants_control = self.controls
+        self.connection, self.living = None, False
+        self._known.clear()
+        self.controls, self.controller = False, ""
+        if reason:
+            self._enqueue(Disconnected(reason, ended))
 
     async def take_control(self) -> None:
-        request: Request[dict[str, Any]] = Request("drive", {}, dict, is_query=True)
-        self._set_controller((await self.send(request))["driver"])
+        self._set_controller((await self.send(TakeControl()))["driver"])
 
     async def release_lock(self) -> str:
         last_words = ""
@@ -56,48 +375,47 @@ class LiveSession(ReconnectingClient):
         return f"run {self.run.run} goes on; {back}" if living else last_words or back
 
     async def send(self, request: Request[T]) -> T:
-        if request.is_query:
-            return await self._send(request)
+        if not request.changes:
+            return await self._send(request, None)
         async with self._turn:
             await self.wait_for_connection()
-            return await self._send(request, since=self.state.events)
+            return await self._send(request, self.state.events)
 
-    async def _send(self, request: Request[T], **since: int) -> T:
-        """Send a request until it is answered; one with `since` is done once."""
-        again: dict[str, bool] = {}
+    async def _send(self, request: Request[T], seen: int | None) -> T:
+        """Send a request until it is answered; `seen` are the events that came before it."""
+        since: int | None = None  # it was sent before
         for _ in range(MOST_SENT):
             if (connection := await self.wait_for_connection()) is None:
                 await self.reattach()  # a process may be back
                 connection = await self.wait_for_connection()
             if connection is None:
-                if again and (done := await self._prior_result(request, **since)):
-                    return request.parse(done)
+                if since is not None and (done := await self._find_answer(request, since)):
+                    return done
                 try:
                     return await self._ask_fallback(request)
                 except ConnectionLost:
                     continue
                 except ConflictError as error:
-                    if again and self._fallback_session() is None:
-                        raise ended_early_error(self.run) from error
+                    if since is not None and self._fallback_session() is None:
+                        raise ended_early_error(self.run.run) from error
                     raise
             try:
-                answer = await connection.ask(request.do, **request.arguments, **since, **again)
-                return request.parse(answer)
+                return await connection.ask(request, since)
             except ConnectionLost:
-                again = {"again": True} if since else {}
+                since = seen
                 self._mark_lost(connection)
-        if again and (done := await self._prior_result(request, **since)):
-            return request.parse(done)
+        if since is not None and (done := await self._find_answer(request, since)):
+            return done
         cause = f"its process cut the connection each time it was asked to {request.do}."
         move = f"See what it said last in {self.run.log}."
         raise ConflictError(f"run {self.run.run}", cause, move)
 
     async def _ask_fallback(self, request: Request[T]) -> T:
         """Ask the session that decides without a process; ConnectionLost: one is back just now."""
-        answers_here = request.act is not None or not request.is_query
+        answers_here = request.changes or not request.needs_process
         offline = self._fallback_session() if answers_here else None
         if offline is None:
-            raise self.refused or not_running_error(self.run)
+            raise self.refused or not_running_error(self.run.run)
         try:
             return await offline.send(request)
         except LockedError as error:
@@ -108,13 +426,9 @@ class LiveSession(ReconnectingClient):
             if offline is self._offline and offline.state.events:
                 self.state = offline.state
 
-    async def _prior_result(self, request: Request[T], since: int) -> dict[str, Any] | None:
+    async def _find_answer(self, request: Request[T], since: int) -> T | None:
         """The answer to what an ended process did before it could say so."""
-        events = await asyncio.to_thread(events_since, self.run, since)
-        done = prior_result(request.do, request.arguments, events)
-        if done is not None and request.do == "commit":
-            return {"said": f"committed: the library is at v{done['version']}"}
-        return done if done is None else done or status_of(self.state)
+        return await asyncio.to_thread(find_answer, request, self.run, self.state, since)
 
     def _fallback_session(self) -> Session | None:
         """The session that decides while the run has no process; None where nothing does."""
@@ -133,3 +447,16 @@ class LiveSession(ReconnectingClient):
                 if isinstance(message, SnapshotReceived):
                     self.state = offline.state
                 self._enqueue(message)
+
+
+def _parse_controller(driver: dict[str, Any]) -> tuple[bool, str]:
+    return bool(driver["mine"]), str(driver["who"])
+
+
+def _state_at(run: RunDir, events: int | None) -> RunState:
+    """What the first so many events of a journal add up to."""
+    state = read_run(run.journal, events).state
+    if events is not None and state.events < events:
+        cause = f"its process is at event {events}, and its journal holds {state.events}."
+        raise ConflictError(f"run {run.run}", cause, "See `studio doctor`.")
+    return state

@@ -19,19 +19,13 @@ from engines.core.protocols import Linter
 from engines.core.state.fold import fold
 from engines.pipeline.gate.gate import Gate
 from engines.pipeline.recorder import Listener, Recorder
-from engines.record.catalogue.rows import write_run_row
+from engines.record.derived.catalogue import write_run_row
+from engines.record.derived.run_state import open_run
 from engines.record.lock import write_lock
 from engines.record.run_dir import RunDir, Workspace
-from engines.record.run_index import open_run
-from studio.session.base import (
-    ControllerChanged,
-    EventReceived,
-    LockedRun,
-    Request,
-    Session,
-    SnapshotReceived,
-)
 from studio.session.client import is_alive
+from studio.session.requests import Commit, OpenRun, Request
+from studio.session.session import ControllerChanged, EventReceived, Session, SnapshotReceived
 
 IDLE_S = 3.0
 """After so long without a request the lock is released; the next request takes it again.
@@ -43,6 +37,46 @@ SCREEN = "a person's screen, which lets go a few seconds after a decision,"
 """Who holds the lock, in the words of whoever is refused meanwhile."""
 
 T = TypeVar("T")
+
+
+class LockedRun(OpenRun):
+    """A run without a process, under its lock; used by the thread that took it."""
+
+    def __init__(
+        self, workspace: Workspace, run: RunDir, gate: Gate, runner: asyncio.Runner, events: int
+    ) -> None:
+        super().__init__(run, gate)
+        self.workspace = workspace
+        self.runner = runner
+        self.events_read = events  # what the journal held when the lock was taken
+
+    def perform(self, request: Request[T]) -> T:
+        with self.gate.recorder.carrying_out(request.id):
+            return self.runner.run(request.perform(self))
+
+    async def commit(self, step: int, reviewer: str) -> str:
+        """Commit the decisions of a finished run."""
+        from engines.record.derived.catalogue import write_library_rows
+        from engines.record.export import refresh_agent
+        from engines.record.seal import refuse_altered
+
+        run, state = self.run, self.state
+        if state.status != "finished":
+            left = len(state.open_operations)
+            what = f"{left} still open" if left else "every operation is decided"
+            move = f"`studio headless --resume {run.run}` goes on and commits"
+            return f"{what}; decisions are kept: {move}"
+        if not state.reviewed_operations:
+            return "nothing is decided, so nothing was committed"
+        refuse_altered(run.agent_file)  # before anything is committed
+        before = state.base_version
+        library = (await self.gate.commit(0)).library
+        if not state.curates:  # it has no agent of its own
+            refresh_agent(run.agent_file, library, run.run, self.workspace.mask)
+        write_library_rows(self.workspace, library)
+        if library.version == before:
+            return f"nothing was committed: library {library.name} stays at v{before}"
+        return f"committed: library {library.name} is at v{library.version}"
 
 
 class OfflineSession(Session):
@@ -114,7 +148,7 @@ class OfflineSession(Session):
         """Carry a request out in the worker thread, under the run's lock, which the first takes."""
         async with self._turn:
             place = f"run {self.run.run}"
-            if request.act is None:
+            if request.needs_process:
                 await self._load_state()
                 move = f"Start it with `studio headless --resume {quote(self.run.run)}` (s r)."
                 if self.state.ending == "finished":
@@ -127,9 +161,8 @@ class OfflineSession(Session):
                 if self._locked is None:
                     await self._take_lock()
                 assert self._locked is not None
-                carry_out = self._locked.runner.run
-                answer: T = await self._in_worker(carry_out, request.act(self._locked))
-                if request.do == "commit":
+                answer: T = await self._in_worker(self._locked.perform, request)
+                if isinstance(request, Commit):
                     await self._release()
                 return answer
             finally:
@@ -232,6 +265,6 @@ def lock_run(
             folder = workspace.library(library)
             gate = Gate(recorder, folder, (), run=run.run, limit=limit, linter=linter)
             runner.run(gate.follow_head(state.step))
-            yield LockedRun(workspace, run, state, gate, runner, events_read)
+            yield LockedRun(workspace, run, gate, runner, events_read)
         finally:
             runner.run(journal.aclose())

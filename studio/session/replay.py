@@ -18,7 +18,7 @@ from typing import TypeVar
 import orjson
 
 from engines.core import events as ev
-from engines.core.codec import from_dict
+from engines.core.codec import from_dict, to_dict
 from engines.core.errors import ConflictError, StudioError
 from engines.core.state.fold import fold
 from engines.core.text.tool_text import transcript_text
@@ -27,17 +27,26 @@ from engines.record import lines
 from engines.record.journal import Entry, read_journal
 from engines.record.ledger import Record, record_file_name
 from engines.record.run_dir import RunDir, Workspace
-from studio.session.base import (
+from studio.session.requests import (
+    ChangeSpeed,
+    Pause,
+    ReadQuestions,
+    ReadQueue,
+    Request,
+    Resume,
+    ReviewQueue,
+    Status,
+    Step,
+    status_of,
+)
+from studio.session.session import (
     Disconnected,
     EventReceived,
-    Request,
-    ReviewQueue,
     Session,
     SnapshotReceived,
     TextPiece,
     TextReceived,
 )
-from studio.session.status import status_of
 
 SPEEDS = (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
 MOST_WAIT_S = 3.0
@@ -147,38 +156,44 @@ class ReplaySession(Session):
 
     async def send(self, request: Request[T]) -> T:
         """Answer what the replay itself is asked; the run is asked nothing."""
-        match request.do:
-            case "status":
-                return request.parse(status_of(self.state))
-            case "pause" | "resume" | "step" | "faster" | "slower" if not self.living:
-                told = "the replay is over: q leaves it"
-            case "pause" | "resume":
+        return request.read_answer(await self._answer(request))
+
+    async def _answer(self, request: Request[T]) -> object:
+        match request:
+            case Status():
+                return status_of(self.state)
+            case ReadQueue():
+                return to_dict(await self._review_queue())
+            case ReadQuestions():
+                asked = self._questions.keys() & set(request.problems)
+                return {name: self._questions[name] for name in asked}
+            case Pause() | Resume() | Step() | ChangeSpeed() if not self.living:
+                text = "the replay is over: q leaves it"
+            case Pause() | Resume():
                 self._set_paused(not self.paused)
-                told = f"{self.label}: s p {'goes on' if self.paused else 'pauses it'}"
-            case "step":
+                text = f"{self.label}: s p {'goes on' if self.paused else 'pauses it'}"
+            case Step():
                 self._one_step = True
                 self._set_paused(False)
-                told = f"{self.label}: up to the end of the step"
-            case "faster" | "slower" as which:
-                at = bisect_right(SPEEDS, self.speed) if which == "faster" else -1
-                at = bisect_left(SPEEDS, self.speed) - 1 if at < 0 else at
+                text = f"{self.label}: up to the end of the step"
+            case ChangeSpeed(faster=faster):
+                at = bisect_right(SPEEDS, self.speed)
+                if not faster:
+                    at = bisect_left(SPEEDS, self.speed) - 1
                 self.speed = SPEEDS[min(max(at, 0), len(SPEEDS) - 1)]
-                told = self.label
+                text = self.label
             case _:
                 raise self._refusal()
-        return request.parse({"told": told})
+        return {"told": text}
 
-    async def review_queue(self) -> ReviewQueue:
+    async def _review_queue(self) -> ReviewQueue:
         from engines.pipeline.gate.draft import Draft
 
         state = self.state
         folder = self._workspace.library(state.started.library if state.started else "")
         base = await asyncio.to_thread(folder.at, state.base_version)
         draft = Draft(state, base, self.run.run, None, None)
-        return ReviewQueue.read(state, draft.library)
-
-    async def questions(self, problems: Collection[str]) -> dict[str, str]:
-        return {name: self._questions[name] for name in problems if name in self._questions}
+        return ReviewQueue.of(state, draft.library)
 
     def _refusal(self) -> ConflictError:
         move = f"Open the run itself: studio attach {quote(self.run.run)}."

@@ -1,249 +1,94 @@
-"""What each request to a run's process does, and that one which is sent again is done once."""
+"""The requests of a session: each writes and reads itself, and carries itself out.
+
+A request travels as one line of JSON over `control.sock`: `{"v": 3, "id": "9f…", "do": "pause",
+…}` with the fields of its class. Its answer is `{"v": 3, "id": "9f…", "ok": true, "result": …}`,
+or `{…, "ok": false, "place": …, "cause": …, "move": …}`. After `watch` or `attach` come, between
+answers, `{"v": 3, "seq": n, "event": …}`, where a durable event is the nth of the run's journal;
+after `attach` also `{"v": 3, "streams": [[rollout, offset, text], …]}` and `{"v": 3, "driver":
+{"mine": …, "who": …}}`.
+
+The id of a request stands in every event that it causes. So one that is sent again, with `since`
+(how many events the client had seen when it first asked), is carried out once, also where the
+process was killed in between and another one took the run up.
+"""
 
 from __future__ import annotations
 
-import asyncio
+import json
+import os
 import re
-from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from shlex import quote
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
-from engines.core import events as ev
-from engines.core.codec import from_dict, to_dict
-from engines.core.errors import ConflictError
-from engines.core.types import KILLED, Decision, Operation
-from engines.pipeline.context import RunContext
-from engines.pipeline.effect.effect_gate import open_trials
-from engines.record.run_dir import RunDir
-from studio.session.base import ReviewQueue
-from studio.session.idempotency import events_since, prior_result
-from studio.session.status import status_of
-from studio.session.unparsed_replies import resubmit_reply
+from engines.core.codec import dumps, fields_of, from_dict, read_json
+from engines.core.errors import ConflictError, StudioError
+from engines.core.state.use_counts import UseCounts
+from engines.core.types import KILLED, Decision, DecisionPreview, Operation, UnparsedReply
+
+if TYPE_CHECKING:  # `studio ctl status` sends a request, and is to answer at once
+    from engines.core.library import Library
+    from engines.core.state.run_state import RunState
+    from engines.pipeline.budget import Budget
+    from engines.pipeline.context import RunContext
+    from engines.pipeline.gate.gate import Gate
+    from engines.record.run_dir import RunDir
+    from engines.training_free.proposals import Resubmission
 
 T = TypeVar("T")
+Events = Sequence[Any]
+"""The events that a request has caused: it knows their class."""
 
-DECIDING = frozenset(("decide", "decide_all", "undo", "propose", "gate", "mend", "drop", "commit"))
-"""Only the controlling screen may ask these, where there is one."""
-STEERING = frozenset((*DECIDING, "kill", "pause", "resume", "step", "stop"))
-"""A screen may ask these only while it controls the run."""
-_READING = ("status", "watch", "attach", "subscribe", "drive", "review", "lint", "questions")
+PROTOCOL = 3
+"""3: ids are texts, answers stand in `result`, and events hold the id of their request."""
+MAX_LINE = 4_000_000
+"""Bytes of one request: an edit is short, a mended reply is not. An answer may be longer."""
+LONGEST_ID = 64
 _ROLLOUT = re.compile(r"s(\d{1,9})p(\d{1,9})r(\d{1,9})")
-COMMIT_S = 60.0
-"""How long a commit is waited for: another process may hold the library's lock."""
 
 
-class RequestHandler:
-    def __init__(self, context: RunContext) -> None:
-        self._context = context
-        self._run = RunDir(context.records.parent)
-        # One at a time: a request that is sent again may come while its first is still being
-        # written, and only the journal tells that it was done.
-        self._turn = asyncio.Lock()
-        self._trying: asyncio.Task[None] | None = None  # operations, as somebody asked
-        self._trial_failure = ""  # why the last of these ended early
-        self._committing: dict[asyncio.Future[dict[str, Any]], int] = {}  # → step
-
-    def status(self) -> dict[str, Any]:
-        trying = self._trying is not None and not self._trying.done()
-        found = status_of(self._context.recorder.state, self._context.budget)
-        if (nodes := self._context.nodes()) is not None:
-            found["nodes"] = {name: list(tries) for name, tries in nodes.items()}
-        return found | {"trying": trying, "trial_failure": self._trial_failure}
-
-    def close(self) -> None:
-        """The run ends: answer everyone who waits for a commit; what is tried is kept so far."""
-        if self._trying is not None:
-            self._trying.cancel()
-        for waiting in tuple(self._committing):
-            if not waiting.done():
-                waiting.set_result({"said": "the run's process ends; nothing is lost"})
-
-    async def handle(
-        self, do: str, request: Mapping[str, Any], *, who: str | None, check: Callable[[], None]
-    ) -> dict[str, Any]:
-        """Do what is asked and return the answer.
-
-        `who` is the person at the screen that asks; None: it is no screen. `check` raises where
-        the client may not steer.
-        """
-        if do not in STEERING:
-            return await self._handle_query(do, request)
-        async with self._turn:
-            waiting, step = None, request.get("step")
-            if request.get("again") is True:
-                # Before the check: somebody may have taken over since it was first sent.
-                if (done := await self._prior_result(do, request)) is not None:
-                    return done
-                if do == "commit":
-                    pending = (one for one, of in self._committing.items() if of == step)
-                    waiting = next(pending, None)
-            if waiting is None:
-                check()
-                if do != "commit":
-                    return await self._handle_command(do, request, who)
-                now = self._context.recorder.state.step
-                if step not in (None, now):  # not the one the person looked at
-                    move = "Look at what is open now, and try again."
-                    raise ConflictError(f"step {step}", f"step {now} is under way by now.", move)
-                waiting = await self._release_commit(who or text_fields(request, "reviewer")[0])
-        try:
-            return await asyncio.wait_for(asyncio.shield(waiting), COMMIT_S)
-        except TimeoutError:
-            return {"said": "the commit is under way, and not finished yet"}
-
-    async def _prior_result(self, do: str, request: Mapping[str, Any]) -> dict[str, Any] | None:
-        since = request.get("since")
-        if not isinstance(since, int) or since < 0:
-            move = "Say how many events it saw."
-            raise ConflictError(f"request {do}", 'it is sent again without "since".', move)
-        # In a thread: it reads the whole journal.
-        events = await asyncio.to_thread(events_since, self._run, since)
-        try:
-            done = prior_result(do, request, events)
-        except (KeyError, TypeError, ValueError, AssertionError):
-            return None  # it lacks a field: handling it says so
-        if done is not None and do == "commit":
-            return {"said": self._commit_text(done["version"]), **done}
-        return self.status() if done == {} else done
-
-    async def _handle_query(self, do: str, request: Mapping[str, Any]) -> dict[str, Any]:
-        match do:
-            case "status" | "watch":
-                return self.status()
-            case "review":
-                state, draft = self._context.recorder.state, self._context.gate.draft()
-                return to_dict(ReviewQueue.read(state, draft))
-            case "questions":
-                wanted = _list_field(request, "problems")
-                return {"questions": self._context.questions(frozenset(map(str, wanted)))}
-            case "lint":
-                asked, own = _parse_all(Decision, request), _parse_all(Operation, request)
-                undone = list(map(str, _list_field(request, "undone")))
-                found = await self._context.gate.lint(asked, own, undone)
-                return {"results": [to_dict(one) for one in found]}
-        known = ", ".join((*_READING, *sorted(STEERING)))
-        raise ConflictError(f"request {do!r}", "a run knows no such request.", f"Known: {known}.")
-
-    async def _handle_command(
-        self, do: str, request: Mapping[str, Any], who: str | None
-    ) -> dict[str, Any]:
-        control, gate = self._context.control, self._context.gate
-        match do:
-            case "pause":
-                await control.pause(bool(request.get("now")))
-            case "resume":
-                await control.resume()
-            case "step":
-                await control.step()
-            case "stop":
-                # After the answer: stopping closes this very connection.
-                after_step = bool(request.get("after_step"))
-                by = "studio ctl stop" if who is None else f"by {who}"
-                reason = "after this step" if after_step else by
-                asyncio.get_running_loop().call_soon(control.stop, reason, after_step)
-                return {**self.status(), "status": "stopping"}
-            case "kill":
-                (rollout,) = text_fields(request, "rollout")
-                return self._kill(rollout, who or "studio ctl")
-            case "decide":
-                return to_dict(await gate.decide(_parse_field(Decision, "decision", request)))
-            case "decide_all":
-                asked = _parse_all(Decision, request)
-                return {"results": [to_dict(one) for one in await gate.decide_all(asked)]}
-            case "undo":
-                return {"undone": list(await gate.undo(*text_fields(request, "operation")))}
-            case "propose":
-                (reviewer,) = text_fields(request, "reviewer")
-                wanted = _parse_field(Operation, "operation", request)
-                return {"operation": to_dict(await gate.queue.propose(wanted, reviewer))}
-            case "gate":
-                return self._start_trying(request)
-            case "mend":
-                repair, text, reviewer = text_fields(request, "repair", "text", "reviewer")
-                return to_dict(await resubmit_reply(self._run, gate, repair, text, reviewer))
-            case "drop":
-                repair, reason, reviewer = text_fields(request, "repair", "reason", "reviewer")
-                await gate.queue.drop(repair, reason, reviewer)
-                return {}
-        return self.status()
-
-    def _start_trying(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """Try open operations beside the review; each verdict comes as an event."""
-        context, named = self._context, _list_field(request, "operations", "of ids, [] for all")
-        state = context.recorder.state
-        if self._trying is not None and not self._trying.done():
-            cause = "operations are being tried already."
-            raise ConflictError(f"run {self._run.run}", cause, "Wait for their verdicts.")
-        wanted = open_trials(state, [str(name) for name in named])
-        if context.effects is None:
-            raise no_trials_error(self._run.run)
-        facts = context.effects.describe_asked(state, context.trial_base, wanted)
-        self._trial_failure = ""
-        self._trying = asyncio.create_task(context.try_asked(wanted))
-        self._trying.add_done_callback(self._tell_of_trial)
-        return facts
-
-    def _tell_of_trial(self, task: asyncio.Task[None]) -> None:
-        if not task.cancelled() and (error := task.exception()) is not None:
-            self._trial_failure = str(error)
-            self._context.tell(f"operations could not be tried: {error}")
-
-    def _kill(self, rollout: str, who: str) -> dict[str, Any]:
-        if (found := _ROLLOUT.fullmatch(rollout)) is None:
-            move = "Send one such as s1p0r2."
-            raise ConflictError("request kill", f"{rollout!r} is no rollout's id.", move)
-        step, position, index = map(int, found.groups())
-        return {"killed": self._context.rollouts.kill(step, position, index, f"{KILLED}{who}")}
-
-    async def _release_commit(self, who: str) -> asyncio.Future[dict[str, Any]]:
-        """Defer what is undecided and release the commit; the future holds what came of it."""
-        state, gate = self._context.recorder.state, self._context.gate
-        if not state.under_review:
-            move = "What is decided joins the next commit."
-            raise ConflictError(f"run {self._run.run}", "there is no lesson to commit now.", move)
-        step = state.step
-        waiting: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
-
-        def on_event(event: ev.DurableEvent | ev.TransientEvent) -> None:
-            if waiting.done():
-                return
-            match event:
-                case ev.LessonCommitted() if event.step == step:
-                    version = event.library_version
-                    waiting.set_result({"said": self._commit_text(version), "version": version})
-                case ev.LessonReturned():
-                    asked = f"{len(event.asked_again)} are asked again"
-                    waiting.set_result({"said": f"the library moved to v{event.head}: {asked}"})
-                case ev.DecisionUndone():
-                    waiting.set_result({"said": "not committed: a decision was taken back"})
-
-        stop = self._context.recorder.listen(on_event)
-        self._committing[waiting] = step
-        waiting.add_done_callback(lambda done: self._committing.pop(done, None))
-        waiting.add_done_callback(lambda _: stop())
-        try:
-            await gate.defer_undecided(who)
-        except BaseException:
-            waiting.cancel()
-            raise
-        gate.hold.release_once()
-        return waiting
-
-    def _commit_text(self, version: int) -> str:
-        state = self._context.recorder.state
-        if state.step_trains:
-            return f"committed: the policy is at v{state.policy_version}"
-        library = state.started.library if state.started else ""
-        return f"committed: library {library} is at v{version}"
+# -- what is refused -------------------------------------------------------------------------
 
 
-def text_fields(request: Mapping[str, Any], *names: str) -> list[str]:
-    """The texts of a request's fields, "" of one that is missing; refuses what is no text."""
-    found = [request.get(name, "") for name in names]
-    for name, value in zip(names, found, strict=True):
-        if not isinstance(value, str):
-            move = "Send a string."
-            raise ConflictError(f"request {request.get('do')}", f'its "{name}" is no text.', move)
-    return found
+class NotRunningError(ConflictError):
+    """No process of the run answers, or it ended before it did."""
+
+
+class ControlledElsewhereError(ConflictError):
+    """Somebody decides on a screen, and one person decides at a time."""
+
+
+def silent_error(run: str) -> ConflictError:
+    cause = "its process is there and does not answer: it may be suspended."
+    move = "Let it go on (fg, or kill -CONT), then look again: what was asked may still be done."
+    return ConflictError(f"run {run}", cause, move)
+
+
+def not_running_error(run: str, cause: str = "no process of it is running.") -> NotRunningError:
+    move = f"Start it with `studio headless --resume {quote(run)}`."
+    return NotRunningError(f"run {run}", cause, move)
+
+
+def ended_early_error(run: str) -> NotRunningError:
+    move = f"Look at `studio runs list`, and start it with `studio headless --resume {run}`."
+    return NotRunningError(f"run {run}", "its process ended before it answered.", move)
+
+
+def controlled_elsewhere_error(run: str, who: str) -> ControlledElsewhereError:
+    return ControlledElsewhereError(
+        f"run {run}",
+        f"{who} decides on a screen, and one decides at a time.",
+        f"Take over there (studio attach {quote(run)}, then T), or wait until that screen is "
+        f"left: studio review {quote(run)} --wait.",
+    )
+
+
+def too_long_error(do: str, size: int) -> ConflictError:
+    """Refuse a request of so many bytes."""
+    cause = f"it is too long to be sent: {size:,} bytes, where {MAX_LINE:,} are the most."
+    return ConflictError(f"request {do}".rstrip(), cause, "Shorten its text.")
 
 
 def no_trials_error(run: str) -> ConflictError:
@@ -255,28 +100,567 @@ def no_trials_error(run: str) -> ConflictError:
     )
 
 
-_FIELDS = {
-    "decision": "operation_id, action and reviewer; an edit also text, kind or target",
-    "operation": "id, kind and text; a change of an experience also target",
-}
+# -- what a request is carried out on --------------------------------------------------------
 
 
-def _parse_field(cls: type[T], name: str, request: Mapping[str, Any]) -> T:
+class OpenRun(ABC):
+    """A run that requests are carried out on: in its process, or under the lock of its journal."""
+
+    def __init__(self, run: RunDir, gate: Gate) -> None:
+        self.run = run
+        self.gate = gate
+
+    @property
+    def state(self) -> RunState:
+        return self.gate.recorder.state
+
+    @property
+    def practice(self) -> RunContext:
+        """What only a process has; ConflictError where there is none."""
+        raise not_running_error(self.run.run)
+
+    def status(self) -> dict[str, Any]:
+        return status_of(self.state)
+
+    def try_operations(self, names: Sequence[str]) -> dict[str, Any]:
+        """Begin to try open operations beside the review; returns what is tried, and on what."""
+        raise not_running_error(self.run.run)
+
+    @abstractmethod
+    async def commit(self, step: int, reviewer: str) -> str:
+        """Commit what is decided; returns what happened."""
+
+
+def status_of(state: RunState, budget: Budget | None = None) -> dict[str, Any]:
+    """Where a run stands, as JSON has it; `budget` adds what is left of each limit."""
+    started = state.started
+    current = state.current
+    return {
+        "run": started.run if started else "",
+        **fields_of(state, "status", "events", "reason", "epochs", "step", "steps_finished"),
+        **fields_of(state, "library_version", "reviewer", "curates", "proposed"),
+        "rehearsal": bool(started and started.rehearsal),
+        "epoch": state.steps[state.step].epoch if state.step in state.steps else 0,
+        "steps": started.steps_per_epoch * state.epochs if started else 0,
+        "rollouts_done": current.rollouts_done if current else 0,
+        "library": started.library if started else "",
+        "policy_version": state.policy_version if state.trains_weights else None,
+        "training": _training_line(state),
+        "undecided": len(state.undecided_operations),
+        "open": len(state.open_operations),
+        "lost": sum(state.lost.values()),
+        "repairs": len(state.repairs),
+        **fields_of(state.total_usage, "tokens", "cost_usd"),
+        "budget": budget.limits.amounts if budget else {},
+        "budget_left": budget.remaining if budget else {},
+    }
+
+
+def _training_line(state: RunState) -> str | None:
+    """The last finished step in one line; None for a run that trains no weights."""
+    if not state.trains_weights:
+        return None
+    from studio.facts.training import measured_steps, trained_steps
+    from studio.render.training_lines import figures_text
+
+    measured = measured_steps(trained_steps(state))
+    return f"step {measured[-1].step}: {figures_text(measured[-1])}" if measured else "no step yet"
+
+
+@dataclass(frozen=True, slots=True)
+class ReviewQueue:
+    """The operations that wait for a reviewer, and those decided and not committed yet.
+
+    `draft` is the library as the standing decisions would leave it, in its order. `repairs`
+    are replies that could not be parsed, each with no more text than a list shows;
+    `studio.session.unparsed_replies.find_reply_source` has the whole.
+    """
+
+    open: tuple[Operation, ...] = ()
+    decided: tuple[Decision, ...] = ()
+    draft: tuple[tuple[str, str], ...] = ()
+    stale: int | None = None  # the version the library had moved to under the lesson
+    repairs: tuple[UnparsedReply, ...] = ()
+    base_version: int = 0
+    pinned: tuple[str, ...] = ()  # ids of experiences of the draft
+    notes: Mapping[str, str] = field(default_factory=dict)  # by operation, kept as it was put off
+    uses: Mapping[str, UseCounts] = field(default_factory=dict)  # of wordings that still stand
+    merged: Mapping[str, str] = field(default_factory=dict)  # by operation, the proposals in it
+    dropped: tuple[str, ...] = ()  # proposals of the step under way, each with the reason
+
+    @classmethod
+    def of(cls, state: RunState, draft: Library) -> ReviewQueue:
+        """The queue of a run at this state, whose gate has this draft."""
+        from studio.render.words import dropped_texts, fates_under_review, merged_text
+
+        fates, texts = fates_under_review(state)
+        return cls(
+            open=state.open_operations,
+            decided=tuple(state.decisions.values()),
+            draft=tuple((experience.id, experience.text) for experience in draft.experiences),
+            stale=state.flagged_stale,
+            repairs=tuple(state.repairs.values()),
+            base_version=state.base_version,
+            pinned=draft.pinned_ids,
+            notes=dict(state.notes),
+            uses=draft.uses,
+            merged={op.id: merged_text(op.id, fates) for op in state.open_operations},
+            dropped=tuple(dropped_texts(fates, texts)),
+        )
+
+
+# -- the requests ----------------------------------------------------------------------------
+
+
+def new_id() -> str:
+    return os.urandom(8).hex()
+
+
+@dataclass(frozen=True, slots=True)
+class Request(Generic[T]):
+    """A request to a run: of its process, or of its journal where it has none.
+
+    T is the type of its answer, which `result` names for the wire.
+    """
+
+    do: ClassVar[str]
+    result: ClassVar[Any] = Any
+    changes: ClassVar[bool] = True  # it is carried out once, and by whoever controls the run
+    decides: ClassVar[bool] = False  # a script may not ask it while a screen controls the run
+    needs_process: ClassVar[bool] = False
+    id: str = field(default_factory=new_id, kw_only=True)
+
+    async def perform(self, run: OpenRun) -> T:
+        """Carry it out. Raises ConflictError: the run refuses it."""
+        raise NotImplementedError
+
+    def answer_again(self, done: Events, state: RunState) -> T | None:
+        """Return the answer it had; None: it is not done yet. `done` are the events it caused."""
+        return None
+
+    def read_answer(self, data: Any) -> T:
+        answer: T = read_json(self.result, data)
+        return answer
+
+
+class _Query(Request[T]):
+    """One that changes nothing, so that it may be asked twice."""
+
+    __slots__ = ()
+    changes = False
+
+
+class _Decision(Request[T]):
+    __slots__ = ()
+    decides = True
+
+
+class _Steering(Request[Mapping[str, Any]]):
+    """One that steers the process of a run; the answer is where it stands then."""
+
+    __slots__ = ()
+    needs_process = True
+
+    def answer_again(self, done: Events, state: RunState) -> Mapping[str, Any] | None:
+        return status_of(state) if done else None
+
+
+@dataclass(frozen=True, slots=True)
+class Decide(_Decision[tuple[Decision, ...]]):
+    """Journal decisions as one record: on disk all of them stand, or none."""
+
+    do = "decide"
+    result = tuple[Decision, ...]
+    decisions: tuple[Decision, ...]
+
+    async def perform(self, run: OpenRun) -> tuple[Decision, ...]:
+        return await run.gate.decide_all(self.decisions)
+
+    def answer_again(self, done: Events, state: RunState) -> tuple[Decision, ...] | None:
+        return done[0].decisions if done else None
+
+
+@dataclass(frozen=True, slots=True)
+class Undo(_Decision[tuple[str, ...]]):
+    """Take a decision back; the answer names every operation that is asked again."""
+
+    do = "undo"
+    result = tuple[str, ...]
+    operation: str
+
+    async def perform(self, run: OpenRun) -> tuple[str, ...]:
+        return await run.gate.undo(self.operation)
+
+    def answer_again(self, done: Events, state: RunState) -> tuple[str, ...] | None:
+        return tuple(event.operation_id for event in done) or None
+
+
+@dataclass(frozen=True, slots=True)
+class Propose(_Decision[Operation]):
+    """Put a person's own operation into the queue; the answer has its id and flags."""
+
+    do = "propose"
+    result = Operation
+    operation: Operation
+    reviewer: str
+
+    async def perform(self, run: OpenRun) -> Operation:
+        return await run.gate.queue.propose(self.operation, self.reviewer)
+
+    def answer_again(self, done: Events, state: RunState) -> Operation | None:
+        return done[0].operation if done else None
+
+
+@dataclass(frozen=True, slots=True)
+class Mend(_Decision["Resubmission"]):
+    """Hand in a corrected reply; the operations it holds are open from then on."""
+
+    do = "mend"
+    repair: str
+    text: str
+    reviewer: str
+
+    async def perform(self, run: OpenRun) -> Resubmission:
+        from studio.session.unparsed_replies import resubmit_reply
+
+        return await resubmit_reply(run.run, run.gate, self.repair, self.text, self.reviewer)
+
+    def answer_again(self, done: Events, state: RunState) -> Resubmission | None:
+        from engines.training_free.proposals import Resubmission
+
+        return Resubmission(done[0].operations) if done else None
+
+    def read_answer(self, data: Any) -> Resubmission:
+        from engines.training_free.proposals import Resubmission
+
+        return from_dict(Resubmission, data)
+
+
+@dataclass(frozen=True, slots=True)
+class Drop(_Decision[str]):
+    """Give up a reply that could not be understood; the answer is its id."""
+
+    do = "drop"
+    result = str
+    repair: str
+    reason: str
+    reviewer: str
+
+    async def perform(self, run: OpenRun) -> str:
+        await run.gate.queue.drop(self.repair, self.reason, self.reviewer)
+        return self.repair
+
+    def answer_again(self, done: Events, state: RunState) -> str | None:
+        return self.repair if done else None
+
+
+@dataclass(frozen=True, slots=True)
+class Commit(_Decision[str]):
+    """Commit what is decided, the undecided being deferred; the answer says what happened.
+
+    A run holds its commit while a screen controls it, until this is asked or the screen leaves.
+    """
+
+    do = "commit"
+    result = str
+    step: int  # that was looked at
+    reviewer: str
+
+    async def perform(self, run: OpenRun) -> str:
+        return await run.commit(self.step, self.reviewer)
+
+    def answer_again(self, done: Events, state: RunState) -> str | None:
+        # Whoever committed the step: this request is about no other one.
+        step = state.steps.get(self.step)
+        return committed_text(state) if step is not None and step.committed else None
+
+
+def committed_text(state: RunState) -> str:
+    if state.step_trains:
+        return f"committed: the policy is at v{state.policy_version}"
+    library = state.started.library if state.started else ""
+    return f"committed: library {library} is at v{state.library_version}"
+
+
+@dataclass(frozen=True, slots=True)
+class TryOperations(_Decision[Mapping[str, Any]]):
+    """Have the run's process try open operations; verdicts come as events. () means all."""
+
+    do = "gate"
+    needs_process = True
+    operations: tuple[str, ...] = ()
+
+    async def perform(self, run: OpenRun) -> Mapping[str, Any]:
+        return run.try_operations(self.operations)
+
+
+@dataclass(frozen=True, slots=True)
+class Pause(_Steering):
+    """Begin nothing new; with `now` no further call of a model either."""
+
+    do = "pause"
+    now: bool = False
+
+    async def perform(self, run: OpenRun) -> Mapping[str, Any]:
+        await run.practice.control.pause(self.now)
+        return run.status()
+
+
+@dataclass(frozen=True, slots=True)
+class Resume(_Steering):
+    do = "resume"
+
+    async def perform(self, run: OpenRun) -> Mapping[str, Any]:
+        await run.practice.control.resume()
+        return run.status()
+
+
+@dataclass(frozen=True, slots=True)
+class Step(_Steering):
+    """Go on through the next commit, then pause."""
+
+    do = "step"
+
+    async def perform(self, run: OpenRun) -> Mapping[str, Any]:
+        await run.practice.control.step()
+        return run.status()
+
+
+@dataclass(frozen=True, slots=True)
+class Stop(_Steering):
+    """End the run, now or once the step under way is committed."""
+
+    do = "stop"
+    after_step: bool = False
+    reviewer: str = ""  # "": a script
+
+    async def perform(self, run: OpenRun) -> Mapping[str, Any]:
+        who = f"by {self.reviewer}" if self.reviewer else "studio ctl stop"
+        reason = "after this step" if self.after_step else who
+        run.practice.control.stop_soon(reason, after_step=self.after_step)
+        return {**run.status(), "status": "stopping"}
+
+
+@dataclass(frozen=True, slots=True)
+class Kill(Request[bool]):
+    """End one rollout as failed; the answer is False where it was not under way."""
+
+    do = "kill"
+    result = bool
+    needs_process = True
+    rollout: str
+    reviewer: str = ""
+
+    async def perform(self, run: OpenRun) -> bool:
+        match = _ROLLOUT.fullmatch(self.rollout)
+        if match is None:
+            move = "Send one such as s1p0r2."
+            raise ConflictError("request kill", f"{self.rollout!r} is no rollout's id.", move)
+        step, position, index = map(int, match.groups())
+        reason = f"{KILLED}{self.reviewer or 'studio ctl'}"
+        if run.practice.rollouts.kill(step, position, index, reason):
+            return True
+        # Asked again: it was killed before the answer came.
+        under_way = run.state.steps.get(step)
+        ended = under_way.rollouts.get((position, index)) if under_way is not None else None
+        return ended is not None and ended.error == reason
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeSpeed(_Query[Mapping[str, Any]]):
+    """Play a replay faster or slower; a run itself knows no speed."""
+
+    do = "speed"
+    needs_process = True
+    faster: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Status(_Query[dict[str, Any]]):
+    do = "status"
+    needs_process = True
+
+    async def perform(self, run: OpenRun) -> dict[str, Any]:
+        return run.status()
+
+
+@dataclass(frozen=True, slots=True)
+class ReadQueue(_Query[ReviewQueue]):
+    """List what waits for a reviewer."""
+
+    do = "review"
+    result = ReviewQueue
+    decides = True  # who asks is about to
+
+    async def perform(self, run: OpenRun) -> ReviewQueue:
+        return ReviewQueue.of(run.state, run.gate.draft())
+
+
+@dataclass(frozen=True, slots=True)
+class Preview(_Query[tuple[DecisionPreview, ...]]):
+    """Check decisions, once others are undone and one's own operations proposed."""
+
+    do = "lint"
+    result = tuple[DecisionPreview, ...]
+    decisions: tuple[Decision, ...]
+    own: tuple[Operation, ...] = ()
+    undone: tuple[str, ...] = ()
+
+    async def perform(self, run: OpenRun) -> tuple[DecisionPreview, ...]:
+        return tuple(await run.gate.lint(self.decisions, self.own, self.undone))
+
+
+@dataclass(frozen=True, slots=True)
+class ReadQuestions(_Query[Mapping[str, str]]):
+    """Tell what problems ask, by id: as far as the process knows it."""
+
+    do = "questions"
+    needs_process = True
+    problems: tuple[str, ...]
+
+    async def perform(self, run: OpenRun) -> Mapping[str, str]:
+        return run.practice.questions(frozenset(self.problems))
+
+
+# -- the requests that are about a connection, which the server of a process carries out ---------
+
+
+@dataclass(frozen=True, slots=True)
+class Watch(_Query[dict[str, Any]]):
+    """Send every event from now on."""
+
+    do = "watch"
+    needs_process = True
+
+
+@dataclass(frozen=True, slots=True)
+class Attach(_Query[dict[str, Any]]):
+    """Send every event to a screen, which controls the run where it asks to and nobody does."""
+
+    do = "attach"
+    needs_process = True
+    who: str = "somebody"
+    session: str = ""  # the same for each connection of one screen; "": not given
+    drive: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Subscribe(_Query[bool]):
+    """Send the text of these running rollouts, and of no other."""
+
+    do = "subscribe"
+    needs_process = True
+    rollouts: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TakeControl(_Query[dict[str, Any]]):
+    """Decide from now on; the screen before observes."""
+
+    do = "drive"
+    needs_process = True
+
+
+REQUESTS: Mapping[str, type[Request[Any]]] = {
+    cls.do: cls
+    for cls in (
+        Decide, Undo, Propose, Mend, Drop, Commit, TryOperations,
+        Pause, Resume, Step, Stop, Kill,
+        Status, ReadQueue, Preview, ReadQuestions,
+        Watch, Attach, Subscribe, TakeControl,
+    )
+}  # fmt: skip
+
+
+def find_answer(request: Request[T], run: RunDir, state: RunState, since: int) -> T | None:
+    """Look in the journal for what a request has caused; None: nothing. Blocks.
+
+    `since` is how many events whoever sends it again had seen when it was first sent.
+    """
+    done = [entry.event for entry in run.entries(since) if entry.request == request.id]
+    return request.answer_again(done, state)
+
+
+# -- the wire --------------------------------------------------------------------------------
+
+
+def format_line(**values: Any) -> bytes:
+    """Write one line, with the version in front."""
+    return dumps({"v": PROTOCOL, **values}) + b"\n"
+
+
+def request_line(request: Request[Any], since: int | None = None) -> bytes:
+    """Write a request; `since` where it is sent again."""
+    own = {each.name: getattr(request, each.name) for each in fields(request)}
+    again = {} if since is None else {"since": since}
+    line = format_line(do=request.do, **own, **again)
+    if len(line) > MAX_LINE:
+        raise too_long_error(request.do, len(line))
+    return line
+
+
+def parse_line(line: bytes) -> dict[str, Any]:
+    """Read the envelope of a request."""
     try:
-        return from_dict(cls, request[name])
-    except (KeyError, ValueError) as error:
-        cause, move = f"its {name} cannot be read ({error}).", f"Give {_FIELDS[name]}."
-        raise ConflictError(f"request {request.get('do')}", cause, move) from error
+        message = json.loads(line)
+    except ValueError as error:
+        raise ConflictError("request", "it is not JSON.", "Send one object a line.") from error
+    except RecursionError:
+        raise ConflictError("request", "it is nested too deeply.", "Write it flatter.") from None
+    if not isinstance(message, dict) or message.get("v") != PROTOCOL:
+        version = message.get("v") if isinstance(message, dict) else None
+        cause = f"it speaks protocol {version}, this run speaks {PROTOCOL}."
+        raise ConflictError("request", cause, "Use the studio release that started the run.")
+    name = message.get("id")
+    if not isinstance(name, str) or not 0 < len(name) <= LONGEST_ID:
+        cause = f"its id is no text of 1 to {LONGEST_ID} characters."
+        raise ConflictError("request", cause, "Give each request an id of its own.")
+    return message
 
 
-def _parse_all(cls: type[T], request: Mapping[str, Any]) -> list[T]:
-    name = cls.__name__.lower()
-    listed = _list_field(request, f"{name}s", f"with of each {_FIELDS[name]}")
-    return [_parse_field(cls, name, {**request, name: one}) for one in listed]
+def parse_request(message: Mapping[str, Any]) -> tuple[Request[Any], int | None]:
+    """Read a request, and since when it is sent again; None: it is sent for the first time."""
+    do = message.get("do")
+    cls = REQUESTS.get(do) if isinstance(do, str) else None
+    if cls is None:
+        move = f"Known: {', '.join(REQUESTS)}."
+        raise ConflictError(f"request {do!r}", "a run knows no such request.", move)
+    since = message.get("since")
+    if since is not None and (not isinstance(since, int) or since < 0):
+        raise ConflictError(f"request {do}", 'its "since" is no count.', "Say how many events.")
+    own = {key: value for key, value in message.items() if key not in ("v", "do", "since")}
+    try:
+        return from_dict(cls, own), since
+    except ValueError as error:
+        names = ", ".join(each.name for each in fields(cls))
+        cause = f"it cannot be read ({error})."
+        raise ConflictError(f"request {do}", cause, f"Its fields are: {names}.") from error
 
 
-def _list_field(request: Mapping[str, Any], name: str, what: str = "of ids") -> list[Any]:
-    if isinstance(value := request.get(name), list):
-        return value
-    place, cause = f"request {request.get('do')}", f'its "{name}" is no list.'
-    raise ConflictError(place, cause, f"Send a list {what}.")
+def answer_line(request: Request[Any], answer: object) -> bytes:
+    return format_line(id=request.id, ok=True, result=answer)
+
+
+def refusal_line(name: str | None, error: StudioError) -> bytes:
+    kind = "controlled" if isinstance(error, ControlledElsewhereError) else ""
+    return format_line(id=name, ok=False, kind=kind, **fields_of(error, "place", "cause", "move"))
+
+
+def parse_answer(request: Request[T], answer: Mapping[str, Any]) -> T:
+    """Read the answer to a request, where it is none of another protocol.
+
+    Raises ConflictError: the run refused, with its own words; those of a run of an older release,
+    which knows another protocol, among them.
+    """
+    if not answer.get("ok"):
+        # Read with care: who refuses may speak any version.
+        place, cause, move = (str(answer.get(name, "")) for name in ("place", "cause", "move"))
+        refuse = ConflictError
+        if answer.get("kind") == "controlled":
+            refuse = ControlledElsewhereError
+        raise refuse(place or "request", cause or "the run refused it.", move)
+    if answer.get("v") != PROTOCOL:
+        cause = f"it speaks protocol {answer.get('v')}, this studio speaks {PROTOCOL}."
+        move = "Use the studio release that started the run."
+        raise ConflictError("the run's process", cause, move)
+    return request.read_answer(answer.get("result"))

@@ -1,4 +1,7 @@
-"""The server of a run's process on `control.sock`: its clients, and which of them decides."""
+"""The server of a run's process on `control.sock`: its clients, and which of them decides.
+
+A request that is sent again while its first is still being carried out gets that one's answer.
+"""
 
 from __future__ import annotations
 
@@ -6,31 +9,115 @@ import asyncio
 import contextlib
 import os
 import socket
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from engines.core.errors import ConflictError, StudioError
 from engines.core.events import NodesChanged
 from engines.pipeline.context import RunContext
+from engines.pipeline.effect.effect_gate import open_trials
 from engines.record.run_dir import RunDir
 from studio.render.lines import to_stderr
 from studio.session.feed import BATCH_S, Feed, Outbox
-from studio.session.protocol import (
+from studio.session.requests import (
     MAX_LINE,
+    Attach,
+    OpenRun,
+    Request,
+    Subscribe,
+    TakeControl,
+    Watch,
+    answer_line,
+    committed_text,
     controlled_elsewhere_error,
+    find_answer,
     format_line,
+    no_trials_error,
+    parse_line,
     parse_request,
     refusal_line,
+    status_of,
     too_long_error,
 )
-from studio.session.requests import DECIDING, STEERING, RequestHandler, text_fields
 from studio.session.socket_file import bind_path
 
 _LAST_WORDS_S = 2.0
 """How long an ending run waits for a slow reader."""
+COMMIT_S = 60.0
+"""How long a commit is waited for: another process may hold the library's lock."""
+
+T = TypeVar("T")
+
+
+class LivingRun(OpenRun):
+    """A run in its process."""
+
+    def __init__(self, context: RunContext) -> None:
+        super().__init__(RunDir(context.records.parent), context.gate)
+        self._context = context
+        self._trying: asyncio.Task[None] | None = None  # operations, as somebody asked
+        self._trial_failure = ""  # why the last of these ended early
+
+    @property
+    def practice(self) -> RunContext:
+        return self._context
+
+    def status(self) -> dict[str, Any]:
+        status = status_of(self.state, self._context.budget)
+        nodes = self._context.nodes()
+        if nodes is not None:
+            status["nodes"] = {name: list(rollouts) for name, rollouts in nodes.items()}
+        status["trying"] = self._is_trying
+        status["trial_failure"] = self._trial_failure
+        return status
+
+    def close(self) -> None:
+        """The run ends: answer everyone who waits for a commit, and keep what was tried."""
+        if self._trying is not None:
+            self._trying.cancel()
+        self.gate.hold.finish("the run's process ends; nothing is lost")
+
+    async def commit(self, step: int, reviewer: str) -> str:
+        state, gate = self.state, self.gate
+        place = f"run {self.run.run}"
+        if step != state.step:  # not the one the person looked at
+            cause = f"step {state.step} is under way by now."
+            raise ConflictError(f"step {step}", cause, "Look at what is open now, and try again.")
+        if not state.under_review:
+            move = "What is decided joins the next commit."
+            raise ConflictError(place, "there is no lesson to commit now.", move)
+        await gate.defer_undecided(reviewer)
+        try:
+            why_not = await asyncio.wait_for(gate.hold.release_once(), COMMIT_S)
+        except TimeoutError:
+            return "the commit is under way, and not finished yet"
+        return why_not or committed_text(state)
+
+    @property
+    def _is_trying(self) -> bool:
+        return self._trying is not None and not self._trying.done()
+
+    def try_operations(self, names: Sequence[str]) -> dict[str, Any]:
+        context, state = self._context, self.state
+        if self._is_trying:
+            cause = "operations are being tried already."
+            raise ConflictError(f"run {self.run.run}", cause, "Wait for their verdicts.")
+        operations = open_trials(state, names)
+        if context.effects is None:
+            raise no_trials_error(self.run.run)
+        facts = context.effects.describe_asked(state, context.trial_base, operations)
+        self._trial_failure = ""
+        self._trying = asyncio.create_task(context.try_asked(operations))
+        self._trying.add_done_callback(self._tell_of_trial)
+        return facts
+
+    def _tell_of_trial(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._trial_failure = str(error)
+            self._context.tell(f"operations could not be tried: {error}")
 
 
 @asynccontextmanager
@@ -70,8 +157,7 @@ class _Server:
 
     def __init__(self, context: RunContext, batch_s: float) -> None:
         self._context = context
-        self._run = RunDir(context.records.parent)
-        self._requests = RequestHandler(context)
+        self._run = LivingRun(context)
         self._feed = Feed(context.recorder.state, batch_s)
         self._stop_listening = context.recorder.listen(
             self._feed, reads_text=self._feed.is_followed
@@ -79,7 +165,8 @@ class _Server:
         if nodes := context.nodes():
             self._feed(NodesChanged(tuple(nodes)))
         self._connections: dict[asyncio.Task[None], _Client] = {}
-        self._under_way: set[asyncio.Task[Any]] = set()
+        self._under_way: set[asyncio.Task[Any]] = set()  # requests being answered
+        self._performing: dict[str, asyncio.Task[Any]] = {}  # requests being carried out, by id
         self._controller: _Client | None = None
         self._closing = False
 
@@ -117,7 +204,7 @@ class _Server:
         self._closing = True
         self._stop_listening()
         self._feed.close()
-        self._requests.close()
+        self._run.close()
         if self._under_way:  # let a decision that is being written reach the disk
             await asyncio.wait(self._under_way, timeout=_LAST_WORDS_S)
         tasks = tuple(self._connections)
@@ -154,67 +241,87 @@ class _Server:
             coming.cancel()
 
     async def _answer(self, client: _Client, line: bytes) -> None:
-        number: Any = None
+        name: str | None = None
         try:
-            request = parse_request(line)
-            number = request.get("id")
-            answer = await self._handle(client, request)
-            # The status comes first, and what else is known as `ok` or `id` never.
-            answered = format_line(**{**answer, "id": number, "ok": True})
+            message = parse_line(line)
+            name = message["id"]
+            request, since = parse_request(message)
+            answered = answer_line(request, await self._perform(client, request, since))
         except StudioError as error:
-            client.outbox.enqueue(refusal_line(number, error))
+            client.outbox.enqueue(refusal_line(name, error))
             return
         except Exception as error:  # a bug: the client must not wait for ever
             to_stderr(f"bug: a request was not answered: {_bug_line(error)}")
             cause = f"the run could not answer it ({type(error).__name__})."
             move = "Its log says where; please report it."
-            client.outbox.enqueue(refusal_line(number, ConflictError("request", cause, move)))
+            client.outbox.enqueue(refusal_line(name, ConflictError("request", cause, move)))
             return
         client.outbox.enqueue(answered)
-        if request["do"] == "watch":
+        if isinstance(request, Watch):
             self._feed.add(client.outbox)
 
-    async def _handle(self, client: _Client, request: Mapping[str, Any]) -> dict[str, Any]:
-        match do := str(request.get("do")):
-            case "attach":
+    async def _perform(self, client: _Client, request: Request[Any], since: int | None) -> Any:
+        match request:
+            case Watch():
+                return self._run.status()
+            case Attach():
                 return self._attach(client, request)
-            case "drive":
+            case TakeControl():
                 if client.who is None:
                     cause = "only a screen that attached drives."
                     raise ConflictError("request drive", cause, "Send attach first.")
                 self._set_controller(client)
                 return self._controller_data(client)
-            case "subscribe":
-                self._subscribe(client, request)
-                return {}
-        answer = await self._requests.handle(
-            do, request, who=client.who, check=lambda: self._check_control(client, do)
-        )
-        return {**answer, "driven_by": self._controller_name} if do == "review" else answer
+            case Subscribe():
+                if client.who is None:
+                    cause = "only who attached is sent text."
+                    raise ConflictError("request subscribe", cause, "Send attach first.")
+                self._feed.subscribe(client.outbox, frozenset(request.rollouts))
+                return True
+        if not request.changes:
+            self._check_control(client, request)
+            return await request.perform(self._run)
+        performing = self._performing.get(request.id)
+        if performing is None:
+            work = self._perform_once(client, request, since)
+            performing = self._performing[request.id] = asyncio.create_task(work)
+            performing.add_done_callback(lambda _: self._performing.pop(request.id))
+        return await asyncio.shield(performing)
 
-    def _check_control(self, client: _Client, do: str) -> None:
+    async def _perform_once(self, client: _Client, request: Request[T], since: int | None) -> T:
+        if since is not None:
+            # Before the check: somebody may have taken over since it was first sent.
+            run, state = self._run.run, self._run.state
+            done = await asyncio.to_thread(find_answer, request, run, state, since)
+            if done is not None:
+                return done
+        self._check_control(client, request)
+        with self._context.recorder.carrying_out(request.id):
+            return await request.perform(self._run)
+
+    def _check_control(self, client: _Client, request: Request[Any]) -> None:
         """Refuse what only the controlling screen may ask."""
         if client is self._controller:
             return
-        if client.who is not None and do in STEERING:
+        if client.who is not None and request.changes:
             who = "nobody drives now"
             if self._controller is not None:
                 who = f"{self._controller_name} drives this run"
             raise ConflictError("this screen", f"it observes; {who}.", "Press T to take over.")
-        if self._controller is not None and do in DECIDING:
-            raise controlled_elsewhere_error(self._run, self._controller_name)
+        if client.who is None and self._controller is not None and request.decides:
+            raise controlled_elsewhere_error(self._run.run.run, self._controller_name)
 
     @property
     def _controller_name(self) -> str:
         return (self._controller.who or "") if self._controller is not None else ""
 
-    def _attach(self, client: _Client, request: Mapping[str, Any]) -> dict[str, Any]:
-        who, session = text_fields(request, "who", "session")
-        client.who, client.session = who or "somebody", session
+    def _attach(self, client: _Client, request: Attach) -> dict[str, Any]:
+        session = request.session
+        client.who, client.session = request.who or "somebody", session
         others = (one for one in self._connections.values() if one is not client)
         before = [one for one in others if session and one.session == session]
         # Before its older connection is dropped: without a controller a held commit is released.
-        if request.get("drive") and (self._controller is None or self._controller in before):
+        if request.drive and (self._controller is None or self._controller in before):
             self._set_controller(client)
         for one in before:  # a screen has one connection: the older one is dead
             self._detach(one)
@@ -222,22 +329,12 @@ class _Server:
         # No await from here to `add`, so that no event is missed in between.
         self._feed.add(client.outbox)
         return {
-            **self._requests.status(),
-            "seq": self._context.recorder.state.events,
+            **self._run.status(),
+            "seq": self._run.state.events,
             "pace_tokens_per_s": self._context.pace_tokens_per_s,
             "under_way": self._feed.rollouts,
             **self._controller_data(client),
         }
-
-    def _subscribe(self, client: _Client, request: Mapping[str, Any]) -> None:
-        rollouts = request.get("rollouts")
-        if not isinstance(rollouts, list) or not all(isinstance(one, str) for one in rollouts):
-            move = "Send ids such as s1p0r2."
-            raise ConflictError("request subscribe", 'its "rollouts" is no list of ids.', move)
-        if client.who is None:
-            move = "Send attach first."
-            raise ConflictError("request subscribe", "only who attached is sent text.", move)
-        self._feed.subscribe(client.outbox, frozenset(rollouts))
 
     def _set_controller(self, client: _Client | None) -> None:
         """Let this client decide (None: nobody), and tell every other attached one."""

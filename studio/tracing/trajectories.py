@@ -8,13 +8,13 @@ from pathlib import Path
 import orjson
 
 from engines.core.errors import ConflictError
-from engines.core.text.masking import Mask
 from engines.core.types import rollout_id
 from engines.record.appender import write_atomic
 from engines.record.ledger import read_record
 from engines.record.run_dir import RunDir
 from engines.record.step_history import read_history
 from engines.record.yaml_text import load_yaml
+from engines.secrets.mask import Mask
 from engines.tracing.atif import write_trajectory
 
 

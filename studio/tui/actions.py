@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from shlex import quote
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from textual import events
 from textual.binding import BindingType
 from textual.widget import Widget
 
 from engines.core.errors import StudioError
-from studio.session.base import Session
+from studio.session.requests import ChangeSpeed, Pause, Request, Resume, Step, Stop
+from studio.session.session import Session
 from studio.tui.drawing.lines import line
 from studio.tui.host import Host
 from studio.tui.keymap import Key, bindings, format_key, keys_of_scope, unused_key_text
@@ -151,34 +152,34 @@ class MainScreen(FirstScreen, inherit_bindings=False):
         heard, page = self.heard_keys, self._navigation.page_name
         self._host.tell(unused_key_text(pressed, page, self._host.keys, heard))
 
-    def _control(self, command: str, answer: str, **options: bool) -> None:
+    def _control(self, request: Request[Mapping[str, Any]], answer: str) -> None:
         """Send the run a command, and tell the answer once it was taken."""
 
         async def send_request(session: Session) -> str:
-            return str((await session.control(command, **options)).get("told", answer))
+            return str((await session.send(request)).get("told", answer))
 
         self._host.ask_run(send_request)
 
     def action_pause(self) -> None:
         session = self._host.session
         if session is not None and session.state.status == "paused":
-            self._control("resume", "going on")
+            self._control(Resume(), "going on")
         else:
-            self._control("pause", "paused: nothing new begins (s p goes on)")
+            self._control(Pause(), "paused: nothing new begins (s p goes on)")
 
     def action_pause_now(self) -> None:
         answer = "paused: tries under way hold at their next call (s p goes on)"
-        self._control("pause", answer, now=True)
+        self._control(Pause(now=True), answer)
 
-    def action_speed(self, command: str) -> None:
+    def action_speed(self, faster: bool) -> None:
         session = self._host.session
         if session is None or not session.label:
             self._host.tell("only a replay has a speed: studio runs replay RUN", "failed")
         else:
-            self._control(command, "")
+            self._control(ChangeSpeed(faster), "")
 
     def action_step(self) -> None:
-        self._control("step", "one batch through its commit, then it holds")
+        self._control(Step(), "one batch through its commit, then it holds")
 
     def action_stop(self) -> None:
         self.run_worker(self._host.expect_question(self._stop()))
@@ -187,7 +188,7 @@ class MainScreen(FirstScreen, inherit_bindings=False):
         session = self._host.session
         if session is not None and not session.living:
             with contextlib.suppress(StudioError):
-                await session.control("status")  # it looks whether a process is back
+                await session.status()  # it looks whether a process is back
         if session is None or not session.living or session.label:
             self._host.tell("no process of a run is there to stop", "failed")
             return
@@ -195,9 +196,9 @@ class MainScreen(FirstScreen, inherit_bindings=False):
         lines = [line("Everything recorded is kept; the run can be resumed.")]
         key = await self._host.confirm("Stop the run?", lines, keys)
         if key == "s":
-            self._control("stop", "it ends after this step", after_step=True)
+            self._control(Stop(after_step=True, reviewer=session.who), "it ends after this step")
         elif key:
-            self._control("stop", "it ends now", after_step=False)
+            self._control(Stop(reviewer=session.who), "it ends now")
         else:
             self._host.tell("the run goes on")
 

@@ -22,7 +22,7 @@ from textual.widgets import ContentSwitcher
 from engines.core.errors import StudioError
 from engines.record.run_dir import Workspace
 from studio.process import login_name
-from studio.session.base import Session
+from studio.session.session import Session
 from studio.tui.actions import MainScreen
 from studio.tui.attachment import Attachment
 from studio.tui.drafts import Drafts

@@ -12,7 +12,7 @@ from engines.core import events as ev
 from engines.core.errors import StudioError
 from engines.core.state.run_state import RunState
 from studio.facts.next_command import curation_text
-from studio.session.base import (
+from studio.session.session import (
     ControllerChanged,
     Disconnected,
     EventReceived,
@@ -292,7 +292,7 @@ class Attachment:
     async def _ask_budget(self, session: Session) -> None:
         """Its limits hold as long as the run's process lives."""
         with contextlib.suppress(StudioError):
-            answer = await session.control("status")
+            answer = await session.status()
             if session is self.session:
                 self._budget = dict(answer.get("budget", {}))
                 self._host.redraw_soon()

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
 from engines.record.run_dir import Workspace
-from studio.session.base import Session
+from studio.session.session import Session
 from studio.tui.drafts import Drafts
 from studio.tui.drawing.lines import Lines
 from studio.tui.header import SessionStatus

@@ -13,7 +13,7 @@ from engines.core.errors import RecordError, StudioError
 from engines.core.state.run_state import RunState
 from engines.record.appender import write_atomic
 from engines.record.run_dir import Workspace
-from studio.session.base import Message, Session
+from studio.session.session import Message, Session
 from studio.tui.host import Host
 from studio.tui.keymap import Key, bindings
 

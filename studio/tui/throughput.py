@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from engines.core import events as ev
 from engines.core.text.tool_marks import said_length
 from studio.report.step_clock import StepClock
-from studio.session.base import TextPiece
+from studio.session.session import TextPiece
 
 _WINDOW_S = 10.0
 

@@ -24,18 +24,17 @@ import orjson
 from engines.core.codec import dumps, from_dict
 from engines.core.errors import ConflictError, RecordError, StudioError
 from engines.record.appender import make_folder, make_private_folder, sync_folder, write_atomic
-from engines.record.catalogue import query
-from engines.record.catalogue.rows import load_run_rows, run_row
+from engines.record.derived.catalogue import load_run_rows, run_row
+from engines.record.derived.store import FOLDER
 from engines.record.libraries import check_name
 from engines.record.lock import write_lock
 from engines.record.run_dir import RunDir, Workspace
-from engines.record.run_index import NAME as INDEX
 from engines.record.seal import add_seal, read_sealed
 from studio.session.client import is_alive
 from studio.workspace.removal import check_removable, remove_run
 
 _MANIFEST = "manifest.json"
-_LEFT_OUT = re.compile(rf"(?:.*/)?\..*|control\.sock|{re.escape(INDEX)}|{re.escape(query.NAME)}")
+_LEFT_OUT = re.compile(rf"(?:.*/)?\..*|control\.sock|{FOLDER}/.*")
 """Locks and half-written files, and what is made anew from the journal."""
 _BLOCK = 1 << 20
 _UNREADABLE = (OSError, EOFError, tarfile.TarError, zlib.error)
@@ -157,8 +156,7 @@ def restore_run(what: str, workspace: Workspace) -> RunDir:
     finally:
         shutil.rmtree(aside, ignore_errors=True)
     sync_folder(workspace.runs_folder)
-    with suppress(StudioError):
-        load_run_rows(workspace)
+    load_run_rows(workspace)
     return run
 
 

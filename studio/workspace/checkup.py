@@ -9,33 +9,25 @@ import asyncio
 import locale
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from engines.core.errors import StudioError
 from engines.core.extras import installed_version
+from engines.record.repair import Finding
 from engines.tools.sandbox.tiers import find_tier
+from studio.workspace.ask import run_check
 from studio.workspace.checks.cluster import cluster_findings, find_address
 from studio.workspace.checks.extras import PACKAGE, extra_findings
-from studio.workspace.checks.finding import GRADES, Finding, run_check
 from studio.workspace.checks.gpu import gpu_findings
-from studio.workspace.checks.link import link_findings, measure_link
-from studio.workspace.checks.machine import (
-    ClockReading,
-    clock_findings,
-    disk_findings,
-    open_files_limit,
-    read_mounts,
-)
-from studio.workspace.checks.terminal import multiplexer_findings, terminal_findings
+from studio.workspace.checks.machine import disk_findings, open_files_limit, read_mounts
+from studio.workspace.checks.terminal import terminal_findings
 
 if TYPE_CHECKING:
     from studio.config.settings.run import RunConfig
 
-QUICK_S, SLOW_S, PARTS_S = 3.0, 30.0, 120.0
-_KEYS, _SCREEN = 0, 2
+SLOW_S, PARTS_S = 30.0, 120.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,11 +43,7 @@ class Around:
 async def check_up(
     around: Around, runfile: str | None, overrides: Sequence[str], tell: Callable[[str], None]
 ) -> list[Finding]:
-    """Everything, what hinders most first; `tell` hears what asking costs before it is asked."""
-    before, offsets = ClockReading.now(), list[tuple[str, float]]()
-    # Alone, since what is typed meanwhile is lost; and what answers is in no hurry yet.
-    measure = partial(measure_link, _KEYS, _SCREEN)
-    link = await asyncio.to_thread(link_findings, around.environ, around.missing, measure)
+    """Everything; `tell` hears what asking costs before it is asked."""
     cluster, found = find_address(around.environ), list[Finding]()
     groups: list[Coroutine[None, None, list[Finding]]] = []
     if runfile is not None:
@@ -67,13 +55,12 @@ async def check_up(
         except StudioError as error:
             found.append(Finding("fix", error.place, error.cause, error.move))
         else:
-            groups.append(_run(around, config, runfile, tuple(overrides), tell, offsets))
+            groups.append(_run(around, config, runfile, tuple(overrides), tell))
             if config.dispatch == "ray" and config.ray.address != "local":
                 cluster = config.ray.address or cluster
     groups.append(_machine(around, cluster))
     found += [finding for group in await asyncio.gather(*groups) for finding in group]
-    clock = clock_findings(before, ClockReading.now(), offsets, around.environ)
-    return sorted([*found, *link, *clock], key=lambda finding: GRADES.index(finding.grade))
+    return found
 
 
 async def _machine(around: Around, cluster: str | None) -> list[Finding]:
@@ -84,7 +71,6 @@ async def _machine(around: Around, cluster: str | None) -> list[Finding]:
     seen += extra_findings(metadata.requires(PACKAGE) or ())
     asked = await asyncio.gather(
         run_check("sandbox", _sandbox(), SLOW_S),
-        run_check("tmux", multiplexer_findings(environ), QUICK_S),
         run_check("gpu", gpu_findings(installed_version("torch")), SLOW_S),
         run_check("ray", cluster_findings(ray, cluster), SLOW_S),
     )
@@ -106,7 +92,6 @@ async def _run(
     runfile: str,
     overrides: tuple[str, ...],
     tell: Callable[[str], None],
-    offsets: list[tuple[str, float]],
 ) -> list[Finding]:
     from studio.workspace.checks.models import asked_models, model_checks
     from studio.workspace.checks.parts import part_findings
@@ -116,7 +101,5 @@ async def _run(
         tell(asked.price)
     parts = part_findings(around.workspace, runfile, overrides)
     place = "run" if config.dispatch == "local" else "run on the cluster"
-    groups = await asyncio.gather(
-        *model_checks(config, asked, offsets), run_check(place, parts, PARTS_S)
-    )
+    groups = await asyncio.gather(*model_checks(config, asked), run_check(place, parts, PARTS_S))
     return [*(finding for group in groups for finding in group), *asked.unasked]

@@ -11,8 +11,7 @@ from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 from engines.core.codec import from_dict
-from engines.core.errors import StudioError
-from engines.record.catalogue.rows import load_run_rows, run_row
+from engines.record.derived.catalogue import load_run_rows
 from engines.record.run_dir import RunDir, Workspace
 from studio.facts.next_command import RunStatus, status_of_row
 from studio.presets import list_presets
@@ -93,7 +92,7 @@ def listed_runs(
     """Every run of a workspace, newest first; `tell` hears of what takes long."""
     if not workspace.runs_folder.is_dir():
         return ()  # asking must not create a workspace
-    rows = reversed(_rows(workspace, tell))
+    rows = reversed(load_run_rows(workspace, tell))
     here = (_listed_run(RunDir(workspace.runs_folder / str(row["run"])), row) for row in rows)
     return (*here, *map(_listed_archive, _archived_runs(workspace)))
 
@@ -163,32 +162,6 @@ def _next_commands(every: Sequence[ListedRun]) -> list[tuple[str, str]]:
     if newest.row["version"]:
         moves.append((f"studio diff {library}@0 {library}@{newest.row['version']}", "what changed"))
     return [*moves, ("studio --help", "every command")]
-
-
-def _rows(workspace: Workspace, tell: Callable[[str], None]) -> list[dict[str, Any]]:
-    try:
-        return load_run_rows(workspace, tell)
-    except StudioError:
-        # One damaged journal must not hide the other runs, nor itself.
-        return [_row(run) for run in workspace.runs()]
-
-
-def _row(run: RunDir) -> dict[str, Any]:
-    try:
-        return run_row(run)
-    except StudioError as error:
-        counts = ("epoch", "epochs", "steps", "version", "open", "tokens", "losses")
-        return {
-            **dict.fromkeys(counts, 0),
-            "run": run.run,
-            "exp_id": run.run,
-            "status": "damaged",
-            "library": "",
-            "rewards": {},
-            "curve": {"of": "reward", "points": []},
-            "rehearsal": False,
-            "error": str(error),
-        }
 
 
 def _listed_run(run: RunDir, row: Mapping[str, Any]) -> ListedRun:

@@ -14,7 +14,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from engines.record.repair.trouble import Trouble
+from engines.record.repair import Finding
 from studio.process import is_hardened
 
 LEAST_FREE = 200_000_000
@@ -35,24 +35,24 @@ def machine_facts(workspace: Path) -> dict[str, Any]:
     }
 
 
-def machine_troubles(workspace: Path, facts: dict[str, Any]) -> list[Trouble]:
+def basic_findings(workspace: Path, facts: dict[str, Any]) -> list[Finding]:
     """Problems that follow from these facts, each with its place, cause and next move."""
     found = []
     folder = str(_nearest_folder(workspace))
     if facts["free_bytes"] < LEAST_FREE:
         cause = f"only {facts['free_bytes'] / 1e6:.0f} MB are free."
         move = "Make room: a run that cannot write stops, resumable."
-        found.append(Trouble(folder, cause, move, damage=False))
+        found.append(Finding("note", folder, cause, move))
     if not os.access(folder, os.W_OK):
         move = "Mend its permissions or choose another --workspace."
-        found.append(Trouble(folder, "it cannot be written to.", move))
+        found.append(Finding("fix", folder, "it cannot be written to.", move))
     if facts["encoding"].lower().replace("-", "") not in ("utf8", "utf8sig"):
         cause = f"its encoding is {facts['encoding']}, so that some characters cannot be shown."
-        found.append(Trouble("locale", cause, "Set LC_ALL=C.UTF-8.", damage=False))
+        found.append(Finding("note", "locale", cause, "Set LC_ALL=C.UTF-8."))
     if facts["hidden_from_debuggers"] is False:
         cause = "other processes of this user can read its memory, where keys are."
         move = "Nothing need be done; the platform offers no way to prevent it here."
-        found.append(Trouble("process", cause, move, damage=False))
+        found.append(Finding("note", "process", cause, move))
     return found
 
 

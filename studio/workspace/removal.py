@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import os
 import shutil
-from contextlib import suppress
 from pathlib import Path
 
 from engines.core.errors import ConflictError, StudioError
 from engines.core.events import RunStarted
-from engines.record.catalogue.rows import load_run_rows
+from engines.record.derived.catalogue import load_run_rows
 from engines.record.lock import write_lock
 from engines.record.run_dir import RunDir, Workspace
 from studio.session.client import is_alive
@@ -42,9 +41,7 @@ def remove_run(run: RunDir, workspace: Workspace) -> None:
             left.unlink()  # what it leads to is not the workspace's to remove
         else:
             shutil.rmtree(left)
-    # Drops rows whose run is gone; where another run is damaged, it follows once that is mended.
-    with suppress(StudioError):
-        load_run_rows(workspace)
+    load_run_rows(workspace)  # drops rows whose run is gone
 
 
 def linked_folder(run: RunDir) -> Path | None:

@@ -59,7 +59,7 @@ def check_alive(run: RunDir, do: str) -> None:
     """Raise ConflictError where no process of the run is left to be asked to `do` something."""
     if client.is_alive(run):
         return
-    from engines.record.catalogue.rows import run_row
+    from engines.record.derived.catalogue import run_row
     from studio.facts.next_command import status_of_row
 
     shown = status_of_row(run.run, run_row(run), alive=False)
@@ -73,9 +73,7 @@ def status_lines(answer: Mapping[str, Any]) -> list[str]:
     reason = f" ({sanitize(answer['reason'])})" if answer["reason"] else ""
     status, alive = answer["status"], ""
     if not answer.get("alive", True):
-        from studio.facts.next_command import (
-            status_of_row,  # takes long, and a living run needs none
-        )
+        from studio.facts.next_command import status_of_row
 
         status, alive = status_of_row(answer["run"], answer, alive=False).status, ", no process"
     where = f"epoch {answer['epoch']} of {answer['epochs']}, step {answer['step']} of "
@@ -131,7 +129,7 @@ def follow(run: RunDir, *, as_json: bool) -> None:
     from engines.core.events import DurableEvent, event_from_dict
     from engines.core.state.fold import fold
     from engines.core.state.run_state import RunState
-    from engines.record.run_index import read_run
+    from engines.record.derived.run_state import read_run
     from studio.render.json import print_json
     from studio.report.progress import LinePrinter
 

@@ -22,12 +22,24 @@ import yaml
 
 from engines.record.run_dir import RunDir
 from studio.session.client import ask
-from studio.session.protocol import NotRunningError
-from tests.bench.lesson_size import make_text, make_words
+from studio.session.requests import NotRunningError, Status
 
 EXPERIENCES, REPEATS = 10_000, 3
 CPU_S, ANSWER_MS = 3.0, 100.0
 """The most that a command and an answer may take."""
+_PARTS = ("b", "br", "d", "f", "gl", "k", "l", "m", "n", "p", "r", "s", "st", "t", "tr", "v")
+
+
+def make_words() -> list[str]:
+    vowels = "aeiou"
+    return [f"{a}{v}{b}{w}" for a in _PARTS for v in vowels for b in _PARTS[:6] for w in vowels]
+
+
+def make_text(chance: random.Random, words: list[str]) -> str:
+    # As in real text, some words stand in nearly all of them.
+    often = ["when", "the", "of", "a", "before", "you", "it", "and", "is", "number", "answer"]
+    body = [chance.choice(often if chance.random() < 0.45 else words) for _ in range(24)]
+    return f"{chance.choice(words).title()}: {' '.join(body)}."
 
 
 class Bench:
@@ -35,8 +47,7 @@ class Bench:
         self.folder = folder
         chance, words = random.Random(5), make_words()
         entries = [
-            {"id": f"E{n}", "text": make_text(chance, words, alike=False)}
-            for n in range(1, EXPERIENCES + 1)
+            {"id": f"E{n}", "text": make_text(chance, words)} for n in range(1, EXPERIENCES + 1)
         ]
         reworded = [
             {"id": f"X{n}", "text": f"{one['text'].rpartition(' ')[0]} {chance.choice(words)}."}
@@ -73,7 +84,7 @@ class Bench:
         while not (found := os.wait4(process.pid, os.WNOHANG))[0]:
             began = time.perf_counter()
             try:
-                ask(run, "status")
+                ask(run, Status())
             except NotRunningError:  # it opens, or has ended
                 time.sleep(0.005)
                 continue

@@ -18,6 +18,7 @@ from engines.record.run_dir import Workspace
 from studio.library.edit import commit_changes
 from studio.process import login_name
 from studio.review.review_run import open_session
+from studio.session.requests import Propose
 from tests.support.made_once import made_once
 from tests.support.processes import SMALL, studio
 
@@ -78,7 +79,7 @@ def _make(folder: Path) -> None:
     )
     with open_session(workspace, workspace.run(RUN), "ann") as (session, wait_for):
         for operation in _proposals():
-            wait_for(session.propose(operation))
+            wait_for(session.send(Propose(operation, session.who)))
 
 
 def rounds(workspace: Workspace) -> tuple[tuple[Choice, ...], ...]:

@@ -14,8 +14,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from engines.data.sessions.redaction import Redactor
 from engines.data.sessions.steps import Intake, Session, Step
+from engines.secrets.redactor import Redactor
 
 KEPT = {"user": 16_000, "assistant": 8_000, "call": 2_000, "result": 2_000, "summary": 4_000}
 """Characters of a step that are kept."""

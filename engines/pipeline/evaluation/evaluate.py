@@ -25,7 +25,6 @@ from engines.core.events import (
 from engines.core.ids import call_seed, digest, question_of
 from engines.core.library import Library
 from engines.core.protocols import Verifier
-from engines.core.text.masking import NO_SECRETS, Mask
 from engines.core.types import NO_USAGE, CallKey, Job, Problem, Rollout, Usage, Verdict
 from engines.core.waiting.gather import gather_all
 from engines.core.waiting.threads import run_to_end
@@ -38,6 +37,7 @@ from engines.record.appender import make_folder, write_atomic
 from engines.record.scores import Score, ScoreBook, problem_digest
 from engines.record.seal import add_seal
 from engines.rollouts.manager import RolloutManager
+from engines.secrets.mask import NO_SECRETS, Mask
 
 LONGEST_NAME = 200
 """Bytes of a set's name that stand in the name of a file."""
@@ -288,7 +288,11 @@ async def measure_set(
 def write_result(folder: Path, result: EvaluationFinished, mask: Mask = NO_SECRETS) -> None:
     """Write `step-NNNN-NAME.json`: the whole result, each problem's rewards included."""
     make_folder(folder)
-    write_atomic(result_path(folder, result), add_seal(mask.line(dumps(result))))
+    write_atomic(result_path(folder, result), format_result(result, mask))
+
+
+def format_result(result: EvaluationFinished, mask: Mask = NO_SECRETS) -> bytes:
+    return add_seal(mask.line(dumps(result)))
 
 
 def result_path(folder: Path, result: EvaluationFinished) -> Path:

@@ -25,6 +25,7 @@ class CommitHold:
         self._wanted = False
         self._released = False  # this lesson may be committed once nothing is undecided
         self._changed = asyncio.Event()  # something was decided, undone, held or released
+        self._waiting: list[asyncio.Future[str]] = []  # of whoever asked for the commit
 
     def set(self, wanted: bool) -> None:
         """Hold lessons from now on, or release the one under review and hold none.
@@ -39,10 +40,22 @@ class CommitHold:
             self._released = False  # who comes back decides the rest, and when it is committed
         self._changed.set()
 
-    def release_once(self) -> None:
-        """Release the lesson under review, where all is decided; the next one is held again."""
+    def release_once(self) -> asyncio.Future[str]:
+        """Release the lesson under review, where all is decided; the next one is held again.
+
+        The future tells why it was not committed; "" once it is.
+        """
         self._released = not self._recorder.state.undecided_operations
         self._changed.set()
+        self._waiting.append(asyncio.get_running_loop().create_future())
+        return self._waiting[-1]
+
+    def finish(self, why_not: str) -> None:
+        """Tell everyone who asked for the commit what came of it; "" where it is made."""
+        for waiting in self._waiting:
+            if not waiting.done():
+                waiting.set_result(why_not)
+        self._waiting.clear()
 
     def cancel_release(self) -> None:
         self._released = False

@@ -17,13 +17,13 @@ from engines.core import events as ev
 from engines.core.errors import ConflictError, LockedError
 from engines.core.library import CommitResult, Library, Reviewed
 from engines.core.protocols import Linter, Reviewer
-from engines.core.types import GATE, Decision, Operation
+from engines.core.types import GATE, Decision, DecisionPreview, Operation
 from engines.core.waiting.threads import run_to_end
 from engines.pipeline.gate import weights
 from engines.pipeline.gate.commit_hold import CommitHold
 from engines.pipeline.gate.credits import count_uses
 from engines.pipeline.gate.draft import Draft, rebase_decisions
-from engines.pipeline.gate.queue import DecisionPreview, DecisionResult, OperationQueue
+from engines.pipeline.gate.queue import OperationQueue
 from engines.pipeline.recorder import Recorder
 from engines.pipeline.reviewers.human import HoldExpired, HumanReviewer
 from engines.pipeline.reviewers.limits import MetricLimits
@@ -139,7 +139,7 @@ class Gate:
                     if state.is_put_off_already(decision):
                         put_off.add(operation.id)
                     else:
-                        await self._record_decision(decision, unless_decided=True)
+                        await self._record_unless_decided(decision)
         return needed
 
     async def propose_between_steps(self, wanted: Sequence[Operation], reviewer: str) -> None:
@@ -163,17 +163,17 @@ class Gate:
                 )
             return len(left)
 
-    async def decide(self, decision: Decision) -> DecisionResult:
-        """Check, journal and answer one decision about an open operation.
+    async def decide(self, decision: Decision) -> Decision:
+        """Check and journal one decision about an open operation; returns it as journalled.
 
         An approval or edit that does not fit the draft is journalled as a rejection
         with the objection as its reason.
 
         Raises ConflictError: no such operation is open, or a weight update is edited or put off.
         """
-        return await self._record_decision(decision)
+        return (await self.decide_all((decision,)))[0]
 
-    async def decide_all(self, decisions: Sequence[Decision]) -> tuple[DecisionResult, ...]:
+    async def decide_all(self, decisions: Sequence[Decision]) -> tuple[Decision, ...]:
         """Decide several operations as one record: on disk all decisions stand, or none.
 
         Each is checked as `decide` does, against the draft that holds those before it.
@@ -200,39 +200,35 @@ class Gate:
             for asked in decisions:
                 name = asked.operation_id
                 operation = known.get(name) or self.queue.open_operation(name)
-                made = (await self._resolve(operation, asked, tried)).decision
+                made = await self._resolve(operation, asked, tried)
                 tried.hold(operation, made)
                 refused = made.reason if made.action != asked.action else ""
                 found.append(DecisionPreview(misfits.get(name) or refused, made.flags))
             return found
 
-    async def _record_decision(
-        self, decision: Decision, *, unless_decided: bool = False
-    ) -> DecisionResult:
+    async def _record_unless_decided(self, decision: Decision) -> None:
         async with self._lock:
-            known = self.recorder.state.decisions
-            if unless_decided and decision.operation_id in known:
-                return DecisionResult(known[decision.operation_id], "decided already")
-            return (await self._record_decisions((decision,)))[0]
+            if decision.operation_id not in self.recorder.state.decisions:
+                await self._record_decisions((decision,))
 
-    async def _record_decisions(self, decisions: Sequence[Decision]) -> tuple[DecisionResult, ...]:
+    async def _record_decisions(self, decisions: Sequence[Decision]) -> tuple[Decision, ...]:
         """Check and journal decisions as one record; the lock is held."""
         state, tried = self.recorder.state, self._draft.copy()
         operations = {d.operation_id: self.queue.open_operation(d.operation_id) for d in decisions}
         if len(operations) < len(decisions) or not decisions:
             cause = "it must name each operation once, and at least one."
             raise ConflictError("batch of decisions", cause, "Nothing was decided.")
-        results = []
+        resolved = list[Decision]()
         for operation, asked in zip(operations.values(), decisions, strict=True):
-            result = await self._resolve(operation, replace(asked, at=self.clock()), tried)
-            tried.hold(operation, result.decision)
-            results.append(result)
+            decision = await self._resolve(operation, replace(asked, at=self.clock()), tried)
+            tried.hold(operation, decision)
+            resolved.append(decision)
         again = [
             name
             for name, operation in operations.items()
             if name in state.decisions and operation.kind != "weights"
         ]
-        made, paid = tuple(one.decision for one in results), self._draft.take_lint_usage()
+        made, paid = tuple(resolved), self._draft.take_lint_usage()
         await self.recorder.record(
             ev.OperationDecided(state.step, made[0], paid)
             if len(made) == 1  # as journals of every release have it
@@ -242,29 +238,25 @@ class Gate:
         if again:
             await self._take_back_misfits(", ".join(again))
         self._notify()
-        return tuple(results)
+        return made
 
-    async def _resolve(
-        self, operation: Operation, decision: Decision, draft: Draft
-    ) -> DecisionResult:
-        """A decision on a draft as it is journalled, with the gate's note on it."""
+    async def _resolve(self, operation: Operation, decision: Decision, draft: Draft) -> Decision:
+        """Return a decision on a draft as it is journalled."""
         decision = replace(decision, flags=())  # they are the gate's to find
         if operation.kind == "weights":
             weights.check_decision(decision)
-            return DecisionResult(decision)
+            return decision
         if decision.action in ("reject", "defer"):
-            return DecisionResult(decision)
+            return decision
         wanted, without_it, objection = draft.check(operation, decision)
         if objection:
-            refused = replace(decision, action="reject", reason=objection, reviewer=GATE)
-            return DecisionResult(refused, f"rejected: {objection}")
+            return replace(decision, action="reject", reason=objection, reviewer=GATE)
         if decision.action == "edit":
             (flags,) = await draft.lint((wanted,), without_it)
             decision = replace(decision, flags=flags)
         if wanted.kind != "add":
-            return DecisionResult(decision)
-        assigned = draft.free_id()
-        return DecisionResult(replace(decision, assigned=assigned), f"becomes {assigned}")
+            return decision
+        return replace(decision, assigned=draft.free_id())
 
     async def undo(self, operation_id: str) -> tuple[str, ...]:
         """Take a standing decision back; returns every operation that is asked again.
@@ -281,7 +273,9 @@ class Gate:
             undo = ev.DecisionUndone(state.step, operation_id, withdrawn=gone)
             await self.recorder.record(undo)
             undone = (operation_id, *await self._take_back_misfits(operation_id))
-            self.hold.cancel_release()  # who takes something back is not done
+            # Who takes something back is not done.
+            self.hold.cancel_release()
+            self.hold.finish("not committed: a decision was taken back")
             self._notify()
             return undone
 
@@ -293,6 +287,7 @@ class Gate:
         while misfit := self._draft.first_misfit():
             undone.append(misfit)
             await self.recorder.record(ev.DecisionUndone(step, misfit, f"rested on {changed}"))
+            self.hold.finish("not committed: a decision was taken back")
         self._draft.discard()
         return undone
 
@@ -376,6 +371,7 @@ class Gate:
                 credited=done.library.credited,
             )
         )
+        self.hold.finish("")
         return done
 
     async def _return_lesson(self, step: int, head: Library) -> None:
@@ -386,6 +382,8 @@ class Gate:
         await self.recorder.record(
             ev.LessonReturned(step, base.version, head.version, moved.asked_again)
         )
+        asked = f"{len(moved.asked_again)} are asked again"
+        self.hold.finish(f"the library moved to v{head.version}: {asked}")
         for decision in moved.reassigned:
             await self.recorder.record(ev.OperationDecided(step, decision))
         self._notify()

@@ -1,22 +1,18 @@
 """The queue: operations that wait for a decision, and what people add to them.
 
-People propose their own, and mend or drop replies. Decisions are the gate's; what it answers to
-whoever decides is a value that every session passes on.
+People propose their own, and mend or drop replies. Decisions are the gate's.
 """
 
 from __future__ import annotations
 
 import asyncio
 import itertools
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from engines.core import events as ev
 from engines.core.errors import ConflictError
 from engines.core.types import (
-    Decision,
-    Flag,
     Operation,
     ProposalFate,
     UnparsedReply,
@@ -24,26 +20,6 @@ from engines.core.types import (
 )
 from engines.pipeline.gate.draft import Draft
 from engines.pipeline.recorder import Recorder
-
-
-@dataclass(frozen=True, slots=True)
-class DecisionResult:
-    """The gate's answer to one decision: as it was journalled, and what it does."""
-
-    decision: Decision
-    note: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class DecisionPreview:
-    """What would be said of a decision if it were made now: nothing of it is journalled."""
-
-    objection: str = ""  # "": it fits
-    flags: tuple[Flag, ...] = ()
-
-
-_HUMAN_ID = re.compile(r"op(\d{1,9})\.h\d{1,9}")
-"""What a client may call an operation that a person proposes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,9 +44,6 @@ class OperationQueue:
     async def propose(self, operation: Operation, reviewer: str) -> Operation:
         """Journal a person's own operation, linted, to be decided like all others.
 
-        Its id is kept where it is free and of the form `op2.h1`, of a step that has begun, so that
-        one that is sent again can be recognised; else it gets the next such id.
-
         Raises ConflictError: it does not fit the library as the standing decisions would leave it.
         """
         async with self.lock:
@@ -79,23 +52,21 @@ class OperationQueue:
                 what = f"{operation.kind} {operation.target or ''}".rstrip()
                 move = "Change it, or leave it out."
                 raise ConflictError(f"proposal ({what})", f"{objection}.", move)
-            name = self._human_operation_id(operation.id)
-            # Flags are the gate's to find.
-            wanted = replace(operation, id=name, proposer=reviewer, prompt_hash="", flags=())
+            state = self.recorder.state
+            ids = (human_operation_id(state.step, number) for number in itertools.count(1))
+            wanted = replace(
+                operation,
+                id=next(name for name in ids if name not in state.own),
+                proposer=reviewer,
+                prompt_hash="",
+                flags=(),  # they are the gate's to find
+            )
             (flags,) = await self.draft.lint((wanted,))
             wanted = replace(wanted, flags=flags)
-            state, usage = self.recorder.state, self.draft.take_lint_usage()
+            usage = self.draft.take_lint_usage()
             await self.recorder.record(ev.OperationProposed(state.step, wanted, reviewer, usage))
             self.notify()
             return state.operations[wanted.id]
-
-    def _human_operation_id(self, requested: str) -> str:
-        state = self.recorder.state
-        match = _HUMAN_ID.fullmatch(requested)
-        if match and int(match[1]) <= state.step and requested not in state.own:
-            return requested
-        free = (human_operation_id(state.step, number) for number in itertools.count(1))
-        return next(name for name in free if name not in state.own)
 
     def unparsed_reply(self, repair_id: str) -> UnparsedReply:
         """Raises ConflictError where no reply of that id waits to be mended."""

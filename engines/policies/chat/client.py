@@ -265,11 +265,10 @@ class OpenAICompat:
             async with asyncio.timeout(CONNECT_S):
                 listing = self._client.open().models.with_streaming_response.list()
                 async with listing as response:
-                    date = response.headers.get("date", "")
                     body = await read_capped(response.iter_bytes(), LISTING_BYTES)
         except (openai.APIError, httpx2.HTTPError, RedirectRefused, TimeoutError):
             return Listing()
-        return Listing(parse_listing(body), date)
+        return Listing(parse_listing(body))
 
 
 class _TextForwarder:
@@ -347,10 +346,9 @@ _WINDOWS = (
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """Models by name with their context in tokens, None where it is not told; and the time."""
+    """Models by name with their context in tokens, None where it is not told."""
 
     contexts: Mapping[str, int | None] = field(default_factory=dict)
-    date: str = ""  # the header of that name
 
 
 def parse_listing(body: bytes) -> dict[str, int | None]:

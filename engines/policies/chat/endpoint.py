@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from engines.core.errors import CallFailed, PolicyError
-from engines.core.text.masking import MASK, Mask
 from engines.core.types import Usage
+from engines.secrets.mask import MASK, Mask
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

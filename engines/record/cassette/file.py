@@ -19,12 +19,12 @@ import orjson
 from engines.core.codec import dumps, from_dict, to_dict
 from engines.core.errors import ConflictError, DamagedError, StudioError
 from engines.core.ids import digest
-from engines.core.text.masking import NO_SECRETS, Mask
 from engines.core.types import CallKey
 from engines.core.waiting.current_call import current_call
 from engines.record import lines
 from engines.record.appender import Appender
 from engines.record.cassette.difference import call_place, first_difference
+from engines.secrets.mask import NO_SECRETS, Mask
 
 VERSION = 1
 Kind = Literal["start", "tools", "notes", "model", "tool", "vectors"]
@@ -248,9 +248,9 @@ def _read_lines(
             data = orjson.loads(line.body)
             if not isinstance(data, dict) or data.get("kind") != "start":
                 raise _no_cassette_error(path, option)
-            if data["asked"]["version"] > VERSION:
-                move = "Update the studio."
-                raise ConflictError(f"{option} {path}", "a later release wrote it.", move)
+            if (version := data["asked"]["version"]) != VERSION:
+                cause = f"it has format {version}, this studio reads format {VERSION}."
+                raise ConflictError(f"{option} {path}", cause, "Record another.")
         visit(line)
 
     if path.exists() and not path.is_file():  # a pipe would be waited for

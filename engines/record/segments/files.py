@@ -21,8 +21,8 @@ from engines.core.errors import RecordError
 from engines.record import lines
 from engines.record.appender import sync_folder, write_atomic
 
-FORMAT = 9
-"""Of a head: older releases read no further than such a line, and say that they are too old."""
+FORMAT = 10
+"""Of every line of a journal, heads included; another one is refused by its number."""
 BYTES = 2_000_000
 """A growing segment is closed at the end of a step that made it longer: read in 0.2 seconds."""
 _MARK = b'{"v":%d,"segment":' % FORMAT
@@ -130,8 +130,8 @@ def begin_next(journal: Path, head: Head) -> str:
     """
     closed = closed_path(journal, head.segment - 1)
     try:
-        if not (closed.exists() and closed.samefile(journal)):  # left by a roll that was cut
-            os.link(journal, closed)
+        closed.unlink(missing_ok=True)  # left by a roll that was cut, or no part of this journal
+        os.link(journal, closed)
         sync_folder(journal.parent)
         raw, checksum = lines.encode(dumps({"v": FORMAT, **asdict(head)}))
         write_atomic(journal, raw)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from engines.core.errors import DataError
-from studio.compare.log import Fields, Log, LogRow
+from studio.compare.log import Fields, Format, Log, LogRow
 
 MOVE = "Give CSV with the columns problem and score; also seed (or try), set, tokens, cost."
 _WORDS = {"": None, "true": 1.0, "false": 0.0}
@@ -59,3 +59,6 @@ def _row(fields: Fields, scored: str, attempt: str) -> LogRow:
     score, tried = fields.as_score(cells[scored], scored), cells.get(attempt, "")
     tokens, cost = fields.total("tokens"), fields.amount("cost")
     return LogRow(cells["problem"], score, tried, cells.get("set", ""), tokens, cost)
+
+
+FORMATS = (Format(read=read, file="*.csv"),)

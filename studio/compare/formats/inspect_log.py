@@ -12,13 +12,23 @@ from typing import Any
 
 from engines.core.errors import DataError
 from engines.data.sessions.inspect_log import GRADES, MOVE, open_archive
-from studio.compare.log import Fields, Log, LogRow, choose_metric, load_json, metric_note
+from studio.compare.log import (
+    Fields,
+    Format,
+    Log,
+    LogRow,
+    choose_metric,
+    load_json,
+    metric_note,
+    read_json,
+)
 
 _LARGEST = 1 << 30  # bytes of an entry as it is read
 
 
-def read_json_log(path: Path, whole: Fields, metric: str | None) -> list[Log]:
-    """One log. `metric` is a scorer, or scorer/key where it gives several values."""
+def read_json_log(path: Path, metric: str | None) -> list[Log]:
+    """Read one log. `metric` is a scorer, or scorer/key where it gives several values."""
+    whole = read_json(path, MOVE)
     samples = enumerate(whole.require("samples", list))
     rows = (Fields(row, f"{path}: samples[{at}]", MOVE) for at, row in samples)
     return [_log(path, whole, rows, metric)]
@@ -106,3 +116,6 @@ def _usage(fields: Fields) -> tuple[int | None, float | None]:
     known = [cost for cost in costs if cost is not None]
     tokens = sum(model.total("total_tokens") or 0 for model in models)
     return tokens if models else None, sum(known) if known else None
+
+
+FORMATS = (Format(read=read, file="*.eval"), Format(read=read_json_log, document="samples"))

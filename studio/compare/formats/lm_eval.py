@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from engines.core.errors import DataError
-from studio.compare.log import Fields, Log, LogRow, choose_metric, metric_note, read_lines
+from studio.compare.log import Fields, Format, Log, LogRow, choose_metric, metric_note, read_lines
 
 MOVE = "Give samples_*.jsonl as lm-eval writes them with --log_samples, or their folder."
 _NAME = re.compile(r"samples_(.+)_(\d{4}-\d\d-\d\dT[\d.-]+)\.jsonl")
@@ -86,3 +86,6 @@ def _metrics(fields: Fields) -> list[str]:
     kinds = (int, float)
     named = sorted(name for name in names if isinstance(name, str))
     return [name for name in named if isinstance(fields.row.get(name), kinds)]
+
+
+FORMATS = (Format(read=read, folder="**/samples_*.jsonl", line="doc_id"),)

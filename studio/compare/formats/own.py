@@ -15,7 +15,7 @@ from engines.core.types import NO_USAGE, Usage
 from engines.record import lines
 from engines.record.run_dir import Workspace
 from engines.record.seal import refuse_altered
-from studio.compare.log import Fields, Log, LogRow, Practised, load_json
+from studio.compare.log import Fields, Format, Log, LogRow, Practised, load_json, read_json
 from studio.config.loading import load_run
 from studio.facts.run import REHEARSAL, load_state_with_parents, origin_note
 from studio.library.references import find_version
@@ -27,8 +27,9 @@ MOVE = (
 )
 
 
-def read_evaluation(path: Path, whole: Fields, metric: str | None) -> list[Log]:
-    """A file of a run's evals/. Raises DamagedError: it was altered."""
+def read_evaluation(path: Path, metric: str | None) -> list[Log]:
+    """Read a file of a run's evals/. Raises DamagedError: it was altered."""
+    whole = read_json(path, MOVE)
     refuse_altered(path)
     told = {name: value for name, value in whole.row.items() if name != "sha256"}
     try:
@@ -37,8 +38,9 @@ def read_evaluation(path: Path, whole: Fields, metric: str | None) -> list[Log]:
         raise whole.as_error(f"it is no evaluation ({error}).") from error
 
 
-def read_printed(path: Path, whole: Fields, metric: str | None) -> list[Log]:
-    """What `studio eval --json` printed: a log for each subject."""
+def read_printed(path: Path, metric: str | None) -> list[Log]:
+    """Read what `studio eval --json` printed: a log for each subject."""
+    whole = read_json(path, MOVE)
     found: dict[str, list[LogRow]] = {}
     questions: dict[str, str] = {}
     for held_out in whole.require("sets", list):
@@ -145,3 +147,10 @@ def _practised(state: RunState, step: int, learned: str) -> Practised:
     problems = {question_of(problem) for one in steps for problem in one.problems}
     spent = sum((one.usage for one in steps), NO_USAGE)
     return Practised(learned, str(state.settings.get("data.practice", "")), len(problems), spent)
+
+
+FORMATS = (
+    Format(read=read_scores, folder="scores.jsonl", file="scores.jsonl"),
+    Format(read=read_evaluation, document="rewards"),
+    Format(read=read_printed, document="kind"),
+)

@@ -13,7 +13,7 @@ import ijson
 import orjson
 
 from engines.core.errors import DataError
-from studio.compare.log import Fields, Log, LogRow, read_lines
+from studio.compare.log import Fields, Format, Log, LogRow, read_lines
 from studio.secrets.sanitize import one_line
 
 MOVE = "Give a file as `promptfoo eval --output FILE.json` writes it."
@@ -110,3 +110,12 @@ def _row(fields: Fields, metric: str | None) -> LogRow:
     tokens = fields.section("tokenUsage").total("total") if used else None
     failed = fields.row.get("failureReason") == _ERROR
     return LogRow(named, None if failed else score, tokens=tokens, cost_usd=fields.amount("cost"))
+
+
+FORMATS = (
+    Format(read=read, line="testIdx"),
+    Format(
+        read=read_json_output,
+        start=rb'"results"\s*:\s*\{\s*"(?:version|timestamp|prompts|results)"',
+    ),
+)

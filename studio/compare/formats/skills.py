@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from engines.core.errors import DataError
-from studio.compare.log import Log, LogRow, read_json
+from studio.compare.log import Format, Log, LogRow, read_json
 
 MOVE = "Give a folder as iteration-1, with EVAL/with_skill/grading.json and the like in it."
 _BASELINES = ("without_skill", "old_skill")
@@ -38,3 +38,9 @@ def _row(file: Path, problem: str, attempt: str) -> LogRow:
         return LogRow(problem, score, attempt)
     timed = read_json(timing, MOVE)
     return LogRow(problem, score, attempt, tokens=timed.total("total_tokens"))
+
+
+FORMATS = (
+    Format(read=read, folder="**/grading.json"),
+    Format(read=read, folder="benchmark.json", file="benchmark.json"),
+)

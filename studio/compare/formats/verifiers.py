@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from studio.compare.log import Fields, Log, LogRow, read_lines
+from studio.compare.log import Fields, Format, Log, LogRow, read_lines
 
 MOVE = "Give traces.jsonl as a verifiers evaluation writes it, or its folder."
 
@@ -52,3 +52,6 @@ def _score(fields: Fields, metric: str | None) -> float | None:
     except OverflowError as error:
         raise fields.as_error('a "score" or "weight" of its rewards is out of bounds.') from error
     return fields.as_score(total, "rewards")
+
+
+FORMATS = (Format(read=read, folder="traces.jsonl", line="task"),)

@@ -18,7 +18,7 @@ from studio.config.settings.policy import Role
 from studio.config.settings.run import RunConfig
 from studio.config.settings.training import LintConfig
 from studio.config.tree import get_value
-from studio.secrets.rules import names_secret, without_secrets
+from studio.secrets.run_files import names_secret, without_secrets
 
 _MODEL_FIELDS = ("model", "temperature", "top_p", "max_tokens", "stop", "extra_body")
 

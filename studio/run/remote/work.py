@@ -24,7 +24,7 @@ from studio.config.settings.policy import EmbeddingConfig, PolicyConfig
 from studio.run.acting import Acting
 from studio.run.remote.worker import VerifierWanted, WorkerWanted, open_worker, rebuild
 from studio.secrets.output import current_mask
-from studio.secrets.rules import environment_secrets
+from studio.secrets.run_files import environment_secrets
 
 MOST_SHIPPED = 20_000_000
 """Bytes of one's own files that go to the workers: what is larger lies on the nodes itself."""

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, cast
 from textual.messages import TerminalSupportsSynchronizedOutput
 
 from studio.tui.terminal.frames import ScreenBuffer, compact_update
-from studio.workspace.checks.link import PROBE
 
 if TYPE_CHECKING:
     from textual.app import App
@@ -21,6 +20,8 @@ if TYPE_CHECKING:
     from studio.tui.drawing.canvas import StreamCanvas
 
 
+PROBE = "\x1b[?2026$p"
+"""Asks the terminal whether synchronized output is on; it answers once all before is drawn."""
 BEAT_S = 0.1
 _HEADS_EVERY = 5
 """Beats between two drawings of the counts in titles: each costs as much as the text."""

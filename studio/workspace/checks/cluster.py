@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from engines.core.errors import StudioError
+from engines.record.repair import Finding
 from studio.render.words import count_text
-from studio.workspace.checks.finding import Finding, ask_apart
+from studio.workspace.ask import ask_apart
 
 _START = "ray start --head"
 

@@ -17,8 +17,7 @@ from engines.core.text.tokens import prompt_tokens, text_tokens
 from engines.core.types import Completion, Message, Sampling
 from engines.policies.chat.client import PING_S, Listing, OpenAICompat
 from engines.policies.chat.endpoint import EndpointSettings
-from studio.workspace.checks.finding import Finding
-from studio.workspace.checks.machine import clock_offset
+from engines.record.repair import Finding
 
 _ASKED = (Message("user", "Write twelve random English nouns, separated by commas."),)
 _ASKED_JSON = (Message("user", 'Reply with the JSON object {"ok": true} and nothing else.'),)
@@ -77,7 +76,6 @@ class Observed:
     tool: Reply | str
     json: Reply | str
     listing: Listing = field(default_factory=Listing)
-    offset_s: float | None = None  # by which our clock is ahead of its
     left_out: frozenset[str] = frozenset()  # fields that it refused
     remarks: tuple[str, ...] = ()
 
@@ -86,7 +84,6 @@ async def observe(
     settings: EndpointSettings,
     *,
     clock: Callable[[], float] = time.monotonic,
-    wall: Callable[[], float] = time.time,
 ) -> Observed:
     """Ask all questions, one after the other. Raises PolicyError: it does not answer at all."""
     limit_s = min(settings.timeout_s, PING_S)
@@ -95,7 +92,6 @@ async def observe(
     try:
         await policy.ping()
         listing = await policy.list_models()
-        offset_s = clock_offset(listing.date, wall()) if listing.date else None
         first, again, tool, json = [
             await _ask(policy, asked, drawn, clock) for asked, drawn in _QUESTIONS
         ]
@@ -104,7 +100,7 @@ async def observe(
     known = policy.dialect
     told = tuple(sorted(known.remarks))
     left_out = frozenset(known.without)
-    return Observed((first, again), tool, json, listing, offset_s, left_out, told)
+    return Observed((first, again), tool, json, listing, left_out, told)
 
 
 async def _ask(

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from packaging.requirements import Requirement
 
 from engines.core.extras import install_command, installed_version
-from studio.workspace.checks.finding import Finding, Grade
+from engines.record.repair import Finding, Grade
 
 PACKAGE = "practice-studio"
 GIVES = {

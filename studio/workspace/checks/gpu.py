@@ -12,7 +12,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from studio.workspace.checks.finding import Finding, ask_program, ask_python
+from engines.record.repair import Finding
+from studio.workspace.ask import ask_program, ask_python
 
 _QUERY = (
     "--query-gpu=name,memory.total,memory.used,driver_version",

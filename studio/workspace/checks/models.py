@@ -10,13 +10,14 @@ from engines.core.errors import CallFailed, PolicyError
 from engines.core.types import Usage
 from engines.policies.chat.embedding import open_embedder
 from engines.policies.chat.endpoint import EndpointSettings
+from engines.record.repair import Finding, Grade
 from studio.config.settings.policy import EmbeddingConfig, PolicyConfig
 from studio.config.settings.run import RunConfig
 from studio.run.acting import tool_protocol
 from studio.run.budget import endpoint_roles
 from studio.run.models import embedding_endpoint, endpoint_of
+from studio.workspace.ask import run_check
 from studio.workspace.checks.endpoint import MOST_TOKENS, endpoint_findings, observe
-from studio.workspace.checks.finding import Finding, Grade, run_check
 
 LONGEST_S = 150.0
 """Of all questions to one address: each of five has its own deadline of 30 s."""
@@ -113,16 +114,14 @@ def asked_models(config: RunConfig) -> AskedModels:
     return found
 
 
-def model_checks(
-    config: RunConfig, asked: AskedModels, offsets: list[tuple[str, float]]
-) -> list[Awaitable[Sequence[Finding]]]:
-    """One check an address, to be awaited together; `offsets` gets what each clock says."""
-    asking = [(", ".join(one.roles), _ask(one, offsets)) for one in asked.endpoints]
+def model_checks(config: RunConfig, asked: AskedModels) -> list[Awaitable[Sequence[Finding]]]:
+    """One check an address, to be awaited together."""
+    asking = [(", ".join(one.roles), _ask(one)) for one in asked.endpoints]
     asking += [(role, _embed(config, role, wanted)) for role, wanted in asked.embeddings]
     return [run_check(place, check, LONGEST_S) for place, check in asking]
 
 
-async def _ask(endpoint: Endpoint, offsets: list[tuple[str, float]]) -> list[Finding]:
+async def _ask(endpoint: Endpoint) -> list[Finding]:
     """All addresses at once; one that does not answer is left out by a run that has others."""
     seen = [observe(address) for address in endpoint.addresses]
     found: list[Finding] = []
@@ -139,8 +138,6 @@ async def _ask(endpoint: Endpoint, offsets: list[tuple[str, float]]) -> list[Fin
         else:
             tools, json = endpoint.needs_tools, endpoint.needs_json
             found += endpoint_findings(place, reply, address.model, tools, json)
-            if reply.offset_s is not None:
-                offsets.append((address.url, reply.offset_s))
     return found
 
 

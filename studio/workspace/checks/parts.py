@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from engines.core.extras import installed_version
+from engines.record.repair import Finding
 from engines.record.run_dir import Workspace
 from studio.config.settings.policy import PolicyConfig
 from studio.config.settings.run import RunConfig
@@ -21,8 +22,8 @@ from studio.render.words import count_text
 from studio.run.assemble import check_verifier
 from studio.run.new_or_resume import RunPlan, RunRequest, load_plan
 from studio.run.remote.worker import rebuild
+from studio.workspace.ask import ask_apart
 from studio.workspace.checks.cluster import find_address
-from studio.workspace.checks.finding import Finding, ask_apart
 
 
 def load_new(workspace: Path, runfile: str, overrides: tuple[str, ...]) -> RunPlan:

@@ -18,7 +18,7 @@ from engines.core.types import NO_USAGE, Usage
 from engines.pipeline.context import RunContext
 from engines.policies.rehearsal.server import answer_request
 from engines.record import lines
-from engines.record.catalogue.rows import run_row
+from engines.record.derived.catalogue import run_row
 from engines.record.ledger import read_usage
 from engines.record.run_dir import RunDir
 from studio.config.loading import load_run

@@ -17,7 +17,7 @@ from engines.core.errors import ConfigError
 from engines.core.library import Experience, Library
 from engines.pipeline import guidance
 from engines.pipeline.guidance import PromptWriter
-from engines.record.catalogue import rows as catalogue
+from engines.record.derived import catalogue
 from engines.record.journal import read_journal
 from engines.record.run_dir import Workspace
 from engines.training_free.reading import library_before_text, library_seen

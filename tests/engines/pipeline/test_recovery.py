@@ -259,14 +259,14 @@ async def test_a_damaged_journal_is_cut_by_the_doctor_and_a_resume_pays_for_noth
         path.write_bytes(data)
         with pytest.raises(StudioError, match=rf"journal\.jsonl:{line.number}: "):
             await practised(workspace, *SMALL)
-        assert not diagnose(Workspace(workspace), repair=False).is_healthy
+        assert not diagnose(Workspace(workspace), repair=False).well
         assert path.read_bytes() == bytes(data)
         diagnosis = diagnose(Workspace(workspace), repair=True)
-        assert diagnosis.is_healthy
-        assert any("journal.jsonl.damaged-1 is the file" in f.mended for f in diagnosis.findings)
+        assert diagnosis.well
+        assert any("journal.jsonl.damaged-1 is the file" in f.repaired for f in diagnosis.findings)
         kept = (workspace / RUN / "journal.jsonl.damaged-1").read_bytes()
         assert kept == bytes(data)  # nothing is thrown away
-        assert diagnose(Workspace(workspace), repair=False).is_healthy
+        assert diagnose(Workspace(workspace), repair=False).well
         await as_undisturbed(workspace, undisturbed, f"line {line.number}")
 
 
@@ -283,11 +283,11 @@ async def test_a_library_cut_back_by_damage_is_committed_again_by_its_run(
     data[last.offset + 70] ^= 0x01
     folder.journal_path.write_bytes(data)
     diagnosis = diagnose(Workspace(copy), repair=True)
-    assert diagnosis.is_healthy
+    assert diagnosis.well
     assert folder.head().version == 0
     assert (folder.path / "v0001.yaml.damaged-1").exists()
     await as_undisturbed(copy, undisturbed, "library")
-    assert diagnose(Workspace(copy), repair=False).is_healthy
+    assert diagnose(Workspace(copy), repair=False).well
 
 
 def until(workspace: Path, kind: type[ev.DurableEvent]) -> None:
@@ -322,11 +322,11 @@ async def test_records_that_the_step_under_way_needs_are_refused_then_repaired_t
         await practised(copy, *SMALL)
     if path.exists():  # as it was before that try, which may have gone on beside the damage
         path.write_bytes(data[: first.length] if how == "cut" else data)
-    assert diagnose(Workspace(copy), repair=True).is_healthy
-    assert diagnose(Workspace(copy), repair=False).is_healthy
+    assert diagnose(Workspace(copy), repair=True).well
+    assert diagnose(Workspace(copy), repair=False).well
     got = await practised(copy, *SMALL)
     assert got.texts == undisturbed[1].texts
     assert got.decisions() == undisturbed[1].decisions()
     kept = 1 if how in ("cut", "flipped") else 0
     assert got.asked == len(recorded) - kept, "what stands before the damage is paid for once"
-    assert diagnose(Workspace(copy), repair=False).is_healthy
+    assert diagnose(Workspace(copy), repair=False).well

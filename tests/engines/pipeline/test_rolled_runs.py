@@ -8,10 +8,10 @@ from pathlib import Path
 
 from engines.core.codec import to_dict
 from engines.core.types import NO_USAGE, Usage
-from engines.record.catalogue.usage import NAME, usage_sums
+from engines.record.derived.run_state import NAME as STATE_NAME
+from engines.record.derived.usage import NAME, usage_sums
 from engines.record.journal import Journal, read_journal
 from engines.record.ledger import read_usage
-from engines.record.run_index import STATE_NAME
 from engines.record.segments.files import segment_paths
 from tests.support.harness import practised
 
@@ -40,7 +40,7 @@ async def test_a_rolled_and_resumed_run_tells_the_same_as_one_file(tmp_path: Pat
     rolled = await practised(tmp_path / "rolled", *RUN, open_journal=ROLLING)
     assert len(segment_paths(whole.run.journal)) == 1
     assert len(segment_paths(rolled.run.journal)) >= 4
-    assert rolled.run.journal.with_name(STATE_NAME).exists()
+    assert (rolled.run.path / STATE_NAME).exists()
     assert told(rolled.run.path) == told(whole.run.path)
     assert rolled.library.content_hash == whole.library.content_hash
     assert rolled.run.state() == rolled.state
@@ -62,6 +62,6 @@ async def test_what_records_cost_is_added_up_once(tmp_path: Path) -> None:
     os.utime(first, ns=(times.st_atime_ns, times.st_mtime_ns))
     assert sums() == every, "a file that is as it was is not read again"
     first.write_bytes(whole)
-    kept = records.with_name(NAME)
+    kept = records.parent / NAME
     kept.write_bytes(kept.read_bytes().replace(b'"calls":', b'"galls":', 1))
     assert sums() == every, "an altered file is not believed"

@@ -11,7 +11,6 @@ import pytest
 
 from engines.core.errors import CallFailed
 from engines.core.protocols import EmbeddingResult, OnText, ToolTry
-from engines.core.text.masking import NO_SECRETS
 from engines.core.tools import ToolResult, ToolSpec
 from engines.core.types import CallKey, Completion, Message, Sampling, ToolCall, Usage
 from engines.core.waiting.current_call import name_call
@@ -25,6 +24,7 @@ from engines.record.cassette.replies import (
     TapedEmbedder,
 )
 from engines.record.cassette.tools import PlayedToolbox, RecordingToolbox
+from engines.secrets.mask import NO_SECRETS
 from tests.support.tool_tries import a_call, a_try
 
 KEY = CallKey("rollout", 1, 1, 0, 0)

@@ -15,13 +15,12 @@ import pytest
 
 from engines.core import events as ev
 from engines.core.errors import DamagedError, LockedError, RecordError
-from engines.core.events import event_to_dict
 from engines.core.state.fold import fold_events
 from engines.record import lines
 from engines.record.appender import Appender, write_atomic
 from engines.record.journal import FORMAT, Journal, read_journal
 from engines.record.lock import is_held, write_lock
-from tests.support.builders import a_decision, a_lesson, a_run, a_step, an_operation
+from tests.support.builders import a_run, a_step
 
 EVENTS: tuple[ev.DurableEvent, ...] = (
     a_run(),
@@ -126,48 +125,15 @@ def test_a_journal_of_another_format_or_with_an_unknown_event_is_refused(tmp_pat
     for body, told in (
         (
             {"v": FORMAT + 1, "seq": 1, "at": 0, "kind": "RunPaused"},
-            f"has format {FORMAT + 1}, this studio reads formats 1 to {FORMAT}",
+            f"has format {FORMAT + 1}, this studio reads format {FORMAT}",
         ),
-        ({"v": 1, "seq": 1, "at": 0, "kind": "RunVanished"}, "unknown event"),
+        ({"v": FORMAT - 1, "seq": 1, "at": 0, "kind": "RunPaused"}, f"has format {FORMAT - 1}"),
+        ({"v": FORMAT, "seq": 1, "at": 0, "kind": "RunVanished"}, "unknown event"),
     ):
         path.write_bytes(lines.encode(orjson.dumps(body))[0])
         with pytest.raises(RecordError, match=told) as refused:
             Journal(path)
         assert refused.value.place == f"{path}:1"
-
-
-def test_a_journal_of_format_1_is_read_goes_on_in_the_newest_and_adds_up_the_same(
-    tmp_path: Path,
-) -> None:
-    path, old = tmp_path / "journal.jsonl", tmp_path / "old.jsonl"
-    add = an_operation()
-    decided = ev.OperationDecided(1, a_decision(add, at=4.0))
-    events = (a_run(), a_step(1), ev.LessonProposed(1, a_lesson(add)), decided)
-    # As the first release wrote them: without the fields that came with format 2.
-    newer = {"took_s", "flags"}
-    raw, chain = b"", ""
-    for number, event in enumerate(events, 1):
-        body = {"v": 1, "seq": number, "at": 5.0, **event_to_dict(event)}
-        if isinstance(event, ev.LessonProposed):
-            body["lesson"].pop("withheld")
-            for operation in body["lesson"]["operations"]:
-                operation.pop("problems")
-        elif isinstance(event, ev.OperationDecided):
-            body["decision"] = {k: v for k, v in body["decision"].items() if k not in newer}
-        line, chain = lines.encode(orjson.dumps(body), chain)
-        raw += line
-    assert b"took_s" not in raw and b"withheld" not in raw
-    old.write_bytes(raw)
-    a_journal(path, *events)
-    assert events_of(old) == events_of(path)
-    assert fold_events(events_of(old)) == fold_events(events_of(path))
-    journal = Journal(old)
-    journal.append_now(ev.RunEnded("stopped"))
-    journal.close()
-    versions = [orjson.loads(line.body)["v"] for line in lines.read(old, chained=True).lines]
-    assert versions == [1, 1, 1, 1, FORMAT]
-    assert old.read_bytes().startswith(raw)  # reading never rewrites what is there
-    assert events_of(old)[-1] == ev.RunEnded("stopped")
 
 
 def test_a_clock_that_goes_backwards_changes_neither_order_nor_content(tmp_path: Path) -> None:

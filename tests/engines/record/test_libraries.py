@@ -15,7 +15,7 @@ from engines.record.export import format_agent_yaml
 from engines.record.journal import Journal
 from engines.record.libraries import LibraryFolder
 from engines.record.lock import write_lock
-from engines.record.repair.libraries import library_troubles
+from engines.record.repair import library_findings
 from engines.record.run_dir import Workspace
 from studio.library.references import find_version
 from tests.engines.record.test_journal import file_size_limit
@@ -209,8 +209,8 @@ def test_no_library_is_begun_over_files_of_versions_that_survived_its_journal(
     with pytest.raises(ConflictError, match=r"studio library import .*v0000\.yaml --into NEW"):
         folder.create(None)
     assert not folder.exists()
-    told = list(library_troubles(folder))
-    assert [("v0000.yaml --into NEW" in each.move, each.damage) for each in told] == [(True, False)]
+    told = list(library_findings(folder))
+    assert [("v0000.yaml --into NEW" in each.move, each.grade) for each in told] == [(True, "note")]
 
 
 def test_a_commit_that_finds_no_room_changes_nothing_and_is_made_once_there_is(
@@ -272,13 +272,13 @@ def test_a_library_of_which_a_repair_left_nothing_says_so(tmp_path: Path) -> Non
     raw = bytearray(folder.journal_path.read_bytes())
     raw[raw.index(b'"e":') + 12] ^= 1
     folder.journal_path.write_bytes(raw)
-    (trouble,) = library_troubles(folder)
-    assert trouble.mend is not None
-    assert trouble.mend().endswith("; nothing is left of it")
+    (trouble,) = library_findings(folder)
+    assert trouble.repair is not None
+    assert trouble.repair().endswith("; nothing is left of it")
     for path in folder.path.glob("v*.yaml"):
         path.unlink()
-    (left,) = library_troubles(folder)
+    (left,) = library_findings(folder)
     assert left.cause == "it tells of no version, and nothing of this library is left."
-    assert "journal.jsonl.damaged-1" in left.move and not left.damage
+    assert "journal.jsonl.damaged-1" in left.move and left.grade == "note"
     with pytest.raises(ConflictError, match="its journal tells of no version"):
         find_version("lib", Workspace(tmp_path))

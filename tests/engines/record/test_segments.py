@@ -17,10 +17,10 @@ from engines.core.errors import DamagedError, RecordError, StudioError
 from engines.core.state.fold import fold_events
 from engines.core.state.run_state import RunState
 from engines.pipeline.recorder import Recorder
-from engines.record import run_index
+from engines.record.derived import store
+from engines.record.derived.run_state import NAME, open_run, read_run
 from engines.record.journal import Journal, read_journal
 from engines.record.run_dir import RunDir
-from engines.record.run_index import NAME, STATE_NAME, open_run, read_row, read_run
 from engines.record.segments import files
 from engines.record.segments.reading import read
 from engines.record.step_history import HistoryReader, read_history, read_step
@@ -64,8 +64,7 @@ def test_every_reader_reads_across_segments(journal: Path) -> None:
     assert [entry.seq for entry in run.entries()] == [*range(1, len(EVENTS) + 1)]
     assert [entry.event for entry in run.entries(50)] == EVENTS[50:]
     assert read_run(journal).state == read_run(journal, anew=True).state == STATES[-1]
-    assert read_row(journal)["began"] == next(iter(read_journal(journal))).at == run.started_at()
-    assert run.must_be_sealed
+    assert read_run(journal).began == next(iter(read_journal(journal))).at == run.started_at()
     assert files.journal_bytes(journal) == sum(
         path.stat().st_size for path in files.segment_paths(journal)
     )
@@ -98,7 +97,7 @@ async def test_a_resume_goes_on_from_the_state_at_the_last_roll(journal: Path) -
 async def test_without_a_usable_state_all_segments_are_read_and_that_is_told(
     tmp_path: Path, journal: Path, monkeypatch: pytest.MonkeyPatch, damage: str
 ) -> None:
-    kept = journal.with_name(STATE_NAME)
+    kept = journal.parent / NAME
     whole = kept.read_bytes()
     match damage:
         case "gone":
@@ -108,26 +107,25 @@ async def test_without_a_usable_state_all_segments_are_read_and_that_is_told(
         case "altered":
             kept.write_bytes(whole.replace(b'"status":"running"', b'"status":"stopped"'))
         case "other code":
-            monkeypatch.setattr(run_index, "code_digest", lambda: "of the next release")
+            monkeypatch.setattr(store, "code_digest", lambda: "of the next release")
         case "older":
             older = tmp_path / "older" / "journal.jsonl"
             await write(older, EVENTS[:150])
-            shutil.copy(older.with_name(STATE_NAME), kept)
+            shutil.copy(older.parent / NAME, kept)
     told: list[str] = []
     opened, state = open_run(journal, tell=told.append)
     opened.close()
     assert state == STATES[-1]
     parts = f"{len(closed(journal))} closed parts"
-    assert told == [f"{kept}: not usable, so {parts} of the journal are read"]
+    assert told == [f"{kept}: made again from {parts} of the journal"]
     opened, state = open_run(journal, tell=told.append)  # it was made again
     opened.close()
     assert (state, len(told)) == (STATES[-1], 1)
 
 
 def test_readers_that_cannot_write_read_as_well(journal: Path) -> None:
-    for name in (NAME, STATE_NAME):
-        journal.with_name(name).unlink(missing_ok=True)
-        journal.with_name(name).mkdir()
+    shutil.rmtree(journal.parent / store.FOLDER)
+    (journal.parent / store.FOLDER).write_text("in the way")
     assert RunDir(journal.parent).state() == STATES[-1]
 
 
@@ -154,12 +152,6 @@ def test_a_closed_segment_that_is_gone_cut_or_another_is_refused_by_name(
         if "bit" not in name and name != "another":  # of these a resume knows by their size
             with pytest.raises(StudioError, match="journal-0"):
                 open_run(journal)
-
-
-def test_an_older_release_says_that_it_is_too_old(journal: Path) -> None:
-    """It reads the growing file alone, as a chain of its own."""
-    first = next(iter(journal.read_bytes().splitlines()))
-    assert first.startswith(b'{"n":') and b'"e":{"v":9,' in first
 
 
 def test_a_disk_without_hard_links_keeps_one_file(

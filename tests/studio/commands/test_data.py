@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from engines.record.catalogue.storage import open_catalogue
+from engines.record.derived.catalogue import open_catalogue
 from engines.record.run_dir import Workspace
 from tests.support.run_studio import studio
 

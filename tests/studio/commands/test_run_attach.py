@@ -29,6 +29,7 @@ from studio.exit_codes import run_exit_code
 from studio.run import detached
 from studio.run.detached import ReadyRun, RefusedStart, StartingProcess
 from studio.session import client
+from studio.session.requests import Status, Stop
 from studio.session.socket_file import bind_path
 from tests.support.forked_studio import ForkedStudio
 from tests.support.processes import SMALL, running
@@ -54,7 +55,7 @@ def ended_after(workspace: Path) -> Iterator[None]:
     finally:
         for run in Workspace(workspace).runs():
             if client.is_alive(run):
-                client.ask(run, "stop")
+                client.ask(run, Stop())
                 until_ended(run)
 
 
@@ -85,13 +86,13 @@ def test_a_started_run_is_named_serves_its_socket_and_waits_for_a_person(workspa
         assert isinstance(ready, ReadyRun)
         run = Workspace(workspace).run(ready.run)
         assert run.run == "mine"
-        assert client.ask(run, "status")["reviewer"] == "wait"
+        assert client.ask(run, Status())["reviewer"] == "wait"
         assert "run mine: new" in ready.text
         assert "rehearsal: replies are scripted" in ready.text
         assert "paced: each reply streams 40 tokens a second" in ready.text
         assert os.getsid(ready.pid) == ready.pid != os.getsid(0)
         assert run.log.stat().st_mode & 0o777 == 0o600
-        while not client.ask(run, "status")["step"]:
+        while not client.ask(run, Status())["step"]:
             pass  # else it is stopped before there is anything to tell
     reaped(ready.pid)
     log = run.log.read_text()

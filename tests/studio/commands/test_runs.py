@@ -10,10 +10,12 @@ from typing import Any
 import orjson
 import pytest
 
-from engines.core.codec import from_dict
+from engines.core.codec import dumps, from_dict
 from engines.core.state.fold import fold
-from engines.record import run_index
-from engines.record.catalogue.rows import load_run_rows
+from engines.core.state.run_state import RunState
+from engines.core.state.snapshot import state_data
+from engines.record.derived.catalogue import load_run_rows
+from engines.record.derived.run_state import ReadRun
 from engines.record.lock import write_lock
 from engines.record.run_dir import Workspace
 from studio.facts.next_command import status_of_row
@@ -229,18 +231,7 @@ def test_a_step_that_never_was_is_refused_with_those_that_were(practised: Path) 
 
 
 def test_every_state_of_a_run_comes_back_from_json_equal(practised: Path) -> None:
-    run = run_index.ReadRun()
+    run = ReadRun()
     for entry in Workspace(practised).run("rehearsal").entries():
         fold(run.state, entry.event)
-        assert from_dict(run_index.ReadRun, orjson.loads(run.encode())) == run
-
-
-def test_a_run_leaves_an_index_that_may_be_thrown_away(practised: Path) -> None:
-    folder = practised / "runs" / "rehearsal"
-    assert not run_index.is_wrong(folder / "journal.jsonl")
-    shown = studio("runs", "show", "rehearsal", workspace=practised).stdout
-    (folder / run_index.NAME).unlink()
-    assert studio("runs", "show", "rehearsal", workspace=practised).stdout == shown
-    (folder / run_index.NAME).write_bytes(b"not an index")
-    assert studio("runs", "show", "rehearsal", workspace=practised).stdout == shown
-    assert not run_index.is_wrong(folder / "journal.jsonl")
+        assert from_dict(RunState, orjson.loads(dumps(state_data(run.state)))) == run.state

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from pydantic import SecretStr
 
-from engines.core.text.masking import Mask
+from engines.secrets.mask import Mask
 from studio.config.settings.tracing import TracingConfig, find_collector
-from studio.secrets.rules import environment_secrets
+from studio.secrets.run_files import environment_secrets
 
 URL = "http://127.0.0.1:6006"
 NONE = TracingConfig()

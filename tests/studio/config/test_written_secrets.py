@@ -13,7 +13,7 @@ from studio.config.run_yaml import dump_run_yaml
 from studio.config.settings.agent import MountedExperience
 from studio.config.settings.fingerprint import fingerprint
 from studio.config.settings.run import RunConfig
-from studio.secrets.rules import is_secret
+from studio.secrets.run_files import is_secret
 from tests.studio.config.run_files import SMALL, loaded, refused, write
 
 SECRET = """

@@ -20,7 +20,7 @@ from pyarrow import parquet
 from engines.data.dataset import read_problems
 from engines.data.public_layouts import LAYOUTS, join_answers
 from engines.data.rows import open_table
-from engines.record.catalogue.storage import open_catalogue
+from engines.record.derived.catalogue import open_catalogue
 from engines.record.run_dir import Workspace
 from tests.support.run_studio import studio
 

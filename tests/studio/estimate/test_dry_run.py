@@ -182,7 +182,7 @@ def test_a_held_out_evaluation_stops_at_its_budget_and_keeps_what_it_measured(
 def test_status_says_what_is_left_of_a_budget(tmp_path: Path) -> None:
     from engines.core.state.run_state import RunState
     from engines.pipeline.budget import Amounts, Budget, BudgetLimits
-    from studio.session.status import status_of
+    from studio.session.requests import status_of
     from studio.workspace.run_control import status_lines
 
     budget = Budget(BudgetLimits(calls=9, cost_usd=1.5), lambda _: None, Amounts(4, 100, 0.25))
@@ -199,7 +199,7 @@ def test_status_says_what_is_left_of_a_budget(tmp_path: Path) -> None:
 
 def test_status_says_where_tries_are_made_and_that_no_worker_is_left() -> None:
     from engines.core.state.run_state import RunState
-    from studio.session.status import status_of
+    from studio.session.requests import status_of
     from studio.workspace.run_control import status_lines
 
     here = status_of(RunState())
@@ -211,7 +211,7 @@ def test_status_says_where_tries_are_made_and_that_no_worker_is_left() -> None:
 def test_status_says_which_replies_wait_to_be_mended() -> None:
     from engines.core.state.run_state import RunState
     from engines.core.types import UnparsedReply
-    from studio.session.status import status_of
+    from studio.session.requests import status_of
     from studio.workspace.run_control import status_lines
 
     state = RunState(repairs={"s1": UnparsedReply("s1", 1, "consolidation", ("no JSON",), "{")})

@@ -18,8 +18,10 @@ from engines.pipeline.reviewers.human import HumanReviewer
 from engines.record.lock import write_lock
 from engines.record.run_dir import Workspace
 from engines.record.scores import ScoreBook
-from studio.session.requests import RequestHandler
+from studio.session.requests import TryOperations
+from studio.session.server import LivingRun
 from tests.studio.session.test_link import connected
+from tests.support.answering import Answering
 from tests.support.harness import practised
 from tests.support.processes import SMALL, running
 from tests.support.run_studio import studio
@@ -129,13 +131,13 @@ def test_a_living_run_tries_by_itself_and_refuses_what_it_cannot(tmp_path: Path)
         process.until("StageEntered", stage="review")
         run = Workspace(folder).run("rehearsal")
         with connected(run) as client:
-            assert 'its "operations" is no list' in client.ask("gate")["cause"]
+            assert "cannot be read" in client.ask("gate", operations=1)["cause"]
             assert "not open" in client.ask("gate", operations=["op7.7"])["cause"]
-            facts = client.ask("gate", operations=["op1.1"])
+            facts = client.find("gate", operations=["op1.1"])
             assert (facts["operations"], facts["problems"], facts["k"]) == (1, 40, 4)
             assert "tried already" in client.ask("gate", operations=["op1.2"])["cause"]
             process.until("EffectMeasured", operations=["op1.1"])
-            assert client.ask("attach", drive=True, who="ann")["driver"]["mine"]
+            assert client.find("attach", drive=True, who="ann")["driver"]["mine"]
             with connected(run) as other:
                 refused = other.ask("gate", operations=["op1.2"])
                 assert "ann decides on a screen" in refused["cause"]
@@ -163,14 +165,13 @@ async def test_a_trial_that_fails_beside_a_review_is_told_of(tmp_path: Path) -> 
     said: list[str] = []
 
     async def ask_while_held(context: RunContext) -> None:
-        handler = RequestHandler(replace(context, tell=said.append))
-        steering = {"who": None, "check": lambda: None}
-        await handler.handle("gate", {"operations": ["op1.1"]}, **steering)
+        run = LivingRun(replace(context, tell=said.append))
+        await TryOperations(("op1.1",)).perform(run)
         while not said:
             await asyncio.sleep(0)
-        status = handler.status()
+        status = run.status()
         assert (status["trying"], status["trial_failure"]) == (False, "no room on the disk")
-        handler.close()
+        run.close()
 
     broken = RuntimeError("no room on the disk")
 
@@ -192,7 +193,7 @@ async def test_a_trial_that_fails_beside_a_review_is_told_of(tmp_path: Path) -> 
 def test_who_waits_for_a_trial_that_failed_hears_why(
     workspace: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Failing:
+    class Failing(Answering):
         def __init__(self, *_: object, **__: object) -> None: ...
 
         async def messages(self) -> AsyncIterator[object]:

@@ -17,7 +17,7 @@ from engines.core.types import (
 )
 from studio.render.words import dropped_texts, fates_under_review, merged_text
 from studio.review.line_text import operation_text, queue_lines
-from studio.session.base import ReviewQueue
+from studio.session.requests import ReviewQueue
 from studio.tui.drawing.lines import Line
 from studio.tui.pages.review.change_view import change_lines
 from studio.tui.pages.review.view import Item
@@ -75,7 +75,7 @@ def test_a_dropped_proposal_is_told_with_its_text_and_reason() -> None:
 
 
 def test_line_mode_says_what_is_merged_and_lists_what_was_dropped() -> None:
-    queue = ReviewQueue.read(a_state(), a_library())
+    queue = ReviewQueue.of(a_state(), a_library())
     assert "  merges    proposals 1 (s1p0), 3 (s1p1)" in operation_text(OPERATION, queue, ())
     assert any(line.startswith("dropped  proposal 2 (s1p1)") for line in queue_lines(queue))
 

@@ -20,7 +20,7 @@ from studio.review.document import (
     queue_blocks,
 )
 from studio.review.scripted import Wish
-from studio.session.base import ReviewQueue
+from studio.session.requests import ReviewQueue
 from tests.support.builders import a_library, an_operation
 
 LIBRARY = a_library("Carry: mind it.", "Borrow: mind it too.", "Signs: look twice.")

@@ -16,6 +16,7 @@ from engines.record.lock import write_lock
 from engines.record.run_dir import RunDir, Workspace
 from studio.library.edit import commit_changes
 from studio.review.review_run import open_session
+from studio.session.requests import Propose
 from tests.studio.tui.stage import finished_workspace, held_workspace
 from tests.support.forked_studio import STUDIO, ForkedStudio
 from tests.support.run_studio import Result, studio
@@ -214,7 +215,7 @@ def test_an_experience_is_changed_and_deleted_and_a_finished_run_commits(tmp_pat
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv("EDITOR", an_editor(workspace, body))
         with open_session(workspace, workspace.run("rehearsal"), "ann") as (session, wait_for):
-            wait_for(session.propose(Operation("", "add", text="Units: name them.")))
+            wait_for(session.send(Propose(Operation("", "add", text="Units: name them."), "ann")))
         done = studio("review", "--editor", workspace=workspace.path, typed="y\n")
     assert done.code == 0 and "approve 1, delete 1, modify 1: record?" in done.stderr, done.stderr
     assert "committed: library rehearsal is at v" in done.stdout

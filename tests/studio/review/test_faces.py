@@ -15,6 +15,7 @@ import pytest
 from engines.core.types import Operation
 from engines.record.run_dir import Workspace
 from studio.review.review_run import RunReview, open_session
+from studio.session.requests import Propose
 from tests.studio.tui.pages.test_review_offline import a_table
 from tests.support import forty
 from tests.support.forty import OWN, PERSON, RUN, Choice, rounds
@@ -30,7 +31,7 @@ def by_lines(workspace: Workspace) -> None:
     assert _sit(workspace, [*keys, "q"]) == len(first)
     with open_session(workspace, workspace.run(RUN), PERSON) as (session, wait_for):
         for text in OWN:  # as the library page does
-            wait_for(session.propose(Operation("", "add", text=text, proposer=PERSON)))
+            wait_for(session.send(Propose(Operation("", "add", text=text), PERSON)))
     put_off = [choice for choice in first if choice.action == "defer"]
     _sit(workspace, [*map(_line, (*put_off, *rest[1:])), "a", "a"])
 
@@ -165,7 +166,7 @@ def by_mcp(workspace: Workspace) -> None:
         asyncio.run(_fill_forms_in(workspace, choices))
     with open_session(workspace, workspace.run(RUN), PERSON) as (session, wait_for):
         for text in OWN:  # as the library page does
-            wait_for(session.propose(Operation("", "add", text=text, proposer=PERSON)))
+            wait_for(session.send(Propose(Operation("", "add", text=text), PERSON)))
     own = [op.id for op in workspace.run(RUN).state().open_operations][-len(OWN) :]
     asyncio.run(_fill_forms_in(workspace, [Choice(name, "approve") for name in own]))
 

@@ -16,6 +16,7 @@ from engines.core.state.run_state import RunState
 from engines.core.types import (
     GATE,
     Decision,
+    DecisionPreview,
     Flag,
     Message,
     Operation,
@@ -23,12 +24,12 @@ from engines.core.types import (
     Usage,
     Verdict,
 )
-from engines.pipeline.gate.queue import DecisionPreview, DecisionResult
 from engines.training_free.proposals import ReplyOrigin, Resubmission, read_resubmission
 from studio.review.evidence import EvidenceRollout, GroupEvidence
 from studio.review.line_mode import LineReview
-from studio.session.base import ReviewQueue
+from studio.session.requests import ReviewQueue
 from studio.session.unparsed_replies import ReplySource
+from tests.support.answering import Answering
 from tests.support.builders import a_library, an_operation
 
 LIBRARY = a_library("Carry: mind it.", "Borrow: mind it too.")
@@ -37,7 +38,7 @@ SECOND = an_operation("modify", "E1", "Carry: mind the ten.", id="op1.2")
 THIRD = an_operation("delete", "E2", id="op1.3")
 
 
-class FakeSession:
+class FakeSession(Answering):
     """Keeps decisions as a run's journal would; undoing a first takes `cascade` back too."""
 
     def __init__(self, operations: Sequence[Operation], library: Library = LIBRARY) -> None:
@@ -90,7 +91,7 @@ class FakeSession:
         self.linted.append(decision.text)
         return DecisionPreview(self.objection, self.flags)
 
-    async def decide(self, decision: Decision) -> DecisionResult:
+    async def decide(self, decision: Decision) -> Decision:
         self._check(decision)
         if decision.action == "edit":
             decision = replace(decision, flags=self.flags)
@@ -99,10 +100,11 @@ class FakeSession:
         else:
             self.decisions[decision.operation_id] = self.refusal or decision
         if self.refusal is not None:
-            return DecisionResult(self.refusal, f"rejected: {self.refusal.reason}")
-        return DecisionResult(decision, "becomes E3" if decision.operation_id == FIRST.id else "")
+            return self.refusal
+        adds = decision.operation_id == FIRST.id and decision.action != "reject"
+        return replace(decision, assigned="E3" if adds else None)
 
-    async def decide_all(self, decisions: Sequence[Decision]) -> list[DecisionResult]:
+    async def decide_all(self, decisions: Sequence[Decision]) -> list[Decision]:
         for decision in decisions:
             self._check(decision)
         self.batches.append(len(decisions))

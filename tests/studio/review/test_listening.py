@@ -11,7 +11,7 @@ import pytest
 
 from engines.core.errors import DamagedError
 from studio.review.review_run import LoopThread, RunReview
-from studio.session.base import Message, Session
+from studio.session.session import Message, Session
 
 
 class Deaf:

@@ -11,6 +11,7 @@ import pytest
 from engines.core.types import Operation
 from engines.record.run_dir import Workspace
 from studio.review.review_run import open_session
+from studio.session.requests import Propose
 from tests.studio.tui.stage import finished_workspace, held_workspace
 from tests.support.run_studio import Result, studio
 
@@ -41,7 +42,7 @@ def standing(workspace: Workspace) -> dict[str, str]:
 
 def test_the_queue_is_printed_with_all_that_a_reviewer_sees(workspace: Workspace) -> None:
     with open_session(workspace, workspace.run("mine"), "ann") as (session, wait_for):
-        wait_for(session.propose(Operation("", "add", text="Units: name them.")))
+        wait_for(session.send(Propose(Operation("", "add", text="Units: name them."), "ann")))
     facts = listed(workspace)
     assert (facts["run"], facts["library"], facts["base_version"]) == ("mine", "mine", 0)
     first, _, own = facts["open"]
@@ -94,7 +95,9 @@ def test_where_all_is_rejected_nothing_is_said_to_be_committed(tmp_path: Path) -
     workspace = finished_workspace(tmp_path)
     head = workspace.library("rehearsal").head()
     with open_session(workspace, workspace.run("rehearsal"), "ann") as (session, wait_for):
-        made = wait_for(session.propose(Operation("", "add", text="Units: name them.")))
+        made = wait_for(
+            session.send(Propose(Operation("", "add", text="Units: name them."), "ann"))
+        )
     reject = json.dumps([{"operation": made.id, "action": "reject", "reason": "no"}])
     words = ("review", "rehearsal", "--json", "--decisions", "-")
     done = studio(*words, workspace=workspace.path, typed=reject)

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import yaml
 
-from engines.core.text.masking import MASK
 from engines.record.export import refresh_agent
+from engines.secrets.mask import MASK
 from studio.config.loading import load_run
 from studio.run.publish import agent_description
 from tests.support.builders import a_library

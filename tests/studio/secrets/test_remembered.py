@@ -7,8 +7,8 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engines.core.text.masking import MASK, Mask
-from studio.secrets.remembered import FILE, remember_secrets, secret_finder
+from engines.secrets.mask import MASK, Mask
+from studio.secrets.workspace import FILE, remember_secrets, secret_finder
 from tests.support.processes import SMALL
 from tests.support.processes import studio as other_process
 from tests.support.run_studio import studio

@@ -11,9 +11,9 @@ import pytest
 from engines.core.events import DurableEvent, RolloutStarted, TextStreamed, TransientEvent
 from engines.core.protocols import OnText
 from engines.core.state.run_state import RunState
-from engines.core.text.masking import Mask
 from engines.core.types import CallKey, Completion, Message, Sampling
 from engines.record.ledger import RecordLedger
+from engines.secrets.mask import Mask
 from studio.session.feed import Feed, Outbox
 
 KEY = CallKey("rollout", 1, 1, 0, 0)

@@ -18,6 +18,7 @@ from engines.core.types import Decision
 from engines.record.lock import write_lock
 from engines.record.run_dir import RunDir, Workspace
 from studio.review.review_run import open_session
+from studio.session.requests import Decide
 from tests.support.line_mcp_client import LineClient
 from tests.support.made_once import made_once
 from tests.support.processes import SMALL
@@ -350,7 +351,7 @@ async def test_what_another_decides_between_question_and_answer_stands(run: RunD
         async def __call__(self, context: Any, params: Any) -> Any:
             def decide() -> None:
                 with open_session(workspace, run, "eve") as (session, wait_for):
-                    wait_for(session.decide(Decision(name, "reject", reviewer="eve")))
+                    wait_for(session.send(Decide((Decision(name, "reject", reviewer="eve"),))))
 
             await asyncio.to_thread(decide)
             return await super().__call__(context, params)

@@ -18,10 +18,11 @@ from engines.core.errors import ConflictError, LockedError
 from engines.core.types import Decision, Operation
 from engines.record.lock import write_lock
 from engines.record.run_dir import RunDir
-from studio.session.base import ControllerChanged, Request, SnapshotReceived
 from studio.session.client import ask, is_alive
 from studio.session.live import MOST_SENT, LiveSession
 from studio.session.offline import IDLE_S, OfflineSession
+from studio.session.requests import PROTOCOL, Decide, Pause, Preview, ReadQueue, Request, Status
+from studio.session.session import ControllerChanged, SnapshotReceived
 from tests.studio.session.test_live import ADD, MORE, Cable, Process, a_screen, a_timed
 
 HOURS = 3600.0
@@ -43,7 +44,8 @@ class Raw:
         self._reader, self.writer = reader, writer
 
     def says(self, do: str, **more: Any) -> None:
-        self.writer.write(json.dumps({"v": 2, "id": 1, "do": do, **more}).encode() + b"\n")
+        request = {"v": PROTOCOL, "id": os.urandom(4).hex(), "do": do, **more}
+        self.writer.write(json.dumps(request).encode() + b"\n")
 
     async def hears(self) -> dict[str, Any]:
         """The next answer; what is pushed is passed over."""
@@ -121,13 +123,13 @@ async def test_a_screen_that_attaches_again_takes_the_place_of_its_own_dead_line
         dead = await a_client(process, who="ann", drive=True, session="a1")
         reviewing = asyncio.create_task(process.gate.review(1))
         for name in ("op1.1", "op1.2"):
-            await dead.asks("decide", decision={"operation_id": name, "action": "approve"})
+            await dead.asks("decide", decisions=[{"operation_id": name, "action": "approve"}])
         other = await a_client(process)
         answer = await other.asks("attach", who="ann", drive=True, session="b2")
-        assert answer["driver"] == {"mine": False, "who": "ann"}
+        assert answer["result"]["driver"] == {"mine": False, "who": "ann"}
         again = await a_client(process)
         answer = await again.asks("attach", who="ann", drive=True, session="a1")
-        assert answer["driver"] == {"mine": True, "who": "ann"}
+        assert answer["result"]["driver"] == {"mine": True, "who": "ann"}
         await dead.hung_up_on()
         assert not reviewing.done(), "its commit is held on"
         assert (await again.asks("undo", operation="op1.2"))["ok"]
@@ -141,17 +143,15 @@ async def test_what_was_done_before_another_took_over_is_answered_when_it_is_sen
 ) -> None:
     async with a_process(tmp_path) as process:
         ann = await a_client(process)
-        since = (await ann.asks("attach", who="ann", drive=True))["seq"]
-        decide = {"decision": {"operation_id": "op1.1", "action": "approve", "took_s": 1.25}}
+        since = (await ann.asks("attach", who="ann", drive=True))["result"]["seq"]
+        decide = {"id": "a1", "decisions": [{"operation_id": "op1.1", "action": "approve"}]}
         first = await ann.asks("decide", **decide)
         bob = await a_client(process, who="bob")
         await bob.asks("drive")
-        again = await ann.asks("decide", **decide, again=True, since=since)
-        assert again["ok"] and again["decision"] == first["decision"]
-        decide["decision"]["operation_id"] = "op1.2"
-        assert (
-            "bob drives" in (await ann.asks("decide", **decide, again=True, since=since))["cause"]
-        )
+        again = await ann.asks("decide", **decide, since=since)
+        assert again["ok"] and again["result"] == first["result"]
+        other = await ann.asks("decide", **decide | {"id": "a2"}, since=since)
+        assert "bob drives" in other["cause"], "the same words are another request"
         for client in (ann, bob):
             await client.leave()
 
@@ -162,17 +162,17 @@ async def test_a_commit_that_is_sent_again_while_it_is_under_way_is_one_commit(
     async with a_process(tmp_path) as process:
         reviewing = asyncio.create_task(process.gate.review(1))
         ann = await a_client(process)
-        since = (await ann.asks("attach", who="ann", drive=True))["seq"]
-        ann.says("commit", step=1, reviewer="ann")
+        since = (await ann.asks("attach", who="ann", drive=True))["result"]["seq"]
+        ann.says("commit", id="c1", step=1, reviewer="ann")
         await asyncio.wait_for(reviewing, 20)
         bob = await a_client(process, who="bob")
         await bob.asks("drive")
         late = await a_client(process, who="ann")
-        late.says("commit", step=1, reviewer="ann", again=True, since=since)
+        late.says("commit", id="c1", step=1, reviewer="ann", since=since)
         await bob.asks("pause")  # takes its turn after it
         await process.gate.commit(1)
-        assert "at v" in (await ann.hears())["said"]
-        assert "at v" in (await late.hears())["said"]
+        assert "at v" in (await ann.hears())["result"]
+        assert "at v" in (await late.hears())["result"]
         assert len(process.journalled(ev.LessonCommitted)) == 1
         for client in (ann, bob, late):
             await client.leave()
@@ -206,12 +206,12 @@ async def test_what_is_asked_once_a_process_is_back_is_asked_of_it(tmp_path: Pat
         await screen.until(
             lambda: not screen.session.living and screen.count(SnapshotReceived) == 2
         )
-        await screen.session.decide(a_timed())  # in the journal
+        await screen.session.send(Decide((a_timed(),)))  # in the journal
         await cast(LiveSession, screen.session).release_lock()
         again = await Process(tmp_path).note_request()
-        assert [op.id for op in (await screen.session.review_queue()).open] == ["op1.2"]
+        assert [op.id for op in (await screen.session.send(ReadQueue())).open] == ["op1.2"]
         assert screen.session.living, "it was looked for, also to look only"
-        await screen.session.decide(Decision("op1.2", "approve", reviewer="ann"))
+        await screen.session.send(Decide((Decision("op1.2", "approve", reviewer="ann"),)))
         assert screen.session.living and len(again.state.decisions) == 2
         await again.end()
 
@@ -233,7 +233,7 @@ async def test_a_process_that_takes_the_run_up_just_before_a_decision_is_asked_i
 
     fallback = lambda: Taken(process.workspace, process.run, "ann")  # noqa: E731
     async with a_screen(process.run, fallback=fallback, look_s=HOURS) as screen:
-        decision = (await screen.session.decide(a_timed())).decision
+        decision = (await screen.session.send(Decide((a_timed(),))))[0]
         assert decision.assigned == "E3"
         assert screen.session.living
         assert list(begun[0].state.decisions) == ["op1.1"]
@@ -246,7 +246,7 @@ async def test_a_person_s_screen_holds_the_lock_shortly_and_says_who_it_is(tmp_p
     await process.propose(ADD)
     await process.journal.aclose()
     stored = OfflineSession(process.workspace, process.run, "ann")
-    await stored.decide(a_timed())
+    await stored.send(Decide((a_timed(),)))
     try:
         with pytest.raises(LockedError) as refused, write_lock(process.run.path):
             pass
@@ -263,12 +263,15 @@ async def test_a_person_s_screen_holds_the_lock_shortly_and_says_who_it_is(tmp_p
 async def test_a_text_too_long_for_the_line_is_refused_before_it_is_sent(tmp_path: Path) -> None:
     async with a_process(tmp_path) as process, a_screen(process.run) as screen:
         edit = Decision("op1.1", "edit", text="x " * 2_500_000, reviewer="ann")
-        for refused in (screen.session.decide(edit), screen.session.preview(edit)):
+        for refused in (
+            screen.session.send(Decide((edit,))),
+            screen.session.send(Preview((edit,))),
+        ):
             with pytest.raises(ConflictError, match=r"too long .* 4,000,000 .* Shorten its text"):
                 await asyncio.wait_for(refused, 20)
         assert screen.count(SnapshotReceived) == 1 and screen.session.living, "the line was not cut"
         with pytest.raises(ConflictError, match="too long"):
-            await asyncio.to_thread(ask, process.run, "decide", decision=edit)
+            await asyncio.to_thread(ask, process.run, Decide((edit,)))
         assert process.state.decisions == {}
 
 
@@ -280,7 +283,7 @@ async def test_a_request_that_cuts_the_line_each_time_is_given_up(tmp_path: Path
     async with a_screen(process.run) as screen:
         cable.cut_answers = lambda said: "id" in said and cable.asked[-1]["do"] == "lint"
         with pytest.raises(ConflictError, match="cut the connection each time"):
-            await asyncio.wait_for(screen.session.preview(a_timed()), 20)
+            await asyncio.wait_for(screen.session.send(Preview((a_timed(),))), 20)
         assert [request["do"] for request in cable.asked].count("lint") == MOST_SENT
     await cable.gone()
     await process.end()
@@ -291,12 +294,13 @@ async def test_a_bug_while_answering_is_a_refusal_and_a_line_in_the_log(
 ) -> None:
     async with a_process(tmp_path) as process:
 
-        async def breaks(_: Decision) -> None:
+        async def breaks(_: object) -> None:
             raise ZeroDivisionError("a text of a model")
 
-        process.gate.decide = breaks  # type: ignore[method-assign, assignment]
+        process.gate.decide_all = breaks  # type: ignore[method-assign, assignment]
         client = await a_client(process)
-        refusal = await client.asks("decide", decision={"operation_id": "op1.1", "action": "defer"})
+        defer = {"operation_id": "op1.1", "action": "defer"}
+        refusal = await client.asks("decide", decisions=[defer])
         assert refusal["ok"] is False and "ZeroDivisionError" in refusal["cause"]
         assert (await client.asks("status"))["ok"], "the line stays open"
         await client.leave()
@@ -317,10 +321,10 @@ async def test_a_run_is_reached_by_a_path_that_is_longer_than_a_socket_s_may_be(
         run = RunDir(longer / "runs" / "exp")
         assert len(str(run.socket)) > 108
         assert is_alive(run)
-        assert (await asyncio.to_thread(ask, run, "status"))["open"] == 2
+        assert (await asyncio.to_thread(ask, run, Status()))["open"] == 2
         async with a_screen(run) as screen:
             assert screen.session.living
-            await screen.session.decide(a_timed())
+            await screen.session.send(Decide((a_timed(),)))
     assert not is_alive(run)
 
 
@@ -335,9 +339,9 @@ async def test_a_run_that_was_begun_by_a_short_path_is_reached_by_its_whole_one(
     async with a_process(short) as process:
         run = RunDir(whole / "runs" / "exp")
         assert not run.socket.is_symlink(), "it was bound by its short path"
-        assert (await asyncio.to_thread(ask, run, "status"))["open"] == 2
+        assert (await asyncio.to_thread(ask, run, Status()))["open"] == 2
         async with a_screen(run) as screen:
-            await screen.session.decide(a_timed())
+            await screen.session.send(Decide((a_timed(),)))
         assert list(process.state.decisions) == ["op1.1"]
 
 
@@ -347,9 +351,9 @@ async def test_nothing_is_said_to_a_socket_of_another_user(
     async with a_process(tmp_path) as process:
         monkeypatch.setattr(os, "getuid", lambda: 12_345)
         with pytest.raises(ConflictError, match="its socket belongs to another user"):
-            await asyncio.to_thread(ask, process.run, "pause")
+            await asyncio.to_thread(ask, process.run, Pause())
         screen = LiveSession(process.run, "ann", look_s=HOURS)
         with pytest.raises(ConflictError, match="its socket belongs to another user"):
-            await screen.decide(a_timed())
+            await screen.send(Decide((a_timed(),)))
         await screen.close()
         assert process.state.status != "paused" and not process.state.decisions

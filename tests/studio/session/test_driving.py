@@ -14,10 +14,11 @@ from engines.core.types import Decision
 from engines.pipeline.context import RunContext
 from engines.pipeline.reviewers.human import HumanReviewer
 from engines.record.run_dir import RunDir, Workspace
-from studio.session.base import Disconnected, EventReceived, TextReceived
 from studio.session.live import LiveSession
 from studio.session.offline import OfflineSession
+from studio.session.requests import Commit, Decide, ReadQueue, Resume, Stop
 from studio.session.server import serve
+from studio.session.session import Disconnected, EventReceived, TextReceived
 from tests.support.harness import ScriptedPerson, practised
 
 SMALL = (
@@ -90,9 +91,9 @@ class Person:
     async def _reviews(self) -> None:
         undecided = self.session.state.undecided_operations
         for operation in undecided:
-            await self.session.decide(Decision(operation.id, "approve", reviewer="ann"))
+            await self.session.send(Decide((Decision(operation.id, "approve", reviewer="ann"),)))
         if undecided:
-            self.said.append(await self.session.commit())
+            self.said.append(await self.session.send(Commit(self.session.state.step, "ann")))
 
 
 def _raised(task: asyncio.Task[None]) -> None:
@@ -107,7 +108,7 @@ async def test_a_run_is_driven_to_its_end_and_every_token_was_seen(tmp_path: Pat
     session.subscribe([f"s{s}p{p}r{i}" for s in (1, 2) for p in range(4) for i in range(3)])
     working = asyncio.create_task(person.works(lambda: bool(person.parted)))
     async with asyncio.timeout(60):
-        await session.control("resume")
+        await session.send(Resume())
         await working
         await run.task
     assert person.parted[0].ended or session.state.ending in ("", "finished")
@@ -143,19 +144,19 @@ async def test_a_stopped_run_is_decided_on_in_its_journal_by_the_same_screen(
         async for message in session.messages():
             match message:
                 case EventReceived(event=ev.LessonProposed()):
-                    stopping.append(asyncio.create_task(session.control("stop")))
+                    stopping.append(asyncio.create_task(session.send(Stop(reviewer="ann"))))
                 case Disconnected(ended=True):
                     return
 
     async with asyncio.timeout(60):
         listening = asyncio.create_task(listens())
-        await session.control("resume")
+        await session.send(Resume())
         await run.task
         await listening
         assert (await stopping[0])["status"] == "stopping"
         assert run.done.state.reason == "by ann"
         first = session.state.undecided_operations[0]
-        decision = (await session.decide(Decision(first.id, "approve", reviewer="ann"))).decision
+        decision = (await session.send(Decide((Decision(first.id, "approve", reviewer="ann"),))))[0]
         assert decision.assigned == "E1"
         assert "studio headless --resume" in await session.close()
     assert [d.action for d in run.dir.state().decisions.values()] == ["approve"]
@@ -166,19 +167,22 @@ async def test_what_a_finished_run_left_open_is_decided_and_committed(tmp_path: 
     done = await practised(tmp_path, *SMALL, reviewers=(later,))
     assert done.state.status == "finished" and done.library.version == 0
     stored = OfflineSession(Workspace(tmp_path), done.run, "ann")
-    opened = (await stored.review_queue()).open
-    await stored.decide(Decision(opened[0].id, "approve", reviewer="ann"))
+    opened = (await stored.send(ReadQueue())).open
+    await stored.send(Decide((Decision(opened[0].id, "approve", reviewer="ann"),)))
     agent = done.run.agent_file.read_bytes()
     done.run.agent_file.write_bytes(agent + b"# mine\n")
+    commit = Commit(stored.state.step, "ann")
     with pytest.raises(DamagedError, match=r"agent\.yaml: it was altered"):
-        await stored.commit()  # it would be sealed as if it were the studio's
+        await stored.send(
+            Commit(stored.state.step, stored.who)
+        )  # it would be sealed as if it were the studio's
     assert done.run.state().library_version == 0
     done.run.agent_file.write_bytes(agent)
-    assert await stored.commit() == "committed: library rehearsal is at v1"
+    assert await stored.send(commit) == "committed: library rehearsal is at v1"
     assert stored.state == done.run.state()
     assert stored.state.library_version == 1
     assert [op.id for op in stored.state.open_operations] == [op.id for op in opened[1:]]
-    assert await stored.commit() == "nothing is decided, so nothing was committed"
-    await stored.decide(Decision(opened[1].id, "reject", reviewer="ann"))
-    assert await stored.commit() == "nothing was committed: library rehearsal stays at v1"
+    assert await stored.send(commit) == "nothing is decided, so nothing was committed"
+    await stored.send(Decide((Decision(opened[1].id, "reject", reviewer="ann"),)))
+    assert await stored.send(commit) == "nothing was committed: library rehearsal stays at v1"
     await stored.close()

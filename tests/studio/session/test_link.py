@@ -22,9 +22,19 @@ from engines.core.types import Decision
 from engines.record.run_dir import RunDir, Workspace
 from studio.review.evidence import EvidenceLoader
 from studio.review.review_run import LoopThread, RunReview
-from studio.session import client, protocol
+from studio.session import client
 from studio.session.live import LiveSession
-from studio.session.protocol import ControlledElsewhereError, NotRunningError
+from studio.session.requests import (
+    MAX_LINE,
+    PROTOCOL,
+    ControlledElsewhereError,
+    Decide,
+    NotRunningError,
+    Preview,
+    ReadQueue,
+    Status,
+    Undo,
+)
 from studio.session.socket_file import bind_path, connect_path
 from tests.support.forked_studio import ForkedStudio, run_forked
 from tests.support.processes import SMALL, STUDIO, running
@@ -60,8 +70,17 @@ class Client:
         return answer
 
     def ask(self, do: str, **more: Any) -> dict[str, Any]:
-        self.say(json.dumps({"v": 2, "id": 7, "do": do, **more}).encode())
+        self.say(json.dumps({"v": PROTOCOL, "id": "7", "do": do, **more}).encode())
         return self.hear()
+
+    def find(self, do: str, **more: Any) -> Any:
+        """Ask, and return what is answered, which must be no refusal."""
+        answer = self.ask(do, **more)
+        assert answer["ok"], answer
+        return answer["result"]
+
+    def decide(self, *decisions: dict[str, Any], **more: Any) -> Any:
+        return self.find("decide", id=os.urandom(4).hex(), decisions=decisions, **more)
 
     def close(self) -> None:
         self._file.close()
@@ -84,37 +103,40 @@ def a_decision(operation: str, action: str = "approve", **more: Any) -> dict[str
 def test_an_answer_carries_the_protocol_s_version_and_the_request_s_id(living: RunDir) -> None:
     with connected(living) as client:
         answer = client.ask("status")
-    assert (answer["v"], answer["id"], answer["ok"]) == (2, 7, True)
-    assert (answer["run"], answer["status"]) == ("rehearsal", "reviewing")
-    assert (answer["undecided"], answer["open"]) == (3, 3)
-    assert (answer["rehearsal"], answer["cost_usd"]) == (True, None)
+    assert (answer["v"], answer["id"], answer["ok"]) == (PROTOCOL, "7", True)
+    status = answer["result"]
+    assert (status["run"], status["status"]) == ("rehearsal", "reviewing")
+    assert (status["undecided"], status["open"]) == (3, 3)
+    assert (status["rehearsal"], status["cost_usd"]) == (True, None)
 
 
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        (b'{"v": 1, "id": 7, "do": "status"}', "protocol 1, this run speaks 2"),
-        (b'{"id": 7, "do": "status"}', "protocol None, this run speaks 2"),
-        (b"[1, 2]", "protocol None, this run speaks 2"),
+        (b'{"v": 2, "id": "7", "do": "status"}', "protocol 2, this run speaks 3"),
+        (b'{"id": "7", "do": "status"}', "protocol None, this run speaks 3"),
+        (b"[1, 2]", "protocol None, this run speaks 3"),
         (b"hello", "it is not JSON"),
         (b"", "it is not JSON"),
         (b"\xff\xfe", "it is not JSON"),
-        (b'{"v": 2, "do": ' + b"[" * 100_000 + b"]" * 100_000 + b"}", "nested too deeply"),
-        (b'{"v": 2, "id": 1' + b"0" * 400 + b', "do": "status"}', "its id has too many digits"),
-        (b'{"v": 2, "id": 1' + b"0" * 5000 + b', "do": "status"}', "it is not JSON"),
-        (b'{"v": 2, "id": NaN, "do": "status"}', "its id is no whole number"),
-        (b'{"v": 2, "id": {"a": "\\ud800"}, "do": "status"}', "its id is no whole number"),
-        (b'{"v": 2, "id": 7, "do": "explode"}', "a run knows no such request"),
-        (b'{"v": 2, "id": 7}', "a run knows no such request"),
-        (b'{"v": 2, "id": 7, "do": "decide"}', "cannot be read"),
-        (b'{"v": 2, "id": 7, "do": "decide", "decision": 3}', "cannot be read"),
+        (b'{"v": 3, "do": ' + b"[" * 100_000 + b"]" * 100_000 + b"}", "nested too deeply"),
+        (b'{"v": 3, "id": "' + b"0" * 400 + b'", "do": "status"}', "its id is no text of 1 to 64"),
+        (b'{"v": 3, "id": 7, "do": "status"}', "its id is no text of 1 to 64"),
+        (b'{"v": 3, "id": {"a": "\\ud800"}, "do": "status"}', "its id is no text of 1 to 64"),
+        (b'{"v": 3, "id": "7", "do": "explode"}', "a run knows no such request"),
+        (b'{"v": 3, "id": "7", "do": ["decide"]}', "a run knows no such request"),
+        (b'{"v": 3, "id": "7"}', "a run knows no such request"),
+        (b'{"v": 3, "id": "7", "do": "decide"}', "cannot be read"),
+        (b'{"v": 3, "id": "7", "do": "decide", "decisions": 3}', "cannot be read"),
+        (b'{"v": 3, "id": "7", "do": "undo", "operation": 3}', "cannot be read"),
+        (b'{"v": 3, "id": "7", "do": "undo", "operation": "a", "x": 1}', "has no field x"),
         (
-            b'{"v": 2, "id": 7, "do": "decide", "decision": {"operation_id": "op1.1", '
-            b'"action": "burn"}}',
+            b'{"v": 3, "id": "7", "do": "decide", "decisions": [{"operation_id": "op1.1", '
+            b'"action": "burn"}]}',
             "cannot be read",
         ),
-        (b'{"v": 2, "id": 7, "do": "undo"}', "no decision about it stands"),
-        (b'{"v": 2, "id": 7, "do": "undo", "operation": "op9.9"}', "no decision about it stands"),
+        (b'{"v": 3, "id": "7", "do": "undo", "operation": "op9.9"}', "no decision about it stands"),
+        (b'{"v": 3, "id": "7", "do": "undo", "operation": "a", "since": "x"}', "is no count"),
     ],
 )
 def test_what_cannot_be_answered_is_refused_in_words_and_the_line_stays_open(
@@ -131,50 +153,49 @@ def test_what_cannot_be_answered_is_refused_in_words_and_the_line_stays_open(
 
 def test_a_decision_about_an_unknown_operation_names_those_that_are_open(living: RunDir) -> None:
     with connected(living) as client:
-        refusal = client.ask("decide", decision=a_decision("op9.9"))
+        refusal = client.ask("decide", decisions=[a_decision("op9.9")])
         assert refusal["ok"] is False
         assert "operation op9.9" in refusal["place"]
         assert "op1.1, op1.2, op1.3" in refusal["move"]
-        assert len(client.ask("review")["open"]) == 3
+        assert len(client.find("review")["open"]) == 3
 
 
 def test_the_same_decision_twice_has_the_same_outcome_and_counts_once(living: RunDir) -> None:
     with connected(living) as client:
-        first = client.ask("decide", decision=a_decision("op1.1"))
-        again = client.ask("decide", decision=a_decision("op1.1"))
-        sheet = client.ask("review")
+        (first,) = client.decide(a_decision("op1.1"))
+        (again,) = client.decide(a_decision("op1.1"))
+        sheet = client.find("review")
         client.ask("undo", operation="op1.1")
-    assert first["decision"]["action"] == again["decision"]["action"] == "approve"
+    assert first["action"] == again["action"] == "approve"
     texts = dict(sheet["draft"])
     assert len(texts) == 1
-    assert again["decision"]["assigned"] in texts
+    assert again["assigned"] in texts
     assert [op["id"] for op in sheet["open"]] == ["op1.2", "op1.3"]
     assert [d["operation_id"] for d in sheet["decided"]] == ["op1.1"]
 
 
 def test_of_two_decisions_about_one_operation_the_last_counts(living: RunDir) -> None:
     with connected(living) as client:
-        client.ask("decide", decision=a_decision("op1.1"))
-        client.ask("decide", decision=a_decision("op1.1", "reject", reason="no"))
-        sheet = client.ask("review")
-        undone = client.ask("undo", operation="op1.1")
+        client.decide(a_decision("op1.1"))
+        client.decide(a_decision("op1.1", "reject", reason="no"))
+        sheet = client.find("review")
+        undone = client.find("undo", operation="op1.1")
     assert sheet["draft"] == []
     assert [d["action"] for d in sheet["decided"]] == ["reject"]
-    assert undone["undone"] == ["op1.1"]
+    assert undone == ["op1.1"]
 
 
 def test_two_clients_decide_at_once_and_both_see_the_same_sheet(living: RunDir) -> None:
     with connected(living) as one, connected(living) as other:
-        one.say(json.dumps({"v": 2, "id": 1, "do": "decide",
-                            "decision": a_decision("op1.1")}).encode())  # fmt: skip
-        other.say(json.dumps({"v": 2, "id": 2, "do": "decide",
-                              "decision": a_decision("op1.2")}).encode())  # fmt: skip
+        for client, name in ((one, "op1.1"), (other, "op1.2")):
+            decide = {"do": "decide", "decisions": [a_decision(name)]}
+            client.say(json.dumps({"v": PROTOCOL, "id": name, **decide}).encode())
         theirs, ours = other.hear(), one.hear()
-        assert (ours["id"], theirs["id"]) == (1, 2)
-        assert ours["decision"]["operation_id"] == "op1.1"
-        assert theirs["decision"]["operation_id"] == "op1.2"
-        assert ours["decision"]["assigned"] != theirs["decision"]["assigned"]
-        sheets = [client.ask("review") for client in (one, other)]
+        assert (ours["id"], theirs["id"]) == ("op1.1", "op1.2")
+        (mine,), (yours,) = ours["result"], theirs["result"]
+        assert (mine["operation_id"], yours["operation_id"]) == ("op1.1", "op1.2")
+        assert mine["assigned"] != yours["assigned"]
+        sheets = [client.find("review") for client in (one, other)]
         for name in ("op1.1", "op1.2"):
             one.ask("undo", operation=name)
     assert sheets[0]["draft"] == sheets[1]["draft"]
@@ -184,18 +205,18 @@ def test_two_clients_decide_at_once_and_both_see_the_same_sheet(living: RunDir) 
 def test_a_watcher_hears_of_a_decision_and_may_leave_at_any_time(living: RunDir) -> None:
     with connected(living) as client, connected(living) as watcher:
         assert watcher.ask("watch")["ok"] is True
-        client.ask("decide", decision=a_decision("op1.1", "reject", reason="no"))
+        client.decide(a_decision("op1.1", "reject", reason="no"))
         heard = watcher.hear()
         assert heard["event"]["kind"] == "OperationDecided"
         assert heard["event"]["decision"]["reason"] == "no"
         watcher.close()
         client.ask("undo", operation="op1.1")
-        assert client.ask("status")["open"] == 3
+        assert client.find("status")["open"] == 3
 
 
 def test_a_line_beyond_all_bounds_ends_that_connection_only(living: RunDir) -> None:
     with connected(living) as client:
-        client.say(b"x" * (protocol.MAX_LINE + 100_000))
+        client.say(b"x" * (MAX_LINE + 100_000))
         refusal = client.hear()
         assert refusal["ok"] is False and "too long to be sent" in refusal["cause"]
         assert client._file.readline() == b""
@@ -209,7 +230,7 @@ def test_a_run_without_a_process_is_refused_with_the_command_that_starts_one(
     run = Workspace(practised).run("rehearsal")
     assert not client.is_alive(run)
     with pytest.raises(ConflictError) as refused:
-        client.ask(run, "status")
+        client.ask(run, Status())
     assert "studio headless --resume rehearsal" in refused.value.move
 
 
@@ -248,15 +269,15 @@ def test_a_process_that_ends_before_it_answers_is_no_bug_of_the_asker(
 ) -> None:
     run = Workspace(practised).run("rehearsal")
     with a_process_that(ends, run), pytest.raises(ConflictError) as refused:
-        client.ask(run, "status", padding="x" * 1_000_000)
+        client.ask(run, Undo("x" * 1_000_000))
     assert "ended before it answered" in refused.value.cause
 
 
 def test_a_watch_of_a_process_that_is_killed_ends(practised: Path) -> None:
     def answers(connection: socket.socket) -> None:
         connection.recv(16)  # the rest of the request stays unread
-        connection.sendall(b'{"v": 2, "id": 1, "ok": true, "run": "rehearsal"}\n')
-        connection.sendall(b'{"v": 2, "event": {"kind": "RunPaused"}}\n')
+        connection.sendall(b'{"v": 3, "id": "1", "ok": true, "result": {"run": "rehearsal"}}\n')
+        connection.sendall(b'{"v": 3, "event": {"kind": "RunPaused"}}\n')
 
     run = Workspace(practised).run("rehearsal")
     with a_process_that(answers, run):
@@ -288,7 +309,10 @@ def test_a_review_whose_process_has_ended_has_nothing_open_and_says_so(practised
 
 async def test_a_script_is_refused_where_no_process_answers(practised: Path) -> None:
     session = LiveSession(Workspace(practised).run("rehearsal"), "ann", as_screen=False)
-    for asking in (session.review_queue(), session.decide(Decision("op1.1", "approve"))):
+    for asking in (
+        session.send(ReadQueue()),
+        session.send(Decide((Decision("op1.1", "approve"),))),
+    ):
         with pytest.raises(NotRunningError):
             await asking
     await session.close()
@@ -321,86 +345,79 @@ async def test_an_edit_is_linted_over_the_connection_and_nothing_is_journalled(
     living: RunDir,
 ) -> None:
     session = LiveSession(living, "ann", as_screen=False)
-    first = (await session.review_queue()).open[0]
-    before = (await session.control("status"))["events"]
+    first = (await session.send(ReadQueue())).open[0]
+    before = (await session.status())["events"]
     long = Decision(first.id, "edit", kind="add", text="word " * 200, reviewer="ann")
-    assert "too long" in [flag.name for flag in (await session.preview(long)).flags]
+    assert "too long" in [flag.name for flag in (await session.send(Preview((long,))))[0].flags]
     empty = Decision(first.id, "edit", kind="add", text=" ", reviewer="ann")
-    assert (await session.preview(empty)).objection == "an addition needs a text"
+    assert (await session.send(Preview((empty,))))[0].objection == "an addition needs a text"
     with pytest.raises(ConflictError, match="not open"):
-        await session.preview(Decision("op9.9", "edit", text="x"))
-    assert (await session.control("status"))["events"] == before
+        await session.send(Preview((Decision("op9.9", "edit", text="x"),)))
+    assert (await session.status())["events"] == before
     await session.close()
 
 
 async def test_a_script_follows_a_run_decides_and_never_controls_it(living: RunDir) -> None:
     session = LiveSession(living, "ann", as_screen=False)
-    first = (await session.review_queue()).open[0]
+    first = (await session.send(ReadQueue())).open[0]
     assert (session.living, session.controls, session.controller) == (True, False, "")
-    made = (await session.decide(Decision(first.id, "approve", reviewer="ann"))).decision
+    made = (await session.send(Decide((Decision(first.id, "approve", reviewer="ann"),))))[0]
     assert session.state.decisions[first.id] == made, "the event came before the answer"
     with connected(living) as screen:
         screen.ask("attach", drive=True, who="bob")
         with pytest.raises(ControlledElsewhereError, match="bob decides on a screen"):
-            await session.review_queue()
+            await session.send(ReadQueue())
         with pytest.raises(ConflictError, match="bob decides on a screen"):
-            await session.undo(first.id)
+            await session.send(Undo(first.id))
     while True:
         with contextlib.suppress(ControlledElsewhereError):
-            await session.review_queue()
+            await session.send(ReadQueue())
             break
         await asyncio.sleep(0.01)
-    assert await session.undo(first.id) == (first.id,)
+    assert await session.send(Undo(first.id)) == (first.id,)
     await session.close()
 
 
 def test_a_decision_of_a_run_that_is_killed_and_resumed_counts_once(workspace: Path) -> None:
-    decide = {"decision": a_decision("op1.1", took_s=1.25), "again": True}
+    decide = {"id": "d1", "decisions": [a_decision("op1.1")]}
     with running(workspace, "rehearsal", *SMALL, "--review", "wait") as process:
         process.until("StageEntered", stage="review")
         run = Workspace(workspace).run("rehearsal")
         with connected(run) as client:
-            since = client.ask("attach", drive=True, who="ann")["seq"]
-            asked = json.dumps({"v": 2, "id": 8, "do": "decide", **decide, "since": since})
-            client.say(asked.encode())  # and its answer is not waited for
-            process.child.kill()
+            since = client.find("attach", drive=True, who="ann")["seq"]
+            client.say(json.dumps({"v": PROTOCOL, "do": "decide", **decide}).encode())
+            process.child.kill()  # and its answer is not waited for
             process.child.wait()
     with running(workspace, "--resume", "rehearsal") as process:
         process.until("StageEntered", stage="review")
         with connected(run) as client:
             answers = [client.ask("decide", **decide, since=since) for _ in range(2)]
     assert [answer["ok"] for answer in answers] == [True, True]
-    assert answers[0]["decision"] == answers[1]["decision"]
-    made = [e.event for e in run.entries() if isinstance(e.event, ev.OperationDecided)]
-    assert [event.decision.operation_id for event in made] == ["op1.1"]
-
-
-def test_a_request_that_is_sent_again_says_since_when(living: RunDir) -> None:
-    with connected(living) as client:
-        refusal = client.ask("decide", decision=a_decision("op1.1"), again=True)
-        assert refusal["ok"] is False and "since" in refusal["cause"]
-        assert len(client.ask("review")["open"]) == 3
+    assert answers[0]["result"] == answers[1]["result"]
+    made = [e for e in run.entries() if isinstance(e.event, ev.OperationDecided)]
+    assert [entry.event.decision.operation_id for entry in made] == ["op1.1"]
+    assert [entry.request for entry in made] == ["d1"]
 
 
 def test_only_who_attached_drives_and_is_sent_text(living: RunDir) -> None:
     with connected(living) as client:
         assert "attach first" in client.ask("drive")["move"].lower()
         assert "attach first" in client.ask("subscribe", rollouts=[])["move"].lower()
-        attached = client.ask("attach", drive=False, who="ann")
+        attached = client.find("attach", drive=False, who="ann")
         assert attached["driver"] == {"mine": False, "who": ""}
         assert attached["seq"] == attached["events"] > 0
-        assert "list of ids" in client.ask("subscribe", rollouts="s1p0r0")["cause"]
+        assert "cannot be read" in client.ask("subscribe", rollouts=3)["cause"]
         assert client.ask("undo", operation="op1.1")["cause"] == "it observes; nobody drives now."
 
 
 def test_while_a_screen_drives_a_plain_request_may_steer_and_not_decide(living: RunDir) -> None:
     with connected(living) as screen, connected(living) as client:
-        assert screen.ask("attach", drive=True, who="ann")["driver"]["mine"]
-        assert client.ask("review")["driven_by"] == "ann"
+        assert screen.find("attach", drive=True, who="ann")["driver"]["mine"]
         for do, more in (
-            ("decide", {"decision": a_decision("op1.1")}),
+            ("review", {}),
+            ("decide", {"decisions": [a_decision("op1.1")]}),
             ("undo", {"operation": "op1.1"}),
-            ("propose", {"operation": {"id": "", "kind": "add", "text": "x"}, "reviewer": "bob"}),
+            ("propose", {"operation": {"id": "", "kind": "add"}, "reviewer": "bob"}),
             ("mend", {"repair": "s1", "text": "{}", "reviewer": "bob"}),
             ("drop", {"repair": "s1", "reason": "no", "reviewer": "bob"}),
             ("commit", {"step": 1, "reviewer": "bob"}),
@@ -408,8 +425,8 @@ def test_while_a_screen_drives_a_plain_request_may_steer_and_not_decide(living: 
             refusal = client.ask(do, **more)
             assert "ann decides on a screen" in refusal["cause"], do
             assert "studio attach rehearsal" in refusal["move"]
-        assert client.ask("status")["open"] == 3
-        assert client.ask("pause")["status"] == "paused"
+        assert client.find("status")["open"] == 3
+        assert client.find("pause")["status"] == "paused"
         assert client.ask("resume")["ok"]
 
 
@@ -458,11 +475,11 @@ def test_a_process_that_takes_requests_and_answers_none_is_not_waited_for(
         suspended.listen(0)
         assert client.is_alive(run)
         with pytest.raises(ConflictError, match="may be suspended"):
-            client.ask(run, "status")
+            client.ask(run, Status())
         waiting = stack.enter_context(socket.socket(socket.AF_UNIX))
         waiting.setblocking(False)
         with contextlib.suppress(BlockingIOError):  # now its queue is full
             waiting.connect(str(run.socket))
         assert client.is_alive(run)
         with pytest.raises(ConflictError, match="may be suspended"):
-            client.ask(run, "status")
+            client.ask(run, Status())

@@ -23,20 +23,35 @@ from engines.record.libraries import LibraryFolder
 from engines.record.lock import is_held
 from engines.record.run_dir import RunDir, Workspace
 from studio.session import feed
-from studio.session.base import (
+from studio.session.client import is_alive
+from studio.session.live import LiveSession
+from studio.session.offline import OfflineSession
+from studio.session.requests import (
+    PROTOCOL,
+    Commit,
+    Decide,
+    Drop,
+    Kill,
+    Mend,
+    Pause,
+    Preview,
+    Propose,
+    ReadQueue,
+    Resume,
+    Step,
+    Stop,
+    Undo,
+)
+from studio.session.server import serve
+from studio.session.session import (
     ControllerChanged,
     Disconnected,
     EventReceived,
     Message,
-    Request,
     SnapshotReceived,
     TextPiece,
     TextReceived,
 )
-from studio.session.client import is_alive
-from studio.session.live import LiveSession
-from studio.session.offline import OfflineSession
-from studio.session.server import serve
 from tests.engines.pipeline.gate.test_gate import Desk
 from tests.support.builders import a_decision, a_library, an_operation
 
@@ -245,16 +260,16 @@ async def test_a_screen_begins_with_the_journal_and_goes_on_with_events(process:
         assert session.state == process.state and session.state is not process.state
         assert (session.living, session.controls, session.controller) == (True, True, "ann")
         assert session.pace_tokens_per_s == 40.0  # as its process says
-        result = await session.decide(Decision("op1.1", "approve", reviewer="ann"))
-        decision, note = result.decision, result.note
-        assert (decision.assigned, note) == ("E3", "becomes E3")
+        approve = Decision("op1.1", "approve", reviewer="ann")
+        (decision,) = await session.send(Decide((approve,)))
+        assert (decision.assigned, decision.note) == ("E3", "becomes E3")
         assert session.state == process.state, "the event came before the answer"
         assert [type(event).__name__ for event in screen.events()] in ([], ["OperationDecided"])
         await screen.until(lambda: len(screen.events()) == 1)
-        desktop = await session.review_queue()
+        desktop = await session.send(ReadQueue())
         assert [op.id for op in desktop.open] == ["op1.2"]
         assert ("E3", "three") in desktop.draft
-        assert await session.undo("op1.1") == ("op1.1",)
+        assert await session.send(Undo("op1.1")) == ("op1.1",)
 
 
 async def test_the_socket_is_for_its_user_alone(process: Process) -> None:
@@ -266,22 +281,22 @@ async def test_of_two_screens_one_decides_and_the_other_is_told_who(process: Pro
         assert (bob.session.controls, bob.session.controller) == (False, "ann")
         approve = Decision("op1.1", "approve", reviewer="bob")
         for ask in (
-            lambda: bob.session.decide(approve),
-            lambda: bob.session.undo("op1.1"),
-            lambda: bob.session.propose(ADD),
-            lambda: bob.session.resubmit("s1p0", "x", "bob"),
-            lambda: bob.session.drop("s1p0", "x", "bob"),
-            lambda: bob.session.commit(),
-            lambda: bob.session.control("pause"),
-            lambda: bob.session.control("resume"),
-            lambda: bob.session.control("step"),
-            lambda: bob.session.control("stop"),
-            lambda: bob.session.control("kill", rollout="s1p0r0"),
+            lambda: bob.session.send(Decide((approve,))),
+            lambda: bob.session.send(Undo("op1.1")),
+            lambda: bob.session.send(Propose(ADD, bob.session.who)),
+            lambda: bob.session.send(Mend("s1p0", "x", "bob")),
+            lambda: bob.session.send(Drop("s1p0", "x", "bob")),
+            lambda: bob.session.send(Commit(bob.session.state.step, bob.session.who)),
+            lambda: bob.session.send(Pause()),
+            lambda: bob.session.send(Resume()),
+            lambda: bob.session.send(Step()),
+            lambda: bob.session.send(Stop()),
+            lambda: bob.session.send(Kill("s1p0r0", "bob")),
         ):
             with pytest.raises(ConflictError, match=r"ann drives this run\. Press T"):
                 await ask()
         assert process.state.decisions == {} and process.killed == []
-        assert (await bob.session.preview(approve)).objection == ""
+        assert (await bob.session.send(Preview((approve,))))[0].objection == ""
 
         await bob.session.take_control()
         assert bob.session.controls
@@ -289,8 +304,8 @@ async def test_of_two_screens_one_decides_and_the_other_is_told_who(process: Pro
         assert ann.session.controller == "bob"
         assert ControllerChanged(False, "bob") in ann.told
         with pytest.raises(ConflictError, match="bob drives"):
-            await ann.session.decide(approve)
-        await bob.session.decide(approve)
+            await ann.session.send(Decide((approve,)))
+        await bob.session.send(Decide((approve,)))
         assert list(process.state.decisions) == ["op1.1"]
 
 
@@ -302,33 +317,33 @@ async def test_when_the_driver_leaves_nobody_drives_until_somebody_takes_over(
             await ann.session.take_control()
         await first.until(lambda: first.told[-1] == ControllerChanged(False, ""))
         with pytest.raises(ConflictError, match="nobody drives now"):
-            await first.session.undo("op1.1")
+            await first.session.send(Undo("op1.1"))
         await first.session.take_control()
-        assert (await first.session.control("kill", rollout="s1p0r2"))["killed"] is True
+        assert await first.session.send(Kill("s1p0r2", "bob")) is True
         assert process.killed == [(1, 0, 2, "killed by bob")]
         with pytest.raises(ConflictError, match="no rollout's id"):
-            await first.session.control("kill", rollout="r2")
+            await first.session.send(Kill("r2"))
 
 
 async def test_a_driver_holds_the_commit_and_lets_it_go(process: Process) -> None:
     async with a_screen(process.run) as screen:
         reviewing = asyncio.create_task(process.gate.review(1))
-        await screen.session.decide(Decision("op1.1", "approve", reviewer="ann"))
-        committing = asyncio.create_task(screen.session.commit())
+        await screen.session.send(Decide((Decision("op1.1", "approve", reviewer="ann"),)))
+        committing = asyncio.create_task(screen.session.send(a_commit(screen)))
         await asyncio.wait_for(reviewing, 20)
         assert process.state.decisions["op1.2"].action == "defer"
         await process.gate.commit(1)
         assert await committing == "committed: library lib is at v1"
         assert screen.session.state.library_version == 1
         with pytest.raises(ConflictError, match="there is no lesson to commit"):
-            await screen.session.commit()
+            await screen.session.send(a_commit(screen))
 
 
 async def test_a_commit_is_of_the_step_that_was_looked_at(process: Process) -> None:
     async with a_screen(process.run) as screen:
         screen.session.state.step = 7
         with pytest.raises(ConflictError, match="step 1 is under way"):
-            await screen.session.commit()
+            await screen.session.send(a_commit(screen))
         assert process.state.decisions == {}
 
 
@@ -336,7 +351,7 @@ async def test_a_screen_that_leaves_lets_the_commit_go(process: Process) -> None
     async with a_screen(process.run) as screen:
         reviewing = asyncio.create_task(process.gate.review(1))
         for name in ("op1.1", "op1.2"):
-            await screen.session.decide(Decision(name, "reject", reviewer="ann"))
+            await screen.session.send(Decide((Decision(name, "reject", reviewer="ann"),)))
         await screen.until(lambda: any(_ready(event) for event in screen.events()))
         assert not reviewing.done()
     await asyncio.wait_for(reviewing, 20)
@@ -452,10 +467,10 @@ async def test_a_screen_that_stops_reading_costs_its_events_only_and_is_let_go_o
     monkeypatch.setattr(feed, "MAX_WAITING", 50)
     reader, writer = await asyncio.open_unix_connection(process.run.socket, limit=1_000)
     for line in (
-        {"do": "attach", "who": "zoe", "drive": True},
-        {"do": "subscribe", "rollouts": ["s1p0r0"]},
+        {"id": "1", "do": "attach", "who": "zoe", "drive": True},
+        {"id": "2", "do": "subscribe", "rollouts": ["s1p0r0"]},
     ):
-        writer.write(json.dumps({"v": 2, "id": 1, **line}).encode() + b"\n")
+        writer.write(json.dumps({"v": PROTOCOL, **line}).encode() + b"\n")
     assert json.loads(await _whole(reader))["ok"]
     assert json.loads(await _whole(reader))["ok"]
     async with a_screen(process.run) as screen:
@@ -506,11 +521,15 @@ async def test_a_cut_line_is_taken_up_again_and_nothing_is_missing(tmp_path: Pat
 @pytest.mark.parametrize(
     ("do", "ask", "kind"),
     [
-        ("decide", lambda s: s.decide(a_timed()), ev.OperationDecided),
-        ("decide_all", lambda s: s.decide_all(a_batch()), ev.OperationsDecided),
-        ("undo", lambda s: s.undo("op1.2"), ev.DecisionUndone),
-        ("propose", lambda s: s.propose(Operation("", "add", None, "mine")), ev.OperationProposed),
-        ("step", lambda s: s.control("step"), ev.RunContinued),
+        ("decide", lambda s: s.send(Decide((a_timed(),))), ev.OperationDecided),
+        ("decide", lambda s: s.send(Decide(a_batch())), ev.OperationsDecided),
+        ("undo", lambda s: s.send(Undo("op1.2")), ev.DecisionUndone),
+        (
+            "propose",
+            lambda s: s.send(Propose(Operation("", "add", None, "mine"), s.who)),
+            ev.OperationProposed,
+        ),
+        ("step", lambda s: s.send(Step()), ev.RunContinued),
     ],
 )
 async def test_what_was_done_before_its_answer_was_cut_is_answered_and_not_done_again(
@@ -525,22 +544,25 @@ async def test_what_was_done_before_its_answer_was_cut_is_answered_and_not_done_
     async with a_screen(process.run) as screen:
         cable.cut_answers = _once("id", cable, do)
         answer = await ask(cast(LiveSession, screen.session))
-        assert [request.get("again") for request in cable.asked if request["do"] == do] == [
-            None,
-            True,
-        ]
+        first, again = (request for request in cable.asked if request["do"] == do)
+        assert first["id"] == again["id"] and "since" not in first
+        assert again["since"] == len(list(process.run.entries())) - 1
         assert len(process.journalled(kind)) == before + 1
         assert answer
     await cable.gone()
     await process.end()
 
 
+def a_commit(screen: Screen) -> Commit:
+    return Commit(screen.session.state.step, screen.session.who)
+
+
 def a_timed() -> Decision:
     return Decision("op1.1", "approve", reviewer="ann", took_s=1.25)
 
 
-def a_batch() -> list[Decision]:
-    return [a_timed(), Decision("op1.2", "edit", text="four, my words", reviewer="ann")]
+def a_batch() -> tuple[Decision, ...]:
+    return (a_timed(), Decision("op1.2", "edit", text="four, my words", reviewer="ann"))
 
 
 def _once(key: str, cable: Cable, do: str) -> Callable[[dict[str, Any]], bool]:
@@ -562,10 +584,9 @@ async def test_the_gate_s_own_refusal_is_known_again_as_the_answer(tmp_path: Pat
     await process.note_request(cable.far)
     async with a_screen(process.run) as screen:
         cable.cut_answers = _once("id", cable, "decide")
-        result = await screen.session.decide(a_timed())
-        decision, note = result.decision, result.note
+        (decision,) = await screen.session.send(Decide((a_timed(),)))
         assert (decision.action, decision.reviewer) == ("reject", "gate")
-        assert note.startswith("rejected: ")
+        assert decision.note.startswith("rejected: ")
         assert len(process.journalled(ev.OperationDecided)) == 1
     await cable.gone()
     await process.end()
@@ -582,8 +603,8 @@ async def test_the_same_decision_made_and_undone_before_is_no_answer_to_a_new_on
     await process.note_request(cable.far)
     async with a_screen(process.run) as screen:
         cable.lose_requests = 1  # the run never hears of it
-        await screen.session.decide(a_decision(ADD, "approve"))
-        assert [request.get("again") for request in cable.asked][-1] is True
+        await screen.session.send(Decide((a_decision(ADD, "approve"),)))
+        assert "since" in cable.asked[-1]
         assert list(process.state.decisions) == [ADD.id]
         assert len(process.journalled(ev.OperationDecided)) == 2
     await cable.gone()
@@ -601,13 +622,12 @@ async def test_a_decision_of_a_killed_process_is_found_by_the_one_that_takes_it_
 
     async with a_screen(process.run) as screen:
         cable.cut_answers = _once("id", cable, "decide")
-        deciding = asyncio.create_task(screen.session.decide(a_timed()))
+        deciding = asyncio.create_task(screen.session.send(Decide((a_timed(),))))
         await screen.until(lambda: bool(process.journalled(ev.OperationDecided)))
         await process.end()  # it is on disk, and its answer never came
         resumed.append(await Process(tmp_path).note_request(cable.far))
-        result = await asyncio.wait_for(deciding, 20)
-        decision, note = result.decision, result.note
-        assert (decision.assigned, note) == ("E3", "becomes E3")
+        (decision,) = await asyncio.wait_for(deciding, 20)
+        assert (decision.assigned, decision.note) == ("E3", "becomes E3")
         assert len(resumed[0].journalled(ev.OperationDecided)) == 1
         assert screen.session.living
     await cable.gone()
@@ -631,12 +651,12 @@ async def test_a_decision_of_a_process_that_is_gone_is_found_in_its_journal(
             return False
 
         cable.cut_answers = dies
-        decision = (await screen.session.decide(a_timed())).decision
+        decision = (await screen.session.send(Decide((a_timed(),))))[0]
         assert decision.assigned == "E3"
         assert not screen.session.living
         assert [m.ended for m in screen.told if isinstance(m, Disconnected)][-1:] in ([], [True])
         with pytest.raises(ConflictError, match="no process of it is running"):
-            await screen.session.decide(Decision("op1.2", "approve"))
+            await screen.session.send(Decide((Decision("op1.2", "approve"),)))
         assert len(process.journalled(ev.OperationDecided)) == 1
         # The file of the socket is left, as of a killed process.
         assert process.run.socket.exists() and not is_alive(process.run)
@@ -660,17 +680,17 @@ async def test_after_a_process_has_ended_the_fallback_decides_until_one_is_back(
         cuts = [one for one in screen.told if isinstance(one, Disconnected)]
         assert cuts == [Disconnected("the run has ended, and its process too", True)]
         assert session.state.ending == "stopped"
-        decision = (await session.decide(a_timed())).decision
+        decision = (await session.send(Decide((a_timed(),))))[0]
         assert decision.assigned == "E3"
         assert "op1.1" in session.state.decisions
-        assert [op.id for op in (await session.review_queue()).open] == ["op1.2"]
+        assert [op.id for op in (await session.send(ReadQueue())).open] == ["op1.2"]
         with pytest.raises(ConflictError, match="studio headless --resume exp"):
-            await session.control("resume")
+            await session.send(Resume())
         await session.release_lock()
         again = await Process(tmp_path).note_request()
         assert await session.reattach()
         assert session.controls and session.state == again.state
-        await session.decide(Decision("op1.2", "approve", reviewer="ann"))
+        await session.send(Decide((Decision("op1.2", "approve", reviewer="ann"),)))
         assert len(again.journalled(ev.OperationDecided)) == 2
         await again.end()
 
@@ -682,19 +702,16 @@ async def test_a_batch_is_one_record_with_a_process_and_without(tmp_path: Path) 
     fallback = lambda: OfflineSession(process.workspace, process.run, "ann")  # noqa: E731
     async with a_screen(process.run, fallback=fallback) as screen:
         session = cast(LiveSession, screen.session)
-        for raw in (None, [{"operation_id": "op1.1"}]):
-            with pytest.raises(ConflictError, match="request decide_all"):
-                await session.send(Request("decide_all", {"decisions": raw}, dict))
-        results = await session.decide_all(a_batch())
-        assert [result.note for result in results] == ["becomes E3", "becomes E4"]
+        results = await session.send(Decide(a_batch()))
+        assert [decision.note for decision in results] == ["becomes E3", "becomes E4"]
         await screen.until(lambda: len(session.state.decisions) == 2)
         assert [len(one.decisions) for one in process.journalled(ev.OperationsDecided)] == [2]
         for name in ("op1.1", "op1.2"):
-            await session.undo(name)
+            await session.send(Undo(name))
         await process.recorder.record(ev.RunEnded("stopped", "by ann"))
         await process.end()
         await screen.until(lambda: not session.living)
-        assert len(await session.decide_all(a_batch())) == 2
+        assert len(await session.send(Decide(a_batch()))) == 2
         assert len(process.journalled(ev.OperationsDecided)) == 2
         assert not process.journalled(ev.OperationDecided)
 
@@ -715,7 +732,7 @@ async def test_a_gap_in_the_events_is_closed_from_the_journal(tmp_path: Path) ->
     await process.end()
 
 
-@pytest.mark.parametrize("version", [1, 3])
+@pytest.mark.parametrize("version", [2, 4])
 async def test_a_process_of_another_protocol_is_understood_when_it_refuses(
     version: int, tmp_path: Path
 ) -> None:
@@ -740,7 +757,7 @@ async def test_a_process_of_another_protocol_is_understood_when_it_refuses(
         "it shows the journal"
     )
     with pytest.raises(ConflictError, match="Use that release"):
-        await screen.session.decide(a_timed())
+        await screen.session.send(Decide((a_timed(),)))
     await screen.close()
     server.close()
     await process.end()
@@ -754,12 +771,12 @@ async def test_a_screen_at_a_run_without_a_process_shows_its_journal(tmp_path: P
     assert screen.told[0] == Disconnected("no process of it is running", True)
     assert not await cast(LiveSession, screen.session).reattach()
     with pytest.raises(ConflictError, match="no process"):
-        await screen.session.control("pause")
+        await screen.session.send(Pause())
     assert screen.count(Disconnected) == 1, "it is told once"
     await process.note_request()
-    assert (await screen.session.control("status"))["open"] == 1
+    assert (await screen.session.status())["open"] == 1
     assert screen.session.living
-    assert (await screen.session.control("pause"))["status"] == "paused"
+    assert (await screen.session.send(Pause()))["status"] == "paused"
     await screen.close()
     await process.end()
 
@@ -774,19 +791,19 @@ async def test_an_open_run_is_decided_in_its_journal_and_the_lock_is_given_back(
     screen = Screen(OfflineSession(process.workspace, process.run, "ann"))
     stored = cast(OfflineSession, screen.session)
     with pytest.raises(ConflictError, match="not open"):
-        await stored.decide(Decision("op9.9", "approve"))
+        await stored.send(Decide((Decision("op9.9", "approve"),)))
     assert _lockable(process), "nothing was decided"
-    await stored.preview(a_timed())
+    await stored.send(Preview((a_timed(),)))
     assert _lockable(process)
-    await stored.decide(a_timed())
+    await stored.send(Decide((a_timed(),)))
     assert not _lockable(process)
-    assert await stored.undo("op1.1") == ("op1.1",)
-    mine = await stored.propose(Operation("", "add", None, "mine"))
+    assert await stored.send(Undo("op1.1")) == ("op1.1",)
+    mine = await stored.send(Propose(Operation("", "add", None, "mine"), stored.who))
     assert (mine.id, mine.proposer) == ("op1.h1", "ann")
-    assert [op.id for op in (await stored.review_queue()).open] == ["op1.1", "op1.2", "op1.h1"]
+    assert [op.id for op in (await stored.send(ReadQueue())).open] == ["op1.1", "op1.2", "op1.h1"]
     assert stored.state == process.run.state()
     with pytest.raises(ConflictError, match=r"studio headless --resume exp"):
-        await stored.control("resume")
+        await stored.send(Resume())
     said = await stored.close()
     assert said == "go on with: studio headless --resume exp"
     assert _lockable(process)
@@ -802,14 +819,14 @@ async def test_an_idle_sitting_gives_the_lock_back_and_takes_it_again(tmp_path: 
     await process.propose(ADD, MORE)
     await process.journal.aclose()
     stored = OfflineSession(process.workspace, process.run, "ann", idle_s=0.0)
-    await stored.decide(a_timed())
+    await stored.send(Decide((a_timed(),)))
     while not _lockable(process):
         await asyncio.sleep(0)
     # Somebody else decides meanwhile, and it is seen.
     other = Process(tmp_path)
     await other.decide(MORE, "reject")
     await other.journal.aclose()
-    assert await stored.undo("op1.1") == ("op1.1",)
+    assert await stored.send(Undo("op1.1")) == ("op1.1",)
     assert stored.state == process.run.state()
     assert list(stored.state.decisions) == ["op1.2"]
     await stored.close()

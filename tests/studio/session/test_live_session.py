@@ -38,9 +38,11 @@ from engines.record.ledger import RecordLedger
 from engines.record.lock import write_lock
 from engines.record.run_dir import Workspace
 from engines.rollouts.manager import RolloutManager
-from studio.report.step import step_facts, step_text
+from studio.facts.step import step_facts
+from studio.render.step_lines import step_text
 from studio.review.review_run import open_session
 from studio.run.linter import LazyLinter
+from studio.session.requests import Propose
 from tests.engines.pipeline.gate.test_gate import ADD, DELETE, MORE, Desk
 from tests.support.builders import (
     a_decision,
@@ -120,17 +122,6 @@ async def test_an_own_operation_outside_of_a_lesson_is_open_and_joins_the_next_c
     assert [(o.operation_id, o.applied) for o in done.outcomes] == [(made.id, True)]
 
 
-@pytest.mark.parametrize(
-    ("wished", "given"),
-    [("op1.h4", "op1.h4"), ("", "op1.h1"), ("op1.1", "op1.h1"), ("op2.h1", "op1.h1")],
-)
-async def test_an_own_operation_keeps_an_id_of_its_kind_and_of_a_step_that_has_begun(
-    desk: Desk, wished: str, given: str
-) -> None:
-    await desk.propose(ADD)
-    assert (await desk.gate.queue.propose(replace(OWN, id=wished), "ann")).id == given
-
-
 async def test_an_id_is_never_given_twice_also_after_its_operation_was_committed(
     desk: Desk,
 ) -> None:
@@ -200,7 +191,7 @@ def _propose_alone(workspace: Path, operation: Operation) -> None:
     run = place.run("rehearsal")
     linter = LazyLinter(place, run, lambda _: None)
     with open_session(place, run, "ann", linter) as (session, wait_for):
-        wait_for(session.propose(operation))
+        wait_for(session.send(Propose(operation, session.who)))
 
 
 async def test_a_run_forked_after_an_own_operation_begins_with_the_library_it_made(

@@ -12,6 +12,7 @@ import pytest
 
 from engines.record.run_dir import Workspace
 from studio.session import client
+from studio.session.requests import ReadQueue
 from tests.support.forked_studio import ForkedStudio
 from tests.support.processes import SMALL, STUDIO, running
 from tests.support.run_studio import run_here as studio
@@ -50,7 +51,7 @@ def test_a_waiting_run_is_decided_over_its_socket_and_goes_on(tmp_path: Path) ->
     with running(tmp_path, "rehearsal", *SMALL, "--review", "wait") as process:
         process.until("StageEntered", stage="review")
         run = Workspace(tmp_path).run("rehearsal")
-        first = [op["id"] for op in client.ask(run, "review")["open"]]
+        first = [op.id for op in client.ask(run, ReadQueue()).open]
         assert len(first) >= 2
         # approve the first, reject the second with a reason, take the rejection back, approve
         typed = "a\nr not now\nu\n" + "a\n" * len(first)

@@ -17,7 +17,6 @@ from engines.core.text.tool_text import transcript_text
 from engines.core.types import CallKey, Decision, rollout_id, try_id
 from engines.record import lines
 from engines.record.ledger import Record, read_trajectory
-from studio.session.base import Disconnected, EventReceived, SnapshotReceived, TextReceived
 from studio.session.replay import (
     MOST_WAIT_S,
     Moment,
@@ -27,6 +26,19 @@ from studio.session.replay import (
     cut_waits,
     read_texts,
 )
+from studio.session.requests import (
+    ChangeSpeed,
+    Commit,
+    Decide,
+    Kill,
+    Pause,
+    Preview,
+    ReadQuestions,
+    ReadQueue,
+    Step,
+    Stop,
+)
+from studio.session.session import Disconnected, EventReceived, SnapshotReceived, TextReceived
 from tests.studio.tui.stage import finished_workspace
 from tests.support.run_studio import studio
 
@@ -159,36 +171,36 @@ async def test_a_replay_pauses_steps_and_changes_its_speed_and_nothing_else(
     before = {p: p.read_bytes() for p in workspace.path.rglob("*") if p.is_file()}
     time = Time()
     session = ReplaySession(workspace, run, 10.0, time)
-    assert (await session.control("step"))["told"] == "replay 10×: up to the end of the step"
+    assert (await session.send(Step()))["told"] == "replay 10×: up to the end of the step"
     messages = session.messages()
     while not session.paused:
         await anext(messages)
     assert session.state.steps_finished == 1 and session.label == "replay 10× paused"
-    queue = await session.review_queue()
+    queue = await session.send(ReadQueue())
     assert queue.open == () and queue.base_version == session.state.base_version
-    assert (await session.control("faster"))["told"] == "replay 20× paused"
+    assert (await session.send(ChangeSpeed(True)))["told"] == "replay 20× paused"
     for _ in range(20):
-        await session.control("slower")
+        await session.send(ChangeSpeed(False))
     assert session.speed == 0.1
     for _ in range(20):
-        await session.control("faster")
-    assert session.speed == 1000 and (await session.control("status"))["step"] == 1
+        await session.send(ChangeSpeed(True))
+    assert session.speed == 1000 and (await session.status())["step"] == 1
     decision = Decision("op1.1", "approve", "ann")
     for asked in (
-        session.decide(decision),
-        session.commit(),
-        session.control("kill", rollout="s1p0r0"),
-        session.control("stop"),
-        session.preview(decision),
+        session.send(Decide((decision,))),
+        session.send(Commit(session.state.step, session.who)),
+        session.send(Kill(rollout="s1p0r0")),
+        session.send(Stop()),
+        session.send(Preview((decision,))),
         session.take_control(),
     ):
         with pytest.raises(ConflictError, match=r"changes nothing.*studio attach rehearsal"):
             await asked
-    assert (await session.control("pause"))["told"] == "replay 1000×: s p pauses it"
+    assert (await session.send(Pause()))["told"] == "replay 1000×: s p pauses it"
     async for message in messages:
         if isinstance(message, Disconnected):
             break
-    assert (await session.control("pause"))["told"] == "the replay is over: q leaves it"
+    assert (await session.send(Pause()))["told"] == "the replay is over: q leaves it"
     assert await session.close() == "look at the run itself with: studio attach rehearsal"
     assert {p: p.read_bytes() for p in workspace.path.rglob("*") if p.is_file()} == before
 
@@ -199,7 +211,7 @@ async def test_questions_are_told_once_their_tries_begin(tmp_path: Path) -> None
     messages, _ = await played(session)
     events = [m.event for m in messages if isinstance(m, EventReceived)]
     problems = [event.problem for event in events if isinstance(event, ev.RolloutStarted)]
-    told = await session.questions(problems)
+    told = await session.send(ReadQuestions(tuple(problems)))
     assert set(told) == set(problems) and all(told.values())
 
 

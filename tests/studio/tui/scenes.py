@@ -22,7 +22,7 @@ from engines.core.types import CallKey, Flag, Operation, UnparsedReply, Verdict
 from engines.data.dataset import read_problems
 from engines.record.journal import Journal
 from engines.record.run_dir import RunDir, Workspace
-from studio.session.base import (
+from studio.session.session import (
     ControllerChanged,
     Disconnected,
     EventReceived,

@@ -25,7 +25,7 @@ from engines.core.types import CallKey
 from engines.data.dataset import read_problems
 from engines.record.journal import Journal
 from engines.record.run_dir import Workspace
-from studio.session.base import EventReceived, TextPiece, TextReceived
+from studio.session.session import EventReceived, TextPiece, TextReceived
 from tests.studio.tui.scenes import Stage, in_order
 from tests.studio.tui.stage import FakeSession, app_on
 from tests.studio.tui.svg import Frame, draw_svg, frame_of

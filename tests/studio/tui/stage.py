@@ -22,21 +22,15 @@ from engines.core.errors import ConflictError
 from engines.core.library import Library
 from engines.core.state.fold import fold
 from engines.core.state.run_state import RunState
-from engines.core.types import Decision, Operation
-from engines.pipeline.gate.queue import DecisionPreview, DecisionResult
+from engines.core.types import Decision, DecisionPreview, Operation
 from engines.record.run_dir import RunDir, Workspace
 from engines.training_free.proposals import Resubmission
-from studio.session.base import (
-    EventReceived,
-    Message,
-    ReviewQueue,
-    Session,
-    SnapshotReceived,
-)
-from studio.session.idempotency import free_operation_id
+from studio.session.requests import ReviewQueue
+from studio.session.session import EventReceived, Message, Session, SnapshotReceived
 from studio.tui.app import StudioApp
 from studio.tui.drawing.canvas import StreamCanvas
 from studio.tui.settings.file import ScreenSettings
+from tests.support.answering import Answering
 from tests.support.made_once import made_once
 
 _SMALL = ("practice.batch_size=6", "practice.group_size=4", "data.truncate=12", "seed=3")
@@ -84,7 +78,7 @@ def _studio(*arguments: str, workspace: Path, code: int) -> None:
     assert done.returncode == code, done.stderr
 
 
-class FakeSession:
+class FakeSession(Answering):
     """A session whose run is a folded journal in memory.
 
     Every request lands in `asked` as (name, arguments). Decisions change the state as the
@@ -147,18 +141,18 @@ class FakeSession:
         folder = Workspace(self.run.path.parents[1]).library(self.state.started.library)
         return folder.at(self.state.base_version).commit(self.state.reviewed_operations).library
 
-    async def decide(self, decision: Decision) -> DecisionResult:
+    async def decide(self, decision: Decision) -> Decision:
         self._ask("decide", decision)
         await self._tell(ev.OperationDecided(self.state.step, decision))
-        return DecisionResult(decision)
+        return decision
 
-    async def decide_all(self, decisions: Sequence[Decision]) -> list[DecisionResult]:
+    async def decide_all(self, decisions: Sequence[Decision]) -> list[Decision]:
         if len(decisions) == 1:
             return [await self.decide(decisions[0])]
         for decision in decisions:
             self._ask("decide", decision)
         await self._tell(ev.OperationsDecided(self.state.step, tuple(decisions)))
-        return [DecisionResult(decision) for decision in decisions]
+        return [decision for decision in decisions]
 
     async def preview(self, decision: Decision) -> DecisionPreview:
         self.asked.append(("weigh", decision))
@@ -173,7 +167,8 @@ class FakeSession:
 
     async def propose(self, operation: Operation) -> Operation:
         self._ask("propose", operation)
-        made = replace(operation, id=operation.id or free_operation_id(self.state))
+        number = len(self.state.own) + 1
+        made = replace(operation, id=f"op{self.state.step}.h{number}")
         await self._tell(ev.OperationProposed(self.state.step, made, "ann"))
         return made
 
@@ -186,8 +181,9 @@ class FakeSession:
         self._ask("mend", (repair_id, text, reviewer))
         return Resubmission()
 
-    async def drop(self, repair_id: str, reason: str, reviewer: str) -> None:
+    async def drop(self, repair_id: str, reason: str, reviewer: str) -> str:
         self._ask("drop", (repair_id, reason, reviewer))
+        return repair_id
 
     async def commit(self) -> str:
         self._ask("commit", None)

@@ -10,7 +10,7 @@ from engines.core import events as ev
 from engines.core.errors import ConfigError
 from engines.core.types import Decision
 from engines.record.run_dir import Workspace
-from studio.session.base import ControllerChanged, Disconnected, EventReceived
+from studio.session.session import ControllerChanged, Disconnected, EventReceived
 from studio.tui.app import StudioApp
 from studio.tui.drafts import FILE, Drafts
 from studio.tui.settings.file import ScreenSettings

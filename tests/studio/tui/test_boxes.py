@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from textual import events
 
-from studio.session.base import EventReceived
+from studio.session.session import EventReceived
 from studio.tui.terminal.textual_parts import Box, Palette
 from studio.tui.widgets.prompt import Prompt
 from tests.studio.tui.stage import app_before_lesson

@@ -19,7 +19,7 @@ from engines.core.types import Flag, Operation, RecordRef, UnparsedReply
 from engines.record import lines
 from engines.record.journal import Journal
 from engines.record.run_dir import RunDir
-from studio.session.base import (
+from studio.session.session import (
     ControllerChanged,
     Disconnected,
     EventReceived,

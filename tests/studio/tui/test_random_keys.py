@@ -15,7 +15,7 @@ from textual.pilot import Pilot
 from engines.core import events as ev
 from engines.core.state.fold import fold
 from engines.core.types import Decision
-from studio.session.base import (
+from studio.session.session import (
     ControllerChanged,
     Disconnected,
     EventReceived,

@@ -12,7 +12,7 @@ from textual.widgets import Button, ContentSwitcher
 from engines.core import events as ev
 from engines.core.state.fold import fold
 from engines.core.state.run_state import RunState
-from studio.session.base import EventReceived
+from studio.session.session import EventReceived
 from studio.tui.app import StudioApp
 from studio.tui.drawing.lines import line
 from studio.tui.widgets.line_view import LineView

@@ -17,9 +17,9 @@ from engines.record.lock import is_held, write_lock
 from engines.record.run_dir import RunDir, Workspace
 from studio.run import detached
 from studio.run.detached import ReadyRun, RefusedStart
-from studio.session.base import Session
 from studio.session.live import LiveSession
 from studio.session.offline import OfflineSession
+from studio.session.session import Session
 from studio.tui.app import StudioApp
 from tests.studio.tui.stage import app_on, held_workspace, picture
 

@@ -7,7 +7,7 @@ import pytest
 from engines.core import events as ev
 from engines.core.state.run_state import RunState
 from engines.core.types import Usage
-from studio.session.base import TextPiece
+from studio.session.session import TextPiece
 from studio.tui.throughput import Throughput
 from tests.studio.tui.stage import finished_workspace, held_workspace
 

@@ -20,9 +20,8 @@ from textual.keys import _character_to_key
 
 from engines.core import events as ev
 from engines.core.state.fold import fold
-from engines.core.types import Decision, Flag
-from engines.pipeline.gate.queue import DecisionPreview
-from studio.session.base import EventReceived, TextPiece, TextReceived
+from engines.core.types import Decision, DecisionPreview, Flag
+from studio.session.session import EventReceived, TextPiece, TextReceived
 from studio.tui.app import StudioApp
 from studio.tui.help import GuideScreen, HelpScreen
 from studio.tui.keymap import KEYS

@@ -13,19 +13,17 @@ import pytest
 
 from engines.core.codec import dumps
 from engines.core.errors import StudioError
-from engines.core.text.masking import MASK
-from engines.record.catalogue.rows import load_run_rows, run_row, told_row
+from engines.record.derived.catalogue import load_run_rows
+from engines.record.lines import decode
 from engines.record.lock import write_lock
-from engines.record.repair.libraries import library_troubles
-from engines.record.repair.scores import score_troubles
-from engines.record.repair.trouble import Trouble
+from engines.record.repair import Finding, library_findings, score_findings
 from engines.record.run_dir import Workspace
-from engines.record.scores import Score, ScoreBook
-from engines.record.seal import add_seal, is_reworded, seal_fits
+from engines.record.scores import ScoreBook
+from engines.record.seal import add_seal, seal_fits
 from studio.library.references import find_version
-from studio.workspace.checks.catalogue import catalogue_troubles
 from studio.workspace.doctor import diagnose
-from studio.workspace.written_files import run_file_troubles, written_troubles
+from studio.workspace.stray_files import catalogue_findings
+from studio.workspace.written_files import run_file_findings, written_findings
 from tests.support.made_once import made_once
 from tests.support.processes import SMALL
 from tests.support.run_studio import studio
@@ -37,9 +35,6 @@ FILES = {
     "agent": "runs/rehearsal/agent.yaml",
     "best agent": "runs/rehearsal/agent-best.yaml",
     "evaluation": "runs/rehearsal/evals/*.json",
-    "catalogue": "catalogue.json",
-    "scores": "evaluations/*/scores.jsonl",
-    "about scores": "evaluations/*/about.json",
     "run": "runs/rehearsal/run.yaml",
 }
 
@@ -141,18 +136,13 @@ CORRUPTIONS: list[Corrupt] = [
 ]
 
 
-LOOKS: dict[str, Callable[[Workspace, Path], Iterable[Trouble]]] = {
-    "version": lambda workspace, path: library_troubles(workspace.library("rehearsal")),
-    "catalogue": lambda workspace, path: catalogue_troubles(
-        workspace, {run.run: run_row(run, anew=True) for run in workspace.runs()}
-    ),
-    "scores": lambda workspace, path: score_troubles(path),
-    "about scores": lambda workspace, path: score_troubles(path.with_name("scores.jsonl")),
-    "run": lambda workspace, path: run_file_troubles(workspace.run("rehearsal")),
+LOOKS: dict[str, Callable[[Workspace], Iterable[Finding]]] = {
+    "version": lambda workspace: library_findings(workspace.library("rehearsal")),
+    "run": lambda workspace: run_file_findings(workspace.run("rehearsal")),
     **dict.fromkeys(
         ("agent", "best agent", "evaluation"),
-        lambda workspace, path: written_troubles(
-            (run := workspace.run("rehearsal")), run.state(), workspace, workspace.libraries()
+        lambda workspace: written_findings(
+            (run := workspace.run("rehearsal")), run.state(), workspace
         ),
     ),
 }
@@ -164,14 +154,14 @@ def test_the_doctor_finds_every_corruption(kind: str, measured: Path) -> None:
     """Sixty of each kind of file, four of each sort."""
     path, look = the_file(kind, measured), LOOKS[kind]
     workspace = Workspace(measured)
-    assert not list(look(workspace, path))
+    assert not list(look(workspace))
     whole, missed, tried = path.read_bytes(), [], 0
     for number in range(60):
         corrupt = CORRUPTIONS[number % len(CORRUPTIONS)]
         data = corrupt(whole, random.Random(f"{kind} {number}"))
         tried += data != whole
         path.write_bytes(data)
-        places = [found.place for found in look(workspace, path)]
+        places = [found.place for found in look(workspace)]
         if data != whole and not any(place.startswith(str(path)) for place in places):
             missed.append((number, data[:200]))
     assert not missed
@@ -200,21 +190,40 @@ def test_a_repair_gives_back_what_was_written_and_keeps_what_was_there(
     altered = path.read_bytes()
     assert altered != whole
     found = diagnose(workspace, repair=True)
-    assert found.is_healthy
-    assert [one.mended for one in found.findings if one.place == str(path)][-1]
-    assert diagnose(workspace, repair=False).is_healthy
-    if kind in ("version", "agent", "best agent", "evaluation"):
-        assert path.read_bytes() == whole
-        assert path.with_name(f"{path.name}.damaged-1").read_bytes() == altered
-        assert not diagnose(workspace, repair=False).findings
-    elif kind == "catalogue":
+    assert found.well
+    assert [one.repaired for one in found.findings if one.place == str(path)][-1]
+    assert diagnose(workspace, repair=False).well
+    assert path.read_bytes() == whole
+    assert path.with_name(f"{path.name}.damaged-1").read_bytes() == altered
+    assert not diagnose(workspace, repair=False).findings
+
+
+def test_damaged_scores_are_skipped_and_none_is_taken_that_was_not_measured(
+    measured: Path,
+) -> None:
+    path = sorted(measured.glob("evaluations/*/scores.jsonl"))[0]
+    whole = path.read_bytes()
+    about = orjson.loads(path.with_name("about.json").read_bytes())
+    right = ScoreBook(measured / "evaluations", about).by_problem()
+    assert right
+    for number in range(60):
+        corrupt = CORRUPTIONS[number % len(CORRUPTIONS)]
+        path.write_bytes(corrupt(whole, random.Random(f"scores {number}")))
+        unread = sum(decode(line) is None for line in path.read_bytes().splitlines(keepends=True))
+        assert bool(list(score_findings(path))) == bool(unread)
+        for problem, scores in ScoreBook(measured / "evaluations", about).by_problem().items():
+            assert set(map(dumps, scores)) <= set(map(dumps, right[problem]))
+
+
+def test_an_altered_catalogue_is_noted_and_made_again_by_who_reads_it(measured: Path) -> None:
+    path, workspace = measured / "catalogue.json", Workspace(measured)
+    rows, whole = load_run_rows(workspace), path.read_bytes()
+    for number in range(60):
+        data = CORRUPTIONS[number % len(CORRUPTIONS)](whole, random.Random(number))
+        path.write_bytes(data)
+        assert bool(list(catalogue_findings(workspace))) == (data != whole)
+        assert load_run_rows(workspace) == rows
         assert seal_fits(path.read_bytes())
-        made, was = (orjson.loads(data)["runs"]["1"] for data in (path.read_bytes(), whole))
-        assert told_row(made) == told_row(was)
-    elif kind == "scores":  # what is left is taken, without its damaged line
-        assert path.read_bytes() == b"".join(whole.splitlines(keepends=True)[:-1])
-        assert path.with_name(f"{path.name}.damaged-1").read_bytes() == altered
-        assert not diagnose(workspace, repair=False).findings
 
 
 def test_an_altered_run_file_is_told_by_the_doctor_and_only_its_owner_can_mend_it(
@@ -224,12 +233,12 @@ def test_an_altered_run_file_is_told_by_the_doctor_and_only_its_owner_can_mend_i
     reword(path, "group_size: 3", "group_size: 4")
     for repair in (False, True):
         found = diagnose(Workspace(measured), repair=repair)
-        assert not found.is_healthy
+        assert not found.well
     (trouble,) = found.findings
     assert "altered" in trouble.cause and "# sha256" in trouble.move
     path.write_text(path.read_text().partition("\n")[2])
     (trouble,) = diagnose(Workspace(measured), repair=True).findings
-    assert not trouble.damage and "somebody's own" in trouble.cause
+    assert trouble.grade == "note" and "somebody's own" in trouble.cause
 
 
 def test_an_agent_that_its_owner_changed_stays_as_it_is(measured: Path) -> None:
@@ -238,17 +247,8 @@ def test_an_agent_that_its_owner_changed_stays_as_it_is(measured: Path) -> None:
     reword(path, "instructions:", "# mine\ninstructions:")
     mine = path.read_bytes()
     found = diagnose(Workspace(measured), repair=True)
-    assert found.is_healthy and "somebody's own" in found.findings[0].cause
+    assert found.well and "somebody's own" in found.findings[0].cause
     assert path.read_bytes() == mine
-
-
-def test_an_agent_of_another_run_is_noted_and_replaced(measured: Path) -> None:
-    path = the_file("agent", measured)
-    whole = path.read_bytes()
-    path.write_bytes(add_seal(whole.partition(b"\n")[2].replace(b"run rehearsal.", b"run other.")))
-    found = diagnose(Workspace(measured), repair=True)
-    assert "not of this run" in found.findings[0].cause
-    assert path.read_bytes() == whole
 
 
 def test_a_finished_run_stays_as_it_is_where_its_library_is_cut(measured: Path) -> None:
@@ -259,39 +259,16 @@ def test_a_finished_run_stays_as_it_is_where_its_library_is_cut(measured: Path) 
     journal.write_bytes(b"".join(raw))
     the_file("best agent", measured).unlink()  # it cannot be made from this library
     files = [path for path in (measured / "runs/rehearsal").rglob("*") if path.is_file()]
-    before = {path: path.read_bytes() for path in files if path.name != "index.json"}
+    before = {path: path.read_bytes() for path in files}
     found = diagnose(workspace, repair=True)
-    assert found.is_healthy and "library takes" not in str(found.findings)
+    assert found.well and "library takes" not in str(found.findings)
     assert {path: path.read_bytes() for path in before} == before
     assert not list((measured / "runs/rehearsal").glob("*.damaged-*"))
     assert not the_file("agent", measured).with_name("agent-best.yaml").exists()
 
 
-@pytest.mark.parametrize("kind", ["version", "agent", "best agent"])
-def test_an_altered_wording_is_found_though_its_seal_fits(kind: str, measured: Path) -> None:
-    path, workspace = the_file(kind, measured), Workspace(measured)
-    whole = path.read_bytes()
-    path.write_bytes(add_seal(whole.partition(b"\n")[2].replace(b"borrow ten", b"borrow six")))
-    assert seal_fits(path.read_bytes()) and path.read_bytes() != whole
-    done = studio("library", "import", str(path), "--into", "other", workspace=measured)
-    assert done.code == 2 and f"{path}: its experiences" in done.stderr
-    assert "experiences are not those" in diagnose(workspace, repair=True).findings[0].cause
-    assert path.read_bytes() == whole
-
-
-def test_an_agent_whose_experience_was_masked_is_not_taken_for_an_altered_one(
-    measured: Path,
-) -> None:
-    path = the_file("agent", measured)
-    head, _, entries = path.read_bytes().partition(b"\nexperiences:")
-    masked = entries.replace(b"borrow ten", MASK.encode())
-    assert masked != entries and is_reworded(head + b"\nexperiences:" + entries[:-9])
-    assert not is_reworded(head + b"\nexperiences:" + masked)
-
-
 def test_what_cannot_be_read_hides_no_other_file_and_is_written_again(measured: Path) -> None:
     workspace, whole = Workspace(measured), {}
-    about = the_file("about scores", measured)
     odd = [measured / "libraries/rehearsal/v0000.yaml", the_file("agent", measured)]
     odd += [the_file("evaluation", measured), measured / "catalogue.json"]
     altered = [the_file("version", measured), the_file("best agent", measured)]
@@ -300,17 +277,16 @@ def test_what_cannot_be_read_hides_no_other_file_and_is_written_again(measured: 
         whole[path] = path.read_bytes()
     for path in altered:
         reword(path)
-    index = measured / "runs/rehearsal/index.json"
-    for path, number in zip((*odd, about, index), range(6), strict=True):
+    for number, path in enumerate(odd):
         path.unlink()
         path.mkdir() if number % 2 else path.symlink_to(path)
     found = diagnose(workspace, repair=True)
-    places = {each.place for each in found.findings if each.mended}
-    assert places >= {str(path) for path in (*odd, *altered, about, index)}
+    places = {each.place for each in found.findings if each.repaired}
+    assert places >= {str(path) for path in (*odd, *altered)}
     causes = {each.place: each.cause for each in found.findings}
     assert {causes[str(path)] for path in odd[:3]} == {"it is no file."}
     assert all(path.read_bytes() == data for path, data in whole.items() if path != odd[-1])
-    assert not [each for each in diagnose(workspace, repair=True).findings if each.damage]
+    assert not [each for each in diagnose(workspace, repair=True).findings if each.grade == "fix"]
 
 
 def test_a_damaged_agent_whose_run_file_is_gone_is_told_and_left(measured: Path) -> None:
@@ -319,7 +295,7 @@ def test_a_damaged_agent_whose_run_file_is_gone_is_told_and_left(measured: Path)
     the_file("run", measured).unlink()
     before = path.read_bytes()
     found = diagnose(Workspace(measured), repair=True)
-    assert not found.is_healthy
+    assert not found.well
     assert path.read_bytes() == before and not list(path.parent.glob("*.damaged-*"))
 
 
@@ -329,28 +305,10 @@ def test_a_file_that_is_gone_is_noted_and_written_again(kind: str, measured: Pat
     whole = path.read_bytes()
     path.unlink()
     (found,) = diagnose(workspace, repair=False).findings
-    assert (found.place, found.damage) == (str(path), False) and "missing" in found.cause
+    assert (found.place, found.grade) == (str(path), "note") and "missing" in found.cause
     diagnose(workspace, repair=True)
     assert path.read_bytes() == whole and not list(path.parent.glob("*.damaged-*"))
     assert not diagnose(workspace, repair=False).findings
-
-
-def test_while_the_run_file_is_altered_a_repair_promises_nothing(measured: Path) -> None:
-    run_file, agent = the_file("run", measured), the_file("agent", measured)
-    whole = run_file.read_bytes()
-    reword(run_file, "group_size: 3", "group_size: 4")
-    reword(agent)
-    for options in ((), ("--repair",)):
-        done = studio("doctor", *options, workspace=measured)
-        assert "2 left that only you can mend." in done.stdout
-        assert f"{run_file} has to be settled first" in done.stdout
-    resumed = studio("headless", "--resume", "rehearsal", workspace=measured)
-    assert "doctor" not in resumed.stderr and "--name rehearsal" in resumed.stderr
-    run_file.write_bytes(whole)
-    assert (
-        "1 damaged; `studio doctor --repair` mends 1" in studio("doctor", workspace=measured).stdout
-    )
-    assert studio("doctor", "--repair", workspace=measured).code == 0
 
 
 def test_the_files_of_a_living_run_are_left_alone(measured: Path) -> None:
@@ -449,14 +407,6 @@ def test_an_altered_evaluation_is_not_compared(measured: Path, tmp_path: Path) -
     assert studio("compare", str(first), str(last), workspace=measured).code == 0
 
 
-def test_an_altered_catalogue_is_made_again_by_who_reads_it(measured: Path) -> None:
-    file, workspace = the_file("catalogue", measured), Workspace(measured)
-    rows = load_run_rows(workspace)
-    reword(file, '"epochs":1', '"epochs":7')
-    assert load_run_rows(workspace) == rows
-    assert seal_fits(file.read_bytes())
-
-
 @pytest.mark.parametrize("data", [b"{}", b'{"a":1}', b"a: 1\n", b"# head\na: 1\n"])
 def test_a_seal_fits_what_it_was_made_for_and_nothing_else(data: bytes) -> None:
     sealed = add_seal(data)
@@ -466,30 +416,6 @@ def test_a_seal_fits_what_it_was_made_for_and_nothing_else(data: bytes) -> None:
     for at in range(len(sealed)):
         flipped = sealed[:at] + bytes([sealed[at] ^ 1]) + sealed[at + 1 :]
         assert not seal_fits(flipped), at
-
-
-def test_scores_that_another_process_adds_are_no_trouble(tmp_path: Path) -> None:
-    about = {"model": "m", "experiences": ""}
-    one, other = ScoreBook(tmp_path, about), ScoreBook(tmp_path, about)
-    for number, book in enumerate((one, other, one, other)):
-        book.add(Score(problem=f"p{number}", index=0, reward=1.0))
-    one.close()
-    other.add(Score(problem="p5", index=0, reward=0.0))
-    file = one.path / "scores.jsonl"
-    assert not list(score_troubles(file))  # the other goes on
-    other.close()
-    assert not list(score_troubles(file))
-    told = orjson.loads((one.path / "about.json").read_bytes())
-    assert told["scores"]["bytes"] == file.stat().st_size
-    assert {name: told[name] for name in about} == about
-
-
-def test_scores_of_an_older_studio_are_quiet(tmp_path: Path) -> None:
-    file = tmp_path / "scores.jsonl"
-    file.write_bytes(b"")
-    assert not list(score_troubles(file))
-    (tmp_path / "about.json").write_bytes(dumps({"model": "m"}))
-    assert not list(score_troubles(file))
 
 
 def test_what_is_imported_is_checked_and_its_run_is_sealed(measured: Path) -> None:

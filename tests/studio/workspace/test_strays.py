@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from engines.record.run_dir import Workspace
-from studio.workspace.checks.strays import OLD_S
 from studio.workspace.doctor import diagnose
+from studio.workspace.stray_files import OLD_S
 from tests.support.run_studio import studio
 
 GONE = 2**22 + 1
@@ -59,7 +59,7 @@ def test_a_run_behind_a_link_is_used_and_told(
     holder = make(target / ".holder")
     (found,) = diagnose(Workspace(practised), repair=True).findings
     assert found.place == str(run) and f"it is a link to {target}" in found.cause
-    assert not found.damage and holder.exists(), "nothing behind a link is removed"
+    assert found.grade == "note" and holder.exists(), "nothing behind a link is removed"
     before = (target / "journal.jsonl").stat().st_size
     more = ("headless", "--resume", "rehearsal", "practice.epochs=2")
     assert studio(*more, workspace=practised).code == 0
@@ -69,5 +69,5 @@ def test_a_run_behind_a_link_is_used_and_told(
 def test_a_link_that_leads_nowhere_is_told_and_hides_no_run(practised: Path) -> None:
     (practised / "runs/lost").symlink_to(practised / "nowhere")
     (found,) = diagnose(Workspace(practised), repair=True).findings
-    assert "a link that leads nowhere" in found.cause and not found.damage
+    assert "a link that leads nowhere" in found.cause and found.grade == "note"
     assert "rehearsal" in studio("runs", "list", workspace=practised).stdout

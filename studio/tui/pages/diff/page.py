@@ -14,7 +14,7 @@ from textual.widget import Widget
 from engines.core.errors import StudioError
 from engines.core.events import EvaluationFinished, LessonCommitted, StepFinished
 from studio.secrets.sanitize import one_line
-from studio.session.base import EventReceived, Message, SnapshotReceived
+from studio.session.session import EventReceived, Message, SnapshotReceived
 from studio.tui.drawing.lines import Line, Row, line, paragraph
 from studio.tui.keymap import Key
 from studio.tui.page import Page, write_export

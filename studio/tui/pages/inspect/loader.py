@@ -18,7 +18,7 @@ from engines.core.types import group_id, operation_step
 from engines.record.run_dir import RunDir
 from engines.record.step_history import read_step
 from studio.secrets.sanitize import sanitize
-from studio.session.base import TextPiece
+from studio.session.session import TextPiece
 from studio.tui.page import Page
 from studio.tui.pages.inspect import view
 from studio.tui.pages.inspect.view import GroupSummary, Member

@@ -13,7 +13,7 @@ from engines.core import events as ev
 from engines.core.types import group_id, rollout_id
 from studio.render.words import no_practice_text
 from studio.secrets.sanitize import one_line, sanitize
-from studio.session.base import EventReceived, Message, Session, SnapshotReceived, TextReceived
+from studio.session.session import EventReceived, Message, Session, SnapshotReceived, TextReceived
 from studio.tui.drawing.cells import fit
 from studio.tui.drawing.lines import Line, line, note_rows, paragraph
 from studio.tui.keymap import Key

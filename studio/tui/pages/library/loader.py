@@ -17,7 +17,7 @@ from engines.record.libraries import LibraryFolder, version_path
 from engines.record.run_dir import Workspace
 from studio.library.citations import Citation, Citations
 from studio.review.wording import Near, find_similar
-from studio.session.base import EventReceived, Message, Session, SnapshotReceived
+from studio.session.session import EventReceived, Message, Session, SnapshotReceived
 from studio.tui.page import Page, write_export
 from studio.tui.pages.library.view import History, Item
 

@@ -12,7 +12,7 @@ from textual.widget import Widget
 
 from engines.core.library import Library
 from engines.core.types import Operation
-from studio.session.base import Message
+from studio.session.session import Message
 from studio.tui.drawing.lines import paragraph
 from studio.tui.keymap import Key
 from studio.tui.page import Page

@@ -11,8 +11,9 @@ from functools import partial
 from textual.content import Content
 
 from engines.core.types import Operation, OperationKind
-from studio.review.actions import toggle_pin
-from studio.session.base import Session
+from studio.review.decider import toggle_pin
+from studio.session.requests import Propose
+from studio.session.session import Session
 from studio.tui.drawing.lines import line
 from studio.tui.page import Page
 from studio.tui.pages.library.view import Item
@@ -142,7 +143,7 @@ class ProposalKeys:
         key = typed or (operations[0].kind, operations[0].target)
 
         async def ask(session: Session) -> str:
-            made = [await session.propose(operation) for operation in operations]
+            made = [await session.send(Propose(operation, session.who)) for operation in operations]
             self._typed.pop(key, None)
             names = " and ".join(one.id for one in made)
             flagged = " (flagged)" if any(one.is_flagged for one in made) else ""

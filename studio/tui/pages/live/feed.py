@@ -11,11 +11,11 @@ from engines.core.errors import StudioError
 from engines.core.state.fold import fold
 from engines.core.state.run_state import RunState
 from engines.core.types import rollout_id, try_id
+from engines.record.derived.run_state import load_closed
 from engines.record.journal import read_journal
 from engines.record.run_dir import RunDir
-from engines.record.run_index import load_closed
 from studio.facts.training import is_fine_tuning
-from studio.session.base import (
+from studio.session.session import (
     Disconnected,
     EventReceived,
     Message,

@@ -15,7 +15,8 @@ from textual.widget import Widget
 from engines.core.state.run_state import RunState
 from studio.render.words import no_practice_text
 from studio.secrets.sanitize import one_line
-from studio.session.base import Message, Session
+from studio.session.requests import Kill
+from studio.session.session import Message, Session
 from studio.tui.drawing.cells import Glyphs, choose_glyphs
 from studio.tui.drawing.lines import Row, line, note_rows, paragraph
 from studio.tui.host import Host
@@ -314,8 +315,7 @@ async def _kill_rollout(host: Host, rollout: str) -> None:
         return
 
     async def end(session: Session) -> str:
-        answer = await session.control("kill", rollout=rollout)
-        if answer.get("killed", True):
+        if await session.send(Kill(rollout, session.who)):
             return f"killed {rollout}"
         return f"{rollout} was not under way: it is queued, or has ended"
 

@@ -6,6 +6,7 @@ Owns what is known of each text and what is subscribed to, and not the text itse
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
@@ -14,7 +15,8 @@ from engines.core.text.tool_marks import said_length
 from engines.core.text.tool_text import transcript_text
 from engines.core.types import RecordRef
 from studio.secrets.sanitize import one_line, sanitize
-from studio.session.base import Session, TextPiece
+from studio.session.requests import ReadQuestions
+from studio.session.session import Session, TextPiece
 from studio.tui.drawing.canvas import StreamCanvas
 from studio.tui.page import Page
 from studio.tui.pages.live.cursor import BatchCursor
@@ -216,7 +218,11 @@ class Questions:
         session = self._page.session
         if session is None:
             return
-        found = await session.questions(new) if session.living else {}
+        found = dict[str, str]()
+        if session.living:
+            with contextlib.suppress(StudioError):  # its process may have just ended
+                questions = await session.send(ReadQuestions(tuple(sorted(new))))
+                found.update(questions)
         left = {name: refs for name, refs in new.items() if refs and name not in found}
         if left:
             found |= await asyncio.to_thread(load_questions, session.run.records, left)

@@ -16,7 +16,7 @@ from studio.facts.curves import (
     run_curves,
     running_mean,
 )
-from studio.render.curve_lines import held_out_change_text, step_text
+from studio.render.curve_lines import held_out_change_text, step_summary
 from studio.render.evaluation_lines import finished_text
 from studio.render.lines import sparkline
 from studio.render.training_lines import figure_text
@@ -239,9 +239,9 @@ def _legend(runs: Sequence[RunCurves], held_out: str, plot: int, width: int) -> 
 
 def detail_lines(shown: ShownRun, over: ShownRun | None, step: int, width: int) -> list[Line]:
     """The exact figures of one step, the same step of the other run, and held-out sets."""
-    out = paragraph([(step_text(shown.state, step, shown.sizes), "")], width, "  ")
+    out = paragraph([(step_summary(shown.state, step, shown.sizes), "")], width, "  ")
     if over is not None:
-        texts = (step_text(over.state, step, over.sizes), _measured_text(over, step))
+        texts = (step_summary(over.state, step, over.sizes), _measured_text(over, step))
         text = f"{one_line(over.curves.run, 40)}: {'; '.join(filter(None, texts))}"
         out += paragraph([(text, "edited")], width, "  ")
     if measured := _measured_text(shown, step):

@@ -1,6 +1,6 @@
 """The keys of the review page that decide one operation or many, those that take back, the commit.
 
-Nothing counts as decided before the run has said so (`studio.review.actions`), and only what
+Nothing counts as decided before the run has said so (`studio.review.decider`), and only what
 has been painted is decided. What concerns many is shown before it is made.
 """
 
@@ -13,8 +13,9 @@ from shlex import quote
 
 from engines.core.events import EffectMeasured
 from engines.core.types import GATE, Decision, DecisionAction, Operation
-from studio.review.actions import ActionResult, Pair, toggle_pin
-from studio.session.base import Session
+from studio.review.decider import ActionResult, Pair, toggle_pin
+from studio.session.requests import Commit, Preview, TryOperations
+from studio.session.session import Session
 from studio.tui.drawing.lines import Line, paragraph
 from studio.tui.pages.review import view
 from studio.tui.pages.review.change_pane import ChangePane
@@ -124,7 +125,7 @@ class DecisionKeys:
     async def _approve_if_fits(self, session: Session, op: Operation, asked: Decision) -> None:
         """What the gate rejected is asked again only where it would say something else."""
         try:
-            found = await session.preview(asked)
+            (found,) = await session.send(Preview((asked,)))
             if found.objection:
                 text = f"{op.id} still does not fit: {found.objection} (e rewords it, r rejects it)"
                 self._page.host.tell(text, "failed")
@@ -243,7 +244,7 @@ class DecisionKeys:
 
     async def _try(self, session: Session, names: Sequence[str]) -> None:
         self._asked_to_try.update(names)
-        facts = await session.try_operations(names)
+        facts = await session.send(TryOperations(tuple(names)))
         smallest, most = facts["smallest_effect"], facts["most_rollouts"]
         sees = "" if smallest is None else f", likely to show {smallest:.2f} or more"
         if not facts["operations"]:
@@ -337,19 +338,19 @@ class DecisionKeys:
             self._page.host.tell("there is nothing to commit")
         elif any(op.kind == "weights" for op in waiting):
             self._page.host.tell(f"{WHOLE}, and not put off: a or r, then c", "failed")
-        elif queue.undecided_count(session) or queue.hidden_count(found):
+        elif session.state.undecided_operations or queue.hidden_count(found):
             # Not awaited: requests come in turn, and the person may take long to answer.
             asks = self._page.host.expect_question(self._confirm_commit(session))
             self._page.run_worker(asks)
         else:
             # In turn, but not awaited: no question is asked, so keys are acted on again.
-            self._page.host.queue_request(self._send_commit(session, queue.decisions(session)))
+            self._page.host.queue_request(self._send_commit(session, dict(session.state.decisions)))
 
     async def _confirm_commit(self, session: Session) -> None:
         host, queue = self._page.host, self._review_queue
         await host.wait_for_requests()  # what was asked in the same breath
-        found, shown = queue.current_items(), queue.decisions(session)
-        left, hidden = queue.undecided_count(session), queue.hidden_count(found)
+        found, shown = queue.current_items(), dict(session.state.decisions)
+        left, hidden = len(session.state.undecided_operations), queue.hidden_count(found)
         title = f"Commit, with {left} undecided?" if left else f"Commit, with {hidden} hidden?"
         counts, signs = view.commit_lines(session.state, found, hidden), self._panes.signs
 
@@ -365,12 +366,12 @@ class DecisionKeys:
     async def _send_commit(self, session: Session, shown: Mapping[str, Decision]) -> None:
         """Commit what was shown, and nothing else."""
         host, queue = self._page.host, self._review_queue
-        if dict(shown) != queue.decisions(session):
+        if shown != session.state.decisions:
             host.tell("something else is decided by now: c shows it again", "failed")
             return
         counts = view.count_standings(queue.current_items())
         decided = {k: v for k, v in counts.items() if v and k not in ("open", "later")}
-        answer = await session.commit()
+        answer = await session.send(Commit(session.state.step, session.who))
         host.tell(f"{view.counts_text(decided)}; {answer}" if decided else answer)
         host.drafts.save()
         self._page.draw()

@@ -12,10 +12,11 @@ from textual.app import SuspendNotSupported
 
 from engines.core.errors import StudioError
 from engines.core.types import Decision, Operation
-from studio.review.actions import new_flags
+from studio.review.decider import new_flags
 from studio.review.wording import changed_parts, merge_decisions, text_with_parts
 from studio.secrets.sanitize import sanitize
-from studio.session.base import Session
+from studio.session.requests import Drop, Mend, Preview
+from studio.session.session import Session
 from studio.tui.pages.review.change_view import flag_text, has_parts, part_rows, wordings
 from studio.tui.pages.review.decisions import DecisionKeys
 from studio.tui.pages.review.panes import Editing
@@ -250,7 +251,7 @@ class WordingKeys:
         """Decide an edit once it fits, and what is new about it was seen."""
         try:
             if not anyway:
-                found = await session.preview(decision)
+                (found,) = await session.send(Preview((decision,)))
                 if found.objection:
                     text = f"does not fit: {found.objection}"
                     await self._object(editing, decision.text, text)
@@ -322,7 +323,7 @@ class WordingKeys:
     async def _resubmit_reply(self, session: Session, editing: Editing, text: str) -> None:
         host, drafts, name = self._page.host, self._page.host.drafts, editing.item.id
         try:
-            problems = (await session.resubmit(name, text, host.person)).problems
+            problems = (await session.send(Mend(name, text, host.person))).problems
         finally:
             self._review_queue.decider.busy.discard(name)
             self._panes.box.release()
@@ -358,7 +359,7 @@ class WordingKeys:
             return
 
         async def drop(session: Session) -> str:
-            await session.drop(name, reason.strip(), self._page.host.person)
+            await session.send(Drop(name, reason.strip(), self._page.host.person))
             return f"{name}: let go; it stays counted as lost"
 
         self._page.host.ask_run(drop)

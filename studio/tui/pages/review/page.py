@@ -16,7 +16,7 @@ from textual.widgets import TextArea
 
 from engines.core.events import EffectMeasured, LessonCommitted, LessonProposed
 from engines.core.types import DecisionAction
-from studio.session.base import Disconnected, EventReceived, Message, Session
+from studio.session.session import Disconnected, EventReceived, Message, Session
 from studio.tui.keymap import Key
 from studio.tui.page import Page
 from studio.tui.pages.review import panes
@@ -63,7 +63,6 @@ class ReviewPage(Page):
         self.host.redraw_soon()
 
     def handle_message(self, message: Message) -> None:
-        self.queue.decider.handle_message(message)
         match message:
             case EventReceived(event=LessonProposed() | LessonCommitted()):
                 self.queue.has_new_lesson = True

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from engines.core.library import Experience, Library
+from engines.core.state.run_state import RunState
 from engines.core.state.use_counts import NO_USES, UseCounts
-from engines.core.types import Decision, Operation
-from studio.review.actions import Decider, Pair, draft_and_deleted, draft_texts
-from studio.session.base import Session
+from engines.core.types import Operation
+from studio.review.decider import Decider, Pair, draft_and_deleted, draft_texts
 from studio.tui.drawing.cells import Glyphs
 from studio.tui.drawing.lines import Line, Row, line, note_rows, paragraph
 from studio.tui.page import Page
@@ -55,7 +55,7 @@ class ItemQueue:
             hint = line(text, ("esc", "key"), " clears the filter")
         elif state is None or not (state.operations or state.repairs):
             hint = status_line(state, current_batch(state), page.host.session_status, None)
-        made_of = (state, state.events if state else 0, len(self.decider.just), self.sort,
+        made_of = (state, state.events if state else 0, self.sort,
                    page.filter_text, self.base, hint, {**page.host.drafts.notes},
                    self._list.line_width, self._panes.signs)  # fmt: skip
         if self.made_of == made_of:
@@ -63,10 +63,10 @@ class ItemQueue:
         self.made_of = made_of
         self.items, n = [], 0
         if state is not None:
-            reviewed = self.decider.decided_pairs(state)
+            reviewed = decided_pairs(state)
             texts, self._deleted = draft_and_deleted(self._base_texts, reviewed)
             self.items = items(
-                state, self.decider.just, sort=self.sort, words=page.filter_text,
+                state, sort=self.sort, words=page.filter_text,
                 texts={**dict(self._base_texts), **texts} if page.filter_text else None,
             )  # fmt: skip
             n = len(state.operations) + len(state.repairs)
@@ -108,7 +108,7 @@ class ItemQueue:
         state = self._page.state
         if state is None or item.decision is None or item.decision.action in ("reject", "defer"):
             return self.texts
-        return draft_texts(self._base_texts, self.decider.decided_pairs(state, without=item.id))
+        return draft_texts(self._base_texts, decided_pairs(state, without=item.id))
 
     def target_experience(self, op: Operation) -> Experience | None:
         return self.base.get(op.target) if self.base is not None and op.target else None
@@ -121,20 +121,12 @@ class ItemQueue:
     def current_items(self) -> list[Item]:
         """All of them, whatever the filter shows, from the run's state now."""
         state = self._page.state
-        return items(state, self.decider.just) if state is not None else []
+        return items(state) if state is not None else []
 
     def current_item(self, item: Item) -> Item | None:
         """The same from the run's state now: a frame may not have been drawn since it changed."""
         state = self._page.state
-        return item_now(item.id, state, self.decider.decisions(state)) if state else None
-
-    def decisions(self, session: Session) -> dict[str, Decision]:
-        """Those that stand, as far as is known here."""
-        return self.decider.decisions(session.state)
-
-    def undecided_count(self, session: Session) -> int:
-        decided = self.decisions(session)
-        return sum(op.id not in decided for op in session.state.undecided_operations)
+        return item_now(item.id, state) if state else None
 
     def hidden_count(self, found: Sequence[Item]) -> int:
         """How many that are decided the filter keeps out of sight."""
@@ -148,7 +140,7 @@ class ItemQueue:
             return False
         if any(item.is_open for item in self.items):
             return False  # as a rule one of the first
-        return not self.undecided_count(session)
+        return not session.state.undecided_operations
 
     @property
     def notes(self) -> dict[str, str]:
@@ -255,6 +247,15 @@ class ItemQueue:
     def forget_marks(self) -> None:
         self._marked.clear()
         self.mark_range()
+
+
+def decided_pairs(state: RunState, without: str = "") -> list[Pair]:
+    """Standing decisions in the order in which they were made."""
+    return [
+        (state.operations[name], decision)
+        for name, decision in state.decisions.items()
+        if name in state.operations and name != without
+    ]
 
 
 def pinned_ids(base: Library | None, reviewed: Sequence[Pair]) -> frozenset[str]:

@@ -68,7 +68,6 @@ class Item(NamedTuple):  # made a thousand times a key: a dataclass takes four t
 
 def items(
     state: RunState,
-    recent: Mapping[str, Decision] | None = None,
     *,
     sort: Sort = "flagged first",
     words: str = "",
@@ -76,12 +75,10 @@ def items(
 ) -> list[Item]:
     """Operations in an order that deciding them does not change, then replies to mend.
 
-    Those that were put off in an earlier step come after all others. `recent` are decisions that
-    are on disk, and that the state has not heard of yet; `texts` what the targets say, which a
-    filter looks through too.
+    Those that were put off in an earlier step come after all others. `texts` are what the targets
+    say, which a filter looks through too.
     """
-    made = {**state.decisions, **recent} if recent else state.decisions
-    found = [_item_of(op, state, made) for op in state.operations.values()]
+    found = [_item_of(op, state) for op in state.operations.values()]
     if sort == "flagged first":
         found.sort(key=lambda item: not (item.operation and item.operation.is_flagged))
     elif sort == "by kind":
@@ -93,17 +90,17 @@ def items(
     return [item for item in found if holds_words(_search_text(item, texts or {}), words)]
 
 
-def item_now(name: str, state: RunState, made: Mapping[str, Decision]) -> Item | None:
-    """One of them as it stands, with the decisions that were made; None where it is gone."""
+def item_now(name: str, state: RunState) -> Item | None:
+    """One of them as it stands; None where it is gone."""
     if (op := state.operations.get(name)) is not None:
-        return _item_of(op, state, made)
+        return _item_of(op, state)
     return Item(name, unparsed=state.repairs[name]) if name in state.repairs else None
 
 
-def _item_of(op: Operation, state: RunState, made: Mapping[str, Decision]) -> Item:
+def _item_of(op: Operation, state: RunState) -> Item:
     own = op.id in state.own
     later, is_own = op.id in state.deferred and not own, own and not state.curates
-    return Item(op.id, op, made.get(op.id), None, later, is_own)
+    return Item(op.id, op, state.decisions.get(op.id), None, later, is_own)
 
 
 def _search_text(item: Item, texts: Mapping[str, str]) -> str:

@@ -185,11 +185,11 @@ def _make_facts(plan: RunPlan, notes: tuple[str, ...], beside: str) -> RunFacts:
 
 
 def _preflight_checks(path: Path) -> list[Check]:
-    from studio.workspace.preflight import machine_facts, machine_troubles
+    from studio.workspace.preflight import basic_findings, machine_facts
 
     try:
         known = machine_facts(path)
-        troubles = [t for t in machine_troubles(path, known) if t.place != "process"]
+        troubles = [t for t in basic_findings(path, known) if t.place != "process"]
     except (OSError, StudioError) as error:
         return [Check(False, str(error))]
     free = Check(True, f"{known['free_bytes'] / 1e9:.1f} GB free for the workspace")

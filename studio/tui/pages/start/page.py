@@ -19,7 +19,7 @@ from engines.core import events as ev
 from engines.core.errors import StudioError
 from studio.render.words import to_decide_text
 from studio.secrets.sanitize import one_line, sanitize
-from studio.session.base import EventReceived, Message
+from studio.session.session import EventReceived, Message
 from studio.tui.drawing.cells import cell_width as cells
 from studio.tui.drawing.cells import fit, pad
 from studio.tui.drawing.lines import Line, Row, labelled_lines, line, note_rows, paragraph

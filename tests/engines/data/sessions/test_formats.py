@@ -12,9 +12,9 @@ import pytest
 
 from engines.core.errors import DataError
 from engines.data.sessions.reading import FORMATS, read_sessions
-from engines.data.sessions.redaction import Redactor
 from engines.data.sessions.steps import Intake
 from engines.data.sessions.tries import Try, read_tries
+from engines.secrets.redactor import Redactor
 from tests.support.session_files import (
     WRITERS,
     Act,

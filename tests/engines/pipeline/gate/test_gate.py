@@ -18,6 +18,7 @@ from engines.core.types import (
     GATE,
     NO_USAGE,
     Decision,
+    DecisionPreview,
     Flag,
     LostWork,
     Operation,
@@ -25,7 +26,6 @@ from engines.core.types import (
     Usage,
 )
 from engines.pipeline.gate.gate import Gate
-from engines.pipeline.gate.queue import DecisionPreview
 from engines.pipeline.recorder import Recorder
 from engines.pipeline.reviewers.human import AutoReviewer, HoldExpired, HumanReviewer
 from engines.pipeline.reviewers.rules import read_rules

@@ -140,7 +140,7 @@ async def test_nobody_but_an_engine_proposes_weights(desk: Asked) -> None:
         await desk.gate.queue.propose(weights_operation(1, desk.update), "ann")
     proposed = await desk.gate.queue.propose(ADD, "ann")
     settled = await desk.gate.decide(a_decision(proposed, "edit", kind="weights"))
-    assert settled.decision.action == "reject"
+    assert settled.action == "reject"
 
 
 async def test_undo_asks_again_and_disturbs_no_library_decision(desk: Asked) -> None:

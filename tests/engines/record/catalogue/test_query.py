@@ -13,9 +13,7 @@ from engines.core import events as ev
 from engines.core.library import Experience, Library, OperationOutcome
 from engines.core.state.step_history import run_history
 from engines.core.types import Decision, Lesson, Operation, WeightUpdate
-from engines.record import run_index
-from engines.record.catalogue import query
-from engines.record.catalogue.query import NAME, condition, find_rows, is_wrong
+from engines.record.derived.search import condition, find_rows
 from engines.record.journal import Journal
 from engines.record.run_dir import Workspace
 from tests.support.builders import a_run, a_step, an_effect, an_operation, approved
@@ -204,32 +202,6 @@ def test_rows_follow_their_journal(workspace: Workspace) -> None:
     assert names(workspace, words=["new"]) == ["op1.h2"]
 
 
-@pytest.mark.parametrize(
-    "damage",
-    [
-        b"",
-        b"{",
-        b"[]",
-        b"\xff" * 9,
-        b'{"made_from": 7}',
-        b'{"made_from": {"1": 7}, "rows": {"1": 7}}',
-        b'{"rows": {"1": {}}}',
-    ],
-)
-def test_damaged_rows_are_made_anew_without_a_word(workspace: Workspace, damage: bytes) -> None:
-    before = find_rows(workspace, condition())
-    for path in (workspace.run("exp").journal, workspace.library("lib").journal_path):
-        path.with_name(NAME).write_bytes(damage)
-    assert find_rows(workspace, condition()) == before
-    assert workspace.run("exp").journal.with_name(NAME).read_bytes() != damage
-
-
-def test_rows_that_cannot_be_written_are_found_all_the_same(workspace: Workspace) -> None:
-    for path in (workspace.run("exp").journal, workspace.library("lib").journal_path):
-        path.with_name(NAME).mkdir()  # as in a folder that only others may write
-    assert names(workspace, id="E1") == ["E1", "lib@1", "op1.1"]
-
-
 def test_a_damaged_journal_is_named_and_hides_nothing_else(workspace: Workspace) -> None:
     write_long_run(workspace, "long", steps=2)
     for path in (workspace.run("exp").journal, workspace.library("long").journal_path):
@@ -245,7 +217,7 @@ def test_a_damaged_journal_is_named_and_hides_nothing_else(workspace: Workspace)
 def test_many_who_ask_at_once_are_answered_alike(workspace: Workspace) -> None:
     write_long_run(workspace, "long", steps=4)
     right, found = find_rows(workspace, condition()), list[Any]()
-    for path in workspace.path.glob("*/*/catalogue.json"):
+    for path in workspace.path.glob("*/*/derived/rows.json"):
         path.unlink()
     askers = [
         threading.Thread(target=lambda: found.append(find_rows(workspace, condition())))
@@ -256,36 +228,3 @@ def test_many_who_ask_at_once_are_answered_alike(workspace: Workspace) -> None:
     for asker in askers:
         asker.join()
     assert found == [right] * 6
-
-
-def test_rows_that_a_reader_would_believe_and_are_wrong_are_told(
-    workspace: Workspace, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    journal = workspace.run("exp").journal
-    find_rows(workspace, condition())
-    assert not is_wrong(journal)
-    path, right = journal.with_name(NAME), journal.with_name(NAME).read_bytes()
-    path.write_bytes(right[:-7])
-    assert is_wrong(journal)
-    path.write_bytes(right)
-    with monkeypatch.context() as other:
-        other.setattr(run_index, "code_digest", lambda: "of the next release")
-        assert not is_wrong(journal)  # nobody believes them
-    data = query.AtomicStorage(path).read()
-    assert data is not None
-    next(iter(data["rows"].values()))["status"] = "rejected"
-    query.AtomicStorage(path).write(data)
-    assert is_wrong(journal)
-
-
-def test_a_byte_of_the_rows_that_was_flipped_is_told_and_made_again(workspace: Workspace) -> None:
-    """Through what the seal covers, and the seal itself."""
-    journal = workspace.run("exp").journal
-    right = find_rows(workspace, condition())
-    path = journal.with_name(NAME)
-    whole = path.read_bytes()
-    for at in (*range(90), *range(90, len(whole), len(whole) // 40)):
-        path.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
-        assert is_wrong(journal), at
-        assert find_rows(workspace, condition()) == right, at
-        assert path.read_bytes() == whole, at

@@ -13,15 +13,13 @@ import pytest
 from engines.core import events as ev
 from engines.core.errors import ConflictError, RecordError
 from engines.core.types import Usage, Verdict
-from engines.record import run_index
-from engines.record.catalogue.rows import (
+from engines.record.derived.catalogue import (
     MANY_JOURNALS,
     load_run_rows,
-    rebuild,
+    open_catalogue,
     write_library_rows,
     write_run_row,
 )
-from engines.record.catalogue.storage import open_catalogue
 from engines.record.journal import Journal
 from engines.record.run_dir import RunDir, Workspace
 from tests.engines.record.test_journal import file_size_limit
@@ -58,20 +56,6 @@ def test_a_run_row_gives_rates_with_their_n(tmp_path: Path) -> None:
     assert (row["tokens"], row["cost_usd"], row["open"]) == (21, None, 0)
 
 
-def test_rows_of_an_earlier_release_that_lack_a_field_are_made_again(tmp_path: Path) -> None:
-    workspace = Workspace(tmp_path)
-    judged = (ev.RolloutJudged(1, 0, n, Verdict(float(n))) for n in range(2))
-    tried = (a_rollout_finished(0, n) for n in range(2))
-    a_recorded_run(workspace, "exp", a_step(), *tried, *judged, ev.StepFinished(1, 1))
-    row = write_run_row(workspace, workspace.run("exp"))
-    assert row["curve"] == {"of": "reward", "points": [[1, 0.5, 2]]}
-    with open_catalogue(workspace) as database:
-        table = database.table("runs")
-        table.truncate()
-        table.insert({name: value for name, value in row.items() if name != "practises"})
-    assert load_run_rows(workspace) == [row]
-
-
 def _put_in_place(new: Path, journal: Path) -> None:
     shutil.copy2(new, journal)
 
@@ -90,9 +74,8 @@ def _regrow(new: Path, journal: Path) -> None:
 
 
 @pytest.mark.parametrize("replace_by", [_put_in_place, _rename, _regrow])
-@pytest.mark.parametrize("keeps_index", [True, False])
 def test_a_journal_that_another_of_its_length_replaced_is_read_again(
-    replace_by: Callable[[Path, Path], None], keeps_index: bool, tmp_path: Path
+    replace_by: Callable[[Path, Path], None], tmp_path: Path
 ) -> None:
     workspace, other = Workspace(tmp_path / "here"), Workspace(tmp_path / "backup")
     a_recorded_run(workspace, "exp", ev.RunEnded("finished", "x"))
@@ -101,8 +84,6 @@ def test_a_journal_that_another_of_its_length_replaced_is_read_again(
     assert journal.stat().st_size == new.stat().st_size
     times = (journal.stat().st_atime_ns, journal.stat().st_mtime_ns)
     assert load_run_rows(workspace)[0]["status"] == "finished"
-    if not keeps_index:
-        journal.with_name("index.json").unlink()
     replace_by(new, journal)
     os.utime(journal, ns=times)  # as with a clock that was set back
     assert load_run_rows(workspace)[0]["status"] == "stopped"
@@ -121,31 +102,16 @@ def test_a_copied_run_folder_goes_under_its_own_name(tmp_path: Path) -> None:
     ]
 
 
-def test_rows_of_another_release_are_made_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    workspace = Workspace(tmp_path)
-    a_recorded_run(workspace, "exp")
-    right = load_run_rows(workspace)
-    with open_catalogue(workspace) as database:
-        database.table("runs").update({"status": "what another release makes of it"})
-    assert load_run_rows(workspace) != right  # what is believed
-    monkeypatch.setattr(run_index, "code_digest", lambda: "of the next release")
-    assert load_run_rows(workspace) == right
-
-
 def test_of_many_journals_to_be_read_it_is_told_once(tmp_path: Path) -> None:
     workspace, told = Workspace(tmp_path), list[str]()
     for number in range(MANY_JOURNALS):
         a_recorded_run(workspace, f"exp-{number}", ev.RunEnded("finished"))
     load_run_rows(workspace, told.append)
     assert told == []
-    for path in (workspace.catalogue, *tmp_path.glob("*/*/index.json")):
-        path.unlink()
+    workspace.catalogue.unlink()
     a_recorded_run(workspace, "more", ev.RunEnded("finished"))
     load_run_rows(workspace, told.append)
     assert told == ["reading 21 journals once; an index is kept for next time"]
-    workspace.catalogue.unlink()
     load_run_rows(workspace, told.append)
     assert len(told) == 1
 
@@ -203,7 +169,6 @@ def test_a_lost_or_damaged_catalogue_is_rebuilt_from_the_journals(
     workspace.catalogue.write_bytes(damage)
     assert load_run_rows(workspace) == before
     workspace.catalogue.unlink()
-    rebuild(workspace)
     assert load_run_rows(workspace) == before
     with open_catalogue(workspace) as database:
         assert [row["library"] for row in database.table("libraries")] == ["lib"]
@@ -295,10 +260,10 @@ def test_a_catalogue_is_rebuilt_without_what_is_damaged(tmp_path: Path) -> None:
     a_recorded_run(workspace, "bad", ev.RunPaused())
     journal = workspace.run("bad").journal
     journal.write_bytes(journal.read_bytes().replace(b"RunPaused", b"RunPoused"))
-    rebuild(workspace, [{"name": "mine", "n": 3}])
+    rows = load_run_rows(workspace)
+    assert [row["status"] for row in rows if "error" in row] == ["damaged"]
     with open_catalogue(workspace) as database:
         assert [row["run"] for row in database.table("runs")] == ["good"]
-        assert [row["name"] for row in database.table("datasets")] == ["mine"]
 
 
 def test_a_run_of_an_endpoint_that_was_believed_too_much_can_be_listed(tmp_path: Path) -> None:

@@ -12,12 +12,17 @@ from engines.core import events as ev
 from engines.core.types import CallKey, Message, RecordRef, Sampling
 from engines.record import lines
 from engines.record.journal import Journal, read_journal
-from engines.record.ledger import RecordLedger, read_usage
+from engines.record.ledger import RecordLedger
 from engines.record.lock import write_lock
-from engines.record.repair.cut import cut_move, cut_with_backup, move_aside
-from engines.record.repair.files import examine, file_troubles
-from engines.record.repair.runs import run_troubles
-from engines.record.repair.trouble import Trouble
+from engines.record.repair import (
+    Finding,
+    cut_finding,
+    cut_with_backup,
+    examine,
+    file_findings,
+    move_aside,
+    run_findings,
+)
 from engines.record.run_dir import Workspace
 from tests.support.builders import (
     a_rollout_finished,
@@ -43,8 +48,8 @@ async def recorded(folder: Path, *texts: str) -> list[RecordRef]:
 
 
 def mended(path: Path, *, chained: bool) -> list[str]:
-    found = list(file_troubles(path, chained=chained, folder=path.parent))
-    return [trouble.mend() for trouble in found if trouble.mend is not None]
+    found = list(file_findings(path, chained=chained, folder=path.parent))
+    return [finding.repair() for finding in found if finding.repair is not None]
 
 
 @pytest.mark.parametrize("victim", [0, 1, 2])
@@ -56,11 +61,11 @@ async def test_a_damaged_record_file_is_cut_before_its_line_and_only_what_is_cut
     data = bytearray(path.read_bytes())
     data[refs[victim].offset + 50] ^= 0x08
     path.write_bytes(data)
-    (trouble,) = file_troubles(path, chained=False, folder=tmp_path)
+    (finding,) = file_findings(path, chained=False, folder=tmp_path)
     lost = ("3 replies", "2 replies", "1 reply")[victim]
-    assert f"takes away {lost}; a resume asks again" in trouble.move
-    assert trouble.mend is not None
-    assert trouble.mend() == f"cut; {path.name}.damaged-1 is the file as it was; cut: {lost}"
+    assert f"takes away {lost}; a resume asks again" in finding.move
+    assert finding.repair is not None
+    assert finding.repair() == f"cut; {path.name}.damaged-1 is the file as it was; cut: {lost}"
     assert (tmp_path / f"{path.name}.damaged-1").read_bytes() == bytes(data)
     assert path.read_bytes() == bytes(data[: refs[victim].offset])
     ledger, policy = RecordLedger(tmp_path, 1), answering(*["again"] * 3)
@@ -70,24 +75,6 @@ async def test_a_damaged_record_file_is_cut_before_its_line_and_only_what_is_cut
     assert len(policy.requests) == 3 - victim
 
 
-async def test_a_record_that_an_earlier_release_wrote_over_is_none(tmp_path: Path) -> None:
-    refs = await recorded(tmp_path, "one", "two", "three")
-    path = tmp_path / refs[0].file
-    data = path.read_bytes()
-    bare = len(lines.encode(b'{"filler":"' + b'"}')[0])
-    blanks = refs[1].length - bare
-    filler = lines.encode(b'{"filler":"' + b" " * (blanks - 1) + b'"}')[0]
-    assert len(filler) == refs[1].length  # its head has a digit more
-    path.write_bytes(data[: refs[1].offset] + filler + data[refs[2].offset :])
-    assert not list(file_troubles(path, chained=False, folder=tmp_path))
-    assert [usage.calls for _, usage in read_usage(tmp_path)] == [1, 1]
-    ledger, policy = RecordLedger(tmp_path, 1), answering("again")
-    for index in range(3):
-        await ledger.ask(replace(KEY, index=index), policy, ASKED, Sampling())
-    await ledger.aclose()
-    assert len(policy.requests) == 1
-
-
 async def test_the_loss_behind_a_damaged_record_is_told_of_before_it_is_cut(
     tmp_path: Path,
 ) -> None:
@@ -95,7 +82,7 @@ async def test_the_loss_behind_a_damaged_record_is_told_of_before_it_is_cut(
     folder, ref = await a_run_in_its_first_step(workspace)
     path = folder / "records" / ref.file
     path.write_bytes(b"garbage\n" + path.read_bytes())
-    assert [trouble.place for trouble in troubles(workspace)] == [
+    assert [finding.place for finding in findings(workspace)] == [
         f"{path}:1",
         f"{folder / 'journal.jsonl'}:3",
     ]
@@ -130,8 +117,8 @@ def test_a_damaged_journal_is_cut_before_its_line_and_the_rest_is_kept_and_told(
 def test_each_file_cut_is_kept_whole_under_a_number_of_its_own(tmp_path: Path) -> None:
     path = tmp_path / "f"
     path.write_bytes(b"abcdef")
-    assert cut_with_backup(path, 4)[0] == "f.damaged-1"
-    assert cut_with_backup(path, 2)[0] == "f.damaged-2"
+    assert cut_with_backup(path, 4).startswith("cut; f.damaged-1 is")
+    assert cut_with_backup(path, 2).startswith("cut; f.damaged-2 is")
     assert [p.read_bytes() for p in sorted(tmp_path.iterdir())] == [b"ab", b"abcdef", b"abcd"]
 
 
@@ -147,20 +134,20 @@ def test_what_is_in_the_way_is_moved_aside_whatever_it_is_and_over_nothing(tmp_p
 def test_before_a_library_is_cut_it_is_said_what_keeps_its_wordings(tmp_path: Path) -> None:
     folder = Workspace(tmp_path).library("tips")
     folder.create(None)
-    told = cut_move(folder.journal_path, 0)
+    told = cut_finding(folder.path, folder.journal_path, 0, "here", "it is damaged.").move
     assert f"before that, `studio library import {folder.path}/v0000.yaml --into NEW`" in told
     assert "a resume makes" not in told
 
 
-def test_the_end_of_a_journal_that_someone_is_writing_is_no_trouble(tmp_path: Path) -> None:
+def test_the_end_of_a_journal_that_someone_is_writing_is_no_finding(tmp_path: Path) -> None:
     path = tmp_path / "journal.jsonl"
     a_journal(path, *EVENTS)
     path.write_bytes(path.read_bytes()[:-9])
     with write_lock(tmp_path):
-        assert not list(file_troubles(path, chained=True, folder=tmp_path))
-    (trouble,) = file_troubles(path, chained=True, folder=tmp_path)
-    assert not trouble.damage
-    assert trouble.mend is not None
+        assert not list(file_findings(path, chained=True, folder=tmp_path))
+    (finding,) = file_findings(path, chained=True, folder=tmp_path)
+    assert finding.grade == "note"
+    assert finding.repair is not None
 
 
 async def a_run_in_its_first_step(
@@ -174,21 +161,21 @@ async def a_run_in_its_first_step(
     return folder, ref
 
 
-def troubles(workspace: Workspace) -> list[Trouble]:
-    return list(run_troubles(workspace.run("exp"), workspace))
+def findings(workspace: Workspace) -> list[Finding]:
+    return list(run_findings(workspace.run("exp"), workspace))
 
 
 async def test_a_run_is_cut_before_it_names_a_reply_that_is_not_there(tmp_path: Path) -> None:
     workspace = Workspace(tmp_path)
     folder, ref = await a_run_in_its_first_step(workspace)
-    assert troubles(workspace) == []
+    assert findings(workspace) == []
     (folder / "records" / ref.file).unlink()
-    (trouble,) = troubles(workspace)
-    assert trouble.place == f"{folder / 'journal.jsonl'}:3"
-    assert "step-0001.jsonl, which is not there" in trouble.cause
-    assert trouble.mend is not None
-    assert "1 rollout" in trouble.mend()
-    assert troubles(workspace) == []
+    (finding,) = findings(workspace)
+    assert finding.place == f"{folder / 'journal.jsonl'}:3"
+    assert "step-0001.jsonl, which is not there" in finding.cause
+    assert finding.repair is not None
+    assert "1 rollout" in finding.repair()
+    assert findings(workspace) == []
 
 
 async def test_a_run_that_stands_on_a_version_its_library_lacks_is_cut_before_it(
@@ -198,11 +185,11 @@ async def test_a_run_that_stands_on_a_version_its_library_lacks_is_cut_before_it
     folder, _ = await a_run_in_its_first_step(workspace)
     committed = ev.LessonCommitted(1, 1, "0" * 16, ())
     a_journal(folder / "journal.jsonl", committed, ev.StepFinished(1, 1))
-    (trouble,) = troubles(workspace)
-    assert trouble.place.endswith("journal.jsonl:4")
-    assert trouble.mend is not None
-    assert "1 commit" in trouble.mend()
-    assert troubles(workspace) == []
+    (finding,) = findings(workspace)
+    assert finding.place.endswith("journal.jsonl:4")
+    assert finding.repair is not None
+    assert "1 commit" in finding.repair()
+    assert findings(workspace) == []
 
 
 @pytest.mark.parametrize("how", ["finished", "another library"])
@@ -216,9 +203,9 @@ async def test_a_whole_run_is_not_cut_to_fit_a_library_that_it_cannot_go_on_with
     if how == "another library":
         with workspace.library("lib").lock_for_commit() as library:
             library.commit(approved(an_operation("add", None, "Carry: carry.")))
-    (trouble,) = troubles(workspace)
-    assert (trouble.mend, trouble.damage) == (None, how != "finished")
-    assert trouble.move.endswith("begin a new run with --restart-step 0.")
+    (finding,) = findings(workspace)
+    assert (finding.repair, finding.grade) == (None, "note" if how == "finished" else "fix")
+    assert finding.move.endswith("begin a new run with --restart-step 0.")
 
 
 async def test_of_a_finished_run_the_steps_that_its_library_still_holds_can_be_kept(
@@ -233,15 +220,16 @@ async def test_of_a_finished_run_the_steps_that_its_library_still_holds_can_be_k
     second = ev.LessonCommitted(2, 2, "0" * 16, ())
     ended = (ev.StepFinished(2, 1), ev.RunEnded("finished"))
     a_journal(folder / "journal.jsonl", first, ev.StepFinished(1, 1), a_step(2), second, *ended)
-    (trouble,) = troubles(workspace)
-    assert trouble.move.endswith("begin a new run with --restart-step 1.")
+    (finding,) = findings(workspace)
+    assert finding.move.endswith("begin a new run with --restart-step 1.")
 
 
 def test_what_a_cut_takes_from_a_run_of_curation_is_to_be_repeated(tmp_path: Path) -> None:
     path = tmp_path / "journal.jsonl"
     curates = {"curates": "import of a.yaml"}
     a_journal(path, replace(a_run(), settings=curates), ev.RunEnded("finished"))
-    move = cut_move(path, examine(path, chained=True).lines[0].length)
+    end = examine(path, chained=True).lines[0].length
+    move = cut_finding(tmp_path, path, end, "here", "it is damaged.").move
     assert "repeat the import of a.yaml" in move and "a resume" not in move
 
 
@@ -252,17 +240,15 @@ async def test_a_journal_of_a_newer_format_is_told_and_left_alone(tmp_path: Path
     chain = examine(path, chained=True).lines[-1].digest
     body = orjson.dumps({"v": 99, "seq": 4, "at": 0, "kind": "RunPaused"})
     path.write_bytes(path.read_bytes() + lines.encode(body, chain)[0])
-    (trouble,) = troubles(workspace)
-    assert "format 99" in trouble.cause
-    assert trouble.mend is None
-    assert "Update practice-studio" in trouble.move
+    (finding,) = findings(workspace)
+    assert "format 99" in finding.cause
+    assert finding.repair is None
+    assert "Use the release that wrote it" in finding.move
 
 
 def test_what_is_cut_is_counted_in_words_that_have_a_plural(tmp_path: Path) -> None:
     path = tmp_path / "journal.jsonl"
     kinds = ("LibraryCredited", "LibraryMeasured", "ReplyMended", "OperationProposed")
     path.write_text("".join(f'"kind":"{kind}"\n' * 2 for kind in kinds))
-    assert (
-        cut_with_backup(path, 0)[1]
-        == "2 use counts, 2 measurements, 2 reply corrections, 2 hand-made operations"
-    )
+    told = "2 use counts, 2 measurements, 2 reply corrections, 2 hand-made operations"
+    assert told in cut_with_backup(path, 0)

@@ -20,10 +20,12 @@ from engines.pipeline.reviewers.human import AutoReviewer, HumanReviewer
 from engines.record.run_dir import RunDir, Workspace
 from engines.training_free.engine import TrainingFreeEngine
 from studio.exit_codes import run_exit_code
-from studio.report.run import run_text, state_facts
+from studio.facts.run import load_run_facts
+from studio.render.run_lines import run_text
 from studio.review.review_run import RunReview, open_session
 from studio.run.linter import LazyLinter
 from studio.session.client import ask
+from studio.session.requests import Drop, Mend
 from studio.session.server import serve
 from tests.support.harness import practised
 
@@ -82,7 +84,7 @@ def run_of(workspace: Path) -> RunDir:
 
 def page_facts(workspace: Path) -> dict[str, Any]:
     run = run_of(workspace)
-    return state_facts(run.state(), run, Workspace(workspace), alive=False)
+    return load_run_facts(run, Workspace(workspace), alive=False)
 
 
 def texts(workspace: Path) -> list[str]:
@@ -220,13 +222,13 @@ async def test_a_kill_between_mending_and_deciding_loses_nothing_and_mends_nothi
     def twice() -> None:
         with open_session(Workspace(tmp_path), done.run, "bob") as (session, wait_for):
             for attempt in (
-                session.resubmit("s1", new("x"), "bob"),
-                session.drop("s1", "no", "bob"),
+                session.send(Mend("s1", new("x"), "bob")),
+                session.send(Drop("s1", "no", "bob")),
             ):
                 with pytest.raises(ConflictError, match="it was mended by ann already"):
                     wait_for(attempt)
             with pytest.raises(ConflictError, match="no such reply is open"):
-                wait_for(session.resubmit("s9p9", new("x"), "bob"))
+                wait_for(session.send(Mend("s9p9", new("x"), "bob")))
 
     await asyncio.to_thread(twice)
     await asyncio.to_thread(at_desk, tmp_path, "a")

@@ -8,11 +8,10 @@ from pathlib import Path
 import pytest
 
 from engines.core.state.fold import fold_events
+from engines.record.derived.run_state import read_run
 from engines.record.journal import read_journal
-from engines.record.repair.runs import run_troubles
-from engines.record.repair.trouble import Trouble
+from engines.record.repair import Finding, run_findings
 from engines.record.run_dir import RunDir, Workspace
-from engines.record.run_index import read_run
 from engines.record.segments import files
 from tests.engines.record.test_segments import EVENTS, closed, write
 
@@ -24,9 +23,9 @@ async def run(tmp_path: Path) -> RunDir:
     return run
 
 
-def troubles(run: RunDir) -> list[Trouble]:
+def findings(run: RunDir) -> list[Finding]:
     """Those of its journal: neither its records nor its library are there."""
-    found = run_troubles(run, Workspace(run.path.parents[1]))
+    found = run_findings(run, Workspace(run.path.parents[1]))
     return [
         one for one in found if "journal" in Path(one.place).name and "library" not in one.cause
     ]
@@ -35,15 +34,15 @@ def troubles(run: RunDir) -> list[Trouble]:
 def repair(run: RunDir) -> list[str]:
     """Mend until nothing of the journal is left to mend; what was done."""
     done: list[str] = []
-    while found := [one for one in troubles(run) if one.mend is not None]:
-        assert found[0].mend is not None
-        done.append(found[0].mend())
+    while found := [one for one in findings(run) if one.repair is not None]:
+        assert found[0].repair is not None
+        done.append(found[0].repair())
         assert len(done) < 5
     return done
 
 
-def test_a_whole_journal_has_no_trouble(run: RunDir) -> None:
-    assert troubles(run) == []
+def test_a_whole_journal_has_no_finding(run: RunDir) -> None:
+    assert findings(run) == []
 
 
 @pytest.mark.parametrize("damage", ["flipped", "torn", "gone", "head", "growing head"])
@@ -70,12 +69,12 @@ async def test_damage_is_told_cut_where_it_begins_and_kept(run: RunDir, damage: 
             kept = files.read_head(segment).events
             segment.write_bytes(whole.replace(b'"segment":', b'"segmant":', 1))
     before = {path.read_bytes() for path in run.path.glob("journal*.jsonl")}
-    told = next(one for one in troubles(run) if one.damage)
+    told = next(one for one in findings(run) if one.grade == "fix")
     assert told.place.startswith(str(segment))
     if damage in ("flipped", "torn"):
         assert "takes away" in told.move and " rollouts" in told.move
     repair(run)
-    assert troubles(run) == []
+    assert findings(run) == []
     assert [entry.event for entry in read_journal(run.journal)] == EVENTS[:kept]
     assert read_run(run.journal).state == fold_events(EVENTS[:kept])
     after = {path.read_bytes() for path in run.path.iterdir() if path.is_file()}
@@ -84,15 +83,12 @@ async def test_damage_is_told_cut_where_it_begins_and_kept(run: RunDir, damage: 
     assert [entry.event for entry in read_journal(run.journal)] == EVENTS
 
 
-def test_what_a_cut_roll_left_is_removed_and_a_stranger_moved_aside(run: RunDir) -> None:
+def test_what_a_cut_roll_left_is_no_part_and_in_nobody_s_way(run: RunDir) -> None:
     number = files.read_head(run.journal).segment
-    shutil.copy(run.journal, left := files.closed_path(run.journal, number))
-    (stranger := files.closed_path(run.journal, number + 1)).write_text("{}\n")
-    found = {Path(one.place).name: one for one in troubles(run)}
-    assert found.keys() == {left.name, stranger.name}
-    assert not any(one.damage for one in found.values())
-    repair(run)
-    assert not left.exists() and not stranger.exists()
-    assert stranger.with_name(f"{stranger.name}.damaged-1").exists()
+    shutil.copy(run.journal, files.closed_path(run.journal, number))
+    files.closed_path(run.journal, number + 1).write_text("{}\n")
+    assert findings(run) == []
     assert [entry.event for entry in read_journal(run.journal)] == EVENTS
-    assert len(closed(run.journal)) == number - 1
+    head = files.Head(number + 1, "", 0, 0, 9)
+    assert files.begin_next(run.journal, head), "the next roll takes its place"
+    assert len(closed(run.journal)) == number + 1

@@ -17,7 +17,7 @@ from textual.strip import Strip
 
 from engines.core import events as ev
 from engines.core.types import CallKey
-from studio.session.base import EventReceived, TextPiece, TextReceived
+from studio.session.session import EventReceived, TextPiece, TextReceived
 from studio.tui.app import StudioApp
 from studio.tui.drawing.cells import pad
 from studio.tui.terminal.frames import ScreenBuffer, compact_update

@@ -8,7 +8,7 @@ import pytest
 
 from engines.core import events as ev
 from engines.record.run_dir import Workspace
-from studio.session.base import EventReceived, TextPiece, TextReceived
+from studio.session.session import EventReceived, TextPiece, TextReceived
 from studio.tui.app import StudioApp
 from studio.tui.drawing.lines import plain_text
 from studio.tui.pages.inspect.loader import open_pager

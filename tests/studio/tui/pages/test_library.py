@@ -18,7 +18,7 @@ from engines.core.types import (
 from engines.record.journal import Journal
 from engines.record.run_dir import RunDir, Workspace
 from studio.library.citations import Citations
-from studio.session.base import EventReceived
+from studio.session.session import EventReceived
 from studio.tui.app import StudioApp
 from studio.tui.pages.library.page import LibraryPage
 from studio.tui.widgets.edit_box import EditBox

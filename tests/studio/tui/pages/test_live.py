@@ -15,7 +15,7 @@ from engines.core.state.fold import fold
 from engines.core.state.run_state import RunState
 from engines.core.types import CallKey, Verdict
 from engines.record.run_dir import RunDir
-from studio.session.base import (
+from studio.session.session import (
     Disconnected,
     EventReceived,
     SnapshotReceived,

@@ -10,7 +10,7 @@ import pytest
 from engines.core import events as ev
 from engines.core.state.run_state import RunState
 from studio.facts.curves import run_curves
-from studio.session.base import EventReceived
+from studio.session.session import EventReceived
 from studio.tui.drawing.cells import GLYPHS_UNICODE
 from studio.tui.drawing.lines import Line, plain_text, width_of
 from studio.tui.pages.progress.page import ProgressPage

@@ -15,10 +15,9 @@ from textual.pilot import Pilot
 
 from engines.core import events as ev
 from engines.core.errors import ConflictError
-from engines.core.types import Decision, Flag, Operation, UnparsedReply
-from engines.pipeline.gate.queue import DecisionPreview, DecisionResult
+from engines.core.types import Decision, DecisionPreview, Flag, Operation, UnparsedReply
 from engines.training_free.proposals import Resubmission
-from studio.session.base import Disconnected, EventReceived
+from studio.session.session import Disconnected, EventReceived
 from studio.tui.app import StudioApp
 from studio.tui.pages.review import change_pane
 from studio.tui.pages.review.evidence_view import rollout_of
@@ -186,10 +185,10 @@ async def test_n_and_capital_n_go_to_what_is_undecided(tmp_path: Path) -> None:
 async def test_an_approval_that_the_gate_refuses_stays_under_the_cursor(tmp_path: Path) -> None:
     async with a_desk(tmp_path) as desk:
 
-        async def refuse(decision: Decision) -> DecisionResult:
+        async def refuse(decision: Decision) -> Decision:
             refused = replace(decision, action="reject", reviewer="gate", reason="E1 says so")
             await desk.session._tell(ev.OperationDecided(1, refused))
-            return DecisionResult(refused, "rejected: E1 says so")
+            return refused
 
         desk.session.decide = refuse  # type: ignore[method-assign]
         await desk.press("a")
@@ -205,20 +204,6 @@ async def test_what_the_run_refuses_is_told_and_can_be_decided_again(tmp_path: P
         desk.session.refusal = None
         await desk.press("a")
         assert desk.made == [("op1.1", "approve")]
-
-
-async def test_an_acknowledged_decision_counts_before_its_event_comes(tmp_path: Path) -> None:
-    async with a_desk(tmp_path) as desk:
-
-        async def silent(decision: Decision) -> DecisionResult:
-            desk.session.asked.append(("decide", decision))
-            return DecisionResult(decision)
-
-        desk.session.decide = silent  # type: ignore[method-assign]
-        await desk.press("a", "a")
-        assert desk.made == [("op1.1", "approve"), ("op1.2", "approve")]
-        await desk.session.push(EventReceived(ev.OperationDecided(1, desk.decided[0])))
-        assert set(desk.page.queue.decider.just) == {"op1.2"}
 
 
 # -- edits --------------------------------------------------------------------------------------
@@ -392,10 +377,10 @@ async def test_what_was_just_approved_is_among_the_similar_ones(tmp_path: Path) 
         assert not any(desk.page.shown.similar.keys)
         await desk.press("k")
 
-        async def assign(decision: Decision) -> DecisionResult:
+        async def assign(decision: Decision) -> Decision:
             made = replace(decision, assigned="E1")
             await desk.session._tell(ev.OperationDecided(1, made))
-            return DecisionResult(made, "becomes E1")
+            return made
 
         desk.session.decide = assign  # type: ignore[method-assign]
         await desk.press("a")
@@ -551,7 +536,7 @@ async def test_after_the_commit_u_proposes_the_inverse(tmp_path: Path) -> None:
         await desk.press("u")
         name, proposed = desk.session.asked[-1]
         assert name == "propose"
-        assert (proposed.id, proposed.kind, proposed.target) == ("op1.h1", "delete", "E1")
+        assert (proposed.kind, proposed.target) == ("delete", "E1")
         assert "op1.h1 is proposed" in desk.told
 
 

@@ -18,6 +18,7 @@ from engines.record.run_dir import RunDir, Workspace
 from studio.run import detached
 from studio.run.detached import RefusedStart
 from studio.session.offline import OfflineSession
+from studio.session.requests import Propose
 from studio.tui.app import StudioApp
 from studio.tui.pages.review.page import ReviewPage
 from tests.studio.tui.stage import app_on, finished_workspace, held_workspace, picture
@@ -65,7 +66,8 @@ class Table:
     async def propose(self, kind: OperationKind, target: str | None = None, text: str = "") -> str:
         """Put an operation of one's own into the queue; returns its id."""
         assert self.app.session is not None
-        made = await self.app.session.propose(Operation("", kind, target, text))
+        session = self.app.session
+        made = await session.send(Propose(Operation("", kind, target, text), session.who))
         await self.rest()
         return made.id
 

@@ -9,8 +9,8 @@ import pytest
 
 from engines.core import events as ev
 from engines.core.errors import ConflictError
-from engines.core.types import Decision, Lesson, Operation
-from studio.session.base import ControllerChanged, DecisionPreview, EventReceived
+from engines.core.types import Decision, DecisionPreview, Lesson, Operation
+from studio.session.session import ControllerChanged, EventReceived
 from studio.tui.drafts import Drafts
 from studio.tui.widgets.prompt import Prompt
 from tests.studio.tui.pages.test_review import Desk, a_desk, an_add

@@ -14,7 +14,7 @@ from engines.core.library import Experience, Library
 from engines.core.state.run_state import RunState
 from engines.core.text.similarity import format_changes
 from engines.core.types import Decision, Flag, Operation, UnparsedReply, Usage, Verdict
-from studio.review.actions import (
+from studio.review.decider import (
     UndoEntry,
     UndoStack,
     decision_line,
@@ -324,21 +324,19 @@ def test_the_inverse_of_each_kind() -> None:
     gone, kept = Operation("c", "delete", "E2"), Operation("d", "keep", "E1")
     texts = {"E1": "New.", "E3": "Carry one."}
     made = UndoEntry(new, approve(new, "E3"))
-    undone = inverse_operation(made, "op2.h1", texts)
+    undone = inverse_operation(made, texts)
     assert isinstance(undone, Operation)
     assert (undone.kind, undone.target) == ("delete", "E3")
-    undone = inverse_operation(UndoEntry(changed, approve(changed), was="Old."), "op2.h1", texts)
+    undone = inverse_operation(UndoEntry(changed, approve(changed), was="Old."), texts)
     assert isinstance(undone, Operation)
     assert (undone.kind, undone.target, undone.text) == ("modify", "E1", "Old.")
-    undone = inverse_operation(UndoEntry(gone, approve(gone), was="Two."), "op2.h1", texts)
+    undone = inverse_operation(UndoEntry(gone, approve(gone), was="Two."), texts)
     assert isinstance(undone, Operation)
     assert (undone.kind, undone.target, undone.text) == ("add", "E2", "Two.")
-    assert "nothing to take back" in str(
-        inverse_operation(UndoEntry(kept, approve(kept)), "op2.h1", texts)
-    )
+    assert "nothing to take back" in str(inverse_operation(UndoEntry(kept, approve(kept)), texts))
     rejected = replace(approve(new), action="reject")
-    assert "changed nothing" in str(inverse_operation(UndoEntry(new, rejected), "op2.h1", texts))
-    assert "is gone" in str(inverse_operation(made, "op2.h1", {}))
+    assert "changed nothing" in str(inverse_operation(UndoEntry(new, rejected), texts))
+    assert "is gone" in str(inverse_operation(made, {}))
 
 
 def test_a_new_decision_forgets_what_could_be_made_again() -> None:
@@ -356,7 +354,7 @@ def test_only_ones_own_decision_is_found_again() -> None:
 
 def test_what_the_gate_rejected_is_counted_apart() -> None:
     refused = Decision("op1.2", "reject", reviewer="gate", reason="E1 says so")
-    text = decision_line([UndoEntry(add(1), approve(add(1))), UndoEntry(add(2), refused)], ["", ""])
+    text = decision_line([UndoEntry(add(1), approve(add(1))), UndoEntry(add(2), refused)])
     assert text.startswith("approved 1;") and "1 did not fit" in text and "E1 says so" in text
 
 

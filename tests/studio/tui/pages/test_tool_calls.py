@@ -14,7 +14,7 @@ from engines.core.text.tool_text import transcript_text
 from engines.core.tools import ToolResult
 from engines.core.types import Message, ToolCall
 from studio.facts.rollout import RolloutFacts, read_rollout
-from studio.session.base import TextPiece, TextReceived
+from studio.session.session import TextPiece, TextReceived
 from studio.tui.pages.inspect import view
 from studio.tui.pages.inspect.page import InspectPage
 from tests.studio.tui.pages.test_inspect_view import a_whole, drawn

@@ -10,9 +10,9 @@ import pytest
 from engines.core import events as ev
 from engines.core.state.run_state import RunState
 from engines.core.types import Decision, Operation, operation_step
-from studio.render.curve_lines import step_text
+from studio.render.curve_lines import step_summary
 from studio.report.progress import LinePrinter
-from studio.review.actions import UndoEntry, inverse_operation
+from studio.review.decider import UndoEntry, inverse_operation
 from studio.tui.drawing.cells import GLYPHS_ASCII
 from studio.tui.drawing.lines import Line, plain_text, width_of
 from studio.tui.header import SessionStatus
@@ -180,7 +180,7 @@ def test_a_library_step_among_weight_steps_speaks_of_operations_everywhere() -> 
     say(begins)
     say(lesson)
     assert "1 operation proposed" in lines[1] and len(lines) == 2
-    assert "1 operation proposed, not committed yet" in step_text(state, 1)
+    assert "1 operation proposed, not committed yet" in step_summary(state, 1)
     mixed = a_state(*begun(), replace(begins, learns="weights"), *others, proposed(1))
     assert mixed.alternates and mixed.step_trains
     assert "1 weight update to decide" in plain_text(
@@ -258,7 +258,7 @@ def test_a_commit_of_an_update_tells_the_policy_and_not_the_library() -> None:
 def test_an_update_that_is_committed_is_not_taken_back_by_an_operation() -> None:
     operation = the_update(waits())
     made = UndoEntry(operation, Decision(operation.id, "approve", reviewer="sam"))
-    told = inverse_operation(made, "op7.h1", {})
+    told = inverse_operation(made, {})
     assert isinstance(told, str)
     assert "policy.adapter=run:RUN@STEP" in told
 

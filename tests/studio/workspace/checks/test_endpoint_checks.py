@@ -15,9 +15,9 @@ import pytest
 
 from engines.policies.chat.client import parse_listing
 from engines.policies.chat.endpoint import EndpointSettings
+from engines.record.repair import Finding
 from studio.config.loading import load_run
 from studio.workspace.checks.endpoint import MOST_TOKENS, Observed, endpoint_findings, observe
-from studio.workspace.checks.finding import Finding
 from studio.workspace.checks.models import asked_models, named_models
 from tests.support.fake_endpoint import (
     DONE,
@@ -54,8 +54,7 @@ def a_server(
     async def behaviour(exchange: Exchange) -> None:
         body = exchange.request.body
         if exchange.request.method == "GET":
-            date = {"date": "Fri, 01 May 2026 12:00:00 GMT"}
-            await exchange.plain(200, json.dumps(models).encode(), date)
+            await exchange.plain(200, json.dumps(models).encode())
         elif "tools" in body:
             await (tool or calls)(exchange)
         elif "response_format" in body:
@@ -74,7 +73,7 @@ async def seen(server: Behaviour, **changes: Any) -> Observed:
     async with fake_endpoint(server) as fake:
         settings = EndpointSettings(model="served", base_url=fake.base_url, max_retries=0)
         own = replace(settings, **changes)
-        return await observe(own, clock=lambda: next(ticks) * 0.2, wall=lambda: 1_777_636_805.0)
+        return await observe(own, clock=lambda: next(ticks) * 0.2)
 
 
 def found(observed: Observed, *, tools: bool = False, form: bool = False) -> list[Finding]:
@@ -99,7 +98,6 @@ async def test_an_endpoint_that_can_do_everything_is_one_line() -> None:
         "tokens/s, the first after 0.20 s (n=2)",
     ):
         assert part in whole.cause, whole.cause
-    assert observed.offset_s == 5.0
 
 
 async def test_the_questions_cost_a_few_hundred_tokens_at_most() -> None:
@@ -239,10 +237,10 @@ def test_a_rehearsal_has_nothing_to_ask_and_its_parts_are_checked(workspace: Pat
 def test_a_run_file_that_cannot_be_read_is_one_of_the_findings(workspace: Path) -> None:
     done = studio("doctor", "rehearsal", "practice.epoch=2", "--json", workspace=workspace)
     told = json.loads(done.stdout)
-    (fix,) = [one for one in told["checks"] if one["grade"] == "fix"]
+    (fix,) = [one for one in told["findings"] if one["grade"] == "fix"]
     assert (done.code, told["well"]) == (2, False)
-    assert "practice.epoch" in fix["place"] and told["checks"][0] == fix
-    assert any(one["place"] == "sandbox" for one in told["checks"])
+    assert "practice.epoch" in fix["place"] and told["findings"][0] == fix
+    assert any(one["place"] == "sandbox" for one in told["findings"])
 
 
 def test_the_cluster_that_is_looked_at_is_that_of_the_run_file(workspace: Path) -> None:
@@ -271,7 +269,6 @@ judge: {{model: "openai:m", base_url: "http://127.0.0.1:9/v1"}}
     assert lines[0].startswith("fix    judge (openai:m at http://127.0.0.1:9/v1): no connection")
     assert lines[0].endswith("Start the server, or correct base_url.")
     assert any(line.startswith("note   policy, reflector") and "500" in line for line in lines)
-    assert any("clock: it is" in line and "behind" not in line for line in lines)
     assert secret not in done.stdout + done.stderr
     assert "1 to fix: they stand first." in lines
 
@@ -286,7 +283,7 @@ policy: {{model: "openai:m", base_url: "{fake.base_url}", replicas: ["http://127
         )
         done = studio("doctor", file, "--json", workspace=workspace)
     told = json.loads(done.stdout)
-    (gone,) = [one for one in told["checks"] if "127.0.0.1:9" in one["place"]]
+    (gone,) = [one for one in told["findings"] if "127.0.0.1:9" in one["place"]]
     assert (done.code, gone["grade"]) == (0, "note") and "leaves it out" in gone["move"]
 
 

@@ -1,39 +1,27 @@
-"""What the doctor finds of terminal, tmux, line, clock, disk, GPU, extras and cluster."""
+"""What the doctor finds of terminal, disk, GPU, extras and cluster."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import signal
-import threading
 import tomllib
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
-from datetime import UTC, datetime
-from email.utils import format_datetime
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from engines.core.errors import StudioError
+from engines.record.repair import Finding
+from studio.workspace.ask import ask_program, ask_python, run_check
 from studio.workspace.checks.cluster import cluster_findings, find_address
 from studio.workspace.checks.extras import GIVES, extra_findings
-from studio.workspace.checks.finding import Finding, ask_program, ask_python, run_check
 from studio.workspace.checks.gpu import gpu_findings
-from studio.workspace.checks.link import PROBE, Link, link_findings, measure_link
-from studio.workspace.checks.machine import (
-    ClockReading,
-    clock_findings,
-    clock_offset,
-    disk_findings,
-    file_system,
-)
-from studio.workspace.checks.terminal import multiplexer_findings, terminal_findings
+from studio.workspace.checks.machine import disk_findings, file_system
+from studio.workspace.checks.terminal import terminal_findings
 from tests.support.forked_studio import STUDIO
 from tests.support.screen_terminal import Terminal
-
-NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
 
 
 def grades(found: list[Finding]) -> list[str]:
@@ -65,10 +53,10 @@ async def test_a_check_that_hangs_fails_or_is_refused_is_a_finding() -> None:
     async def refuse() -> list[Finding]:
         raise StudioError("x.yaml:3", "it is wrong.", "Write it right.")
 
-    (hung,) = await run_check("link", asyncio.Event().wait(), 0)  # type: ignore[arg-type]
+    (hung,) = await run_check("gpu", asyncio.Event().wait(), 0)  # type: ignore[arg-type]
     (failed,) = await run_check("gpu", fail(), 5)
     (refused,) = await run_check("run", refuse(), 5)
-    assert (hung.grade, hung.place) == ("note", "link") and "did not answer within" in hung.cause
+    assert (hung.grade, hung.place) == ("note", "gpu") and "did not answer within" in hung.cause
     assert failed == Finding("note", "gpu", "it could not be looked at (ValueError: odd).")
     assert refused == Finding("fix", "x.yaml:3", "it is wrong.", "Write it right.")
 
@@ -91,7 +79,7 @@ async def test_a_process_that_says_nothing_is_told_by_its_last_words() -> None:
         await ask_python("raise ValueError('no')")
 
 
-# -- terminal, tmux, line -----------------------------------------------------------------
+# -- terminal -----------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -117,162 +105,16 @@ def test_a_small_terminal_and_none_at_all_are_noted() -> None:
     assert none.grade == "note" and "studio headless" in none.move
 
 
-def tmux_says(**changes: str) -> str:
-    usual = {
-        "version": "3.5",
-        "default-terminal": "tmux-256color",
-        "escape-time": "10",
-        "set-clipboard": "on",
-        "allow-passthrough": "off",
-        "client_termname": "xterm-256color",
-        "client_termfeatures": "256,RGB,title",
-    }
-    told = {**usual, **{name.replace("_", "-"): value for name, value in changes.items()}}
-    return f"printf '%s\\n' '{chr(0x1F).join(told.values())}'"
-
-
-async def test_a_tmux_that_is_set_well_is_one_line(programs: Path) -> None:
-    a_program(programs, "tmux", tmux_says())
-    (found,) = await multiplexer_findings({"TMUX": "/tmp/x,1,0"})
-    assert found.cause == "tmux 3.5 in xterm-256color, default-terminal tmux-256color, truecolor."
-
-
-@pytest.mark.parametrize(
-    ("changes", "setting"),
-    [
-        ({"escape_time": "500"}, "set -sg escape-time 10"),
-        ({"set_clipboard": "external"}, "set -g set-clipboard on"),
-        ({"default_terminal": "screen"}, "set -g default-terminal tmux-256color"),
-        ({"default_terminal": "xterm-256color"}, "set -g default-terminal tmux-256color"),
-    ],
-)
-async def test_what_hinders_the_screen_in_tmux_comes_with_its_setting(
-    programs: Path, changes: dict[str, str], setting: str
-) -> None:
-    a_program(programs, "tmux", tmux_says(**changes))
-    found = await multiplexer_findings({"TMUX": "/tmp/x,1,0"})
-    assert grades(found) == ["ok", "note"] and f"`{setting}`" in found[1].move
-
-
-async def test_copies_that_pass_through_tmux_are_enough(programs: Path) -> None:
-    a_program(programs, "tmux", tmux_says(set_clipboard="external", allow_passthrough="on"))
-    assert grades(await multiplexer_findings({"TMUX": "/tmp/x,1,0"})) == ["ok"]
-
-
-async def test_a_tmux_that_is_gone_and_screen_are_noted(programs: Path) -> None:
-    a_program(programs, "tmux", "echo 'no server running' >&2; exit 1")
-    (gone,) = await multiplexer_findings({"TMUX": "/tmp/x,1,0"})
-    assert gone.grade == "note" and "no server running" in gone.cause
-    (screen,) = await multiplexer_findings({"STY": "12.pts"})
-    assert screen.place == "screen" and "tmux" in screen.move
-    assert await multiplexer_findings({}) == []
-
-
-@contextmanager
-def a_line(bytes_per_s: float, rtt_s: float, *, answers: bool = True) -> Iterator[Any]:
-    """A terminal behind a line; yields its two open files, and a clock that what it got moves."""
-    master, slave = os.openpty()
-    got, answered = [0], [0]
-
-    def serve() -> None:
-        seen = b""
-        while data := os.read(master, 65536):
-            if data.startswith(b"q"):
-                return
-            got[0] += len(data)
-            seen = (seen + data)[-200_000:]
-            while PROBE.encode() in seen:
-                seen = seen.partition(PROBE.encode())[2]
-                if answers:
-                    answered[0] += 1
-                    os.write(master, b"\x1b[?2026;2$y")
-
-    thread = threading.Thread(target=serve)
-    thread.start()
-    try:
-        yield slave, slave, lambda: answered[0] * rtt_s + got[0] / bytes_per_s
-    finally:
-        os.write(slave, b"q")
-        thread.join(20)
-        os.close(slave)
-        os.close(master)
-
-
-def test_a_slow_line_is_measured_and_noted() -> None:
-    with a_line(4_000, 0.2) as line:
-        link = measure_link(*line)
-    assert link is not None and not link.is_more
-    assert 0.2 <= link.rtt_s <= 0.21 and 3_800 <= link.bytes_per_s <= 4_000
-    (found,) = link_findings({}, None, lambda: link)
-    assert found.grade == "note" and "low_bandwidth" in found.move and "4 KB/s" in found.cause
-
-
-def test_a_fast_line_is_said_to_be_over_what_was_tried() -> None:
-    with a_line(1e9, 0.001) as line:
-        link = measure_link(*line)
-    assert link is not None and link.is_more
-    (found,) = link_findings({}, None, lambda: link)
-    assert found.grade == "ok" and found.cause.startswith("over ")
-
-
-def test_a_line_is_not_measured_where_nobody_or_tmux_would_answer() -> None:
-    def measure() -> Link | None:
-        raise AssertionError("it is asked")
-
-    (tmux,) = link_findings({"TMUX": "x"}, None, measure)
-    (none,) = link_findings({}, ("standard input", "it is no terminal"), measure)
-    (mute,) = link_findings({}, None, lambda: None)
-    assert (
-        "tmux answers" in tmux.cause and "no terminal" in none.cause and "not answer" in mute.cause
-    )
-
-
 def test_in_a_real_terminal_its_size_is_told_and_it_is_left_as_it_was(tmp_path: Path) -> None:
     words = [*STUDIO, "--workspace", str(tmp_path / "practice"), "doctor"]
     environ = {"RAY_TMPDIR": str(tmp_path)}
     with Terminal(words, columns=200, rows=60, environ=environ, cwd=tmp_path) as terminal:
         assert terminal.ended(60) == 0
         assert "terminal: xterm-256color, 200x60, 256 colours, UTF-8." in terminal.text
-        assert "link: not measured: the terminal does not answer." in terminal.text
-        assert PROBE.encode() in terminal.raw and terminal.is_sane
+        assert terminal.is_sane
 
 
-# -- clock and disk -----------------------------------------------------------------------
-
-
-def clock(
-    offsets: list[tuple[str, float]],
-    *,
-    moved: float = 0.0,
-    wall: float = NOON.timestamp(),
-    environ: Mapping[str, str] = {},
-) -> list[Finding]:
-    before, after = ClockReading(wall, 50.0), ClockReading(wall + 2 + moved, 52.0)
-    return clock_findings(before, after, offsets, environ)
-
-
-def test_a_clock_that_agrees_is_one_line() -> None:
-    (found,) = clock([("http://a", 1.2), ("http://b", -2.0)], environ={"TZ": "Europe/Berlin"})
-    assert found == Finding("ok", "clock", "2026-05-01 12:00 UTC, within 2 s of the endpoints.")
-
-
-def test_a_clock_that_is_off_is_noted_with_the_likely_reason() -> None:
-    (zone,) = clock([("http://a", 2 * 3600 + 3.0)])
-    assert "7,203 s ahead of http://a, as if it held local time for UTC." in zone.cause
-    (wrong,) = clock([("http://a", -400.0)])
-    assert wrong.cause == "it is 400 s behind http://a." and "timedatectl" in wrong.move
-    (moved,) = clock([], moved=30.0)
-    assert "set by +30.0 s" in moved.cause
-    (past,) = clock([], wall=0.0)
-    assert past.grade == "fix" and "1970-01-01" in past.cause
-    (zone,) = clock([], environ={"TZ": "Europe/Berlim"})
-    assert (zone.place, zone.grade) == ("TZ", "note")
-
-
-def test_a_date_header_is_read_or_says_nothing() -> None:
-    assert clock_offset(format_datetime(NOON, usegmt=True), NOON.timestamp() + 5) == 5
-    assert clock_offset("soon", 0.0) is None
-
+# -- disk --------------------------------------------------------------------------------
 
 MOUNTS = """\
 22 1 8:1 / / rw - ext4 /dev/sda1 rw
