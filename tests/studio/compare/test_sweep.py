@@ -24,6 +24,7 @@ from studio.compare.sweep.grid import Grid, parse_grid, remember_grid
 from studio.compare.sweep.spread import Gain, decompose, f_tail
 from studio.config.loading import load_run
 from studio.facts.evaluation import change_facts, rate_changes
+from studio.render.json import json_data
 from tests.support.run_studio import studio
 
 SHARED = (
@@ -192,7 +193,8 @@ def single_runs(workspace: Path) -> list[list[dict[str, Any]]]:
         asked = ("headless", "rehearsal", "--name", cell.name, *SHARED, *cell.overrides)
         assert studio(*asked, workspace=workspace).code == 0
         state = Workspace(workspace).run(cell.name).state()
-        found.append([change_facts(change) for change in rate_changes(state.evaluations)])
+        changes = rate_changes(state.evaluations)
+        found.append([json_data(change_facts(change)) for change in changes])
     return found
 
 

@@ -67,6 +67,9 @@ def facts_of(workspace: Path, run: str = "rehearsal") -> ReportFacts:
     return report_facts(space.run(run), space, alive=False)
 
 
+FIXED_WORDS = ("learned", "weights", "unit", "outcome", "measure", "update")
+
+
 def hostile(value: Any, name: str = "") -> Any:
     """The same facts with hostile text behind every text, but for the words of a fixed list."""
     match value:
@@ -84,7 +87,7 @@ def hostile(value: Any, name: str = "") -> Any:
             return sign, rollout + HOSTILE, hostile(words)
         case list() | tuple():
             return tuple(hostile(entry, name) for entry in value)
-        case str() if name not in ("learned", "weights", "unit", "outcome", "measure", "update"):
+        case str() if value and name not in FIXED_WORDS:
             return value + HOSTILE
         case _:
             return value
