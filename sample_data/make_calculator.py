@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from engines.core.text.arithmetic import value_of
+from engines.core.text.maths import value_of
 from sample_data.tiny_text import Share, share_of
 
 Way = Literal["product", "sum", "guess"]

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from engines.core.text.arithmetic import value_of
+from engines.core.text.maths import value_of
 from sample_data.tiny_text import Share, share_of
 
 EACH: dict[Share, int] = {"warm-up": 360, "practice": 128, "heldout": 128}

@@ -22,7 +22,7 @@ class Fault:
 FAULTS = (
     Fault(
         "two equal lessons under swapped ids are two rewrites",
-        "engines/core/text/pairing.py",
+        "engines/core/text/similarity.py",
         "    by_key(lambda entry: entry[1])\n",
         "",
         ("tests/engines/core/text/test_pairing.py",),
@@ -122,7 +122,7 @@ FAULTS = (
     ),
     Fault(
         "failures end a run although what is under way may yet work",
-        "engines/pipeline/outage.py",
+        "engines/pipeline/control.py",
         "streak >= most and streak > others",
         "streak >= most",
         ("tests/engines/pipeline/test_outage.py",),
@@ -138,7 +138,7 @@ FAULTS = (
     ),
     Fault(
         "pass@k leaves out questions with exactly k tries",
-        "engines/pipeline/evaluation/metrics.py",
+        "engines/pipeline/evaluation/statistics.py",
         "counts if n >= k]",
         "counts if n > k]",
         (
@@ -276,7 +276,7 @@ FAULTS = (
     ),
     Fault(
         "the time that a verifier's own model takes counts as its own",
-        "engines/verifiers/process_pool/pool.py",
+        "engines/process/pool.py",
         "        call.stop_clock()\n\n        async def answer",
         "        async def answer",
         (
@@ -285,7 +285,7 @@ FAULTS = (
     ),
     Fault(
         "an answer is given up where its checking process was killed from outside",
-        "engines/verifiers/process_pool/pool.py",
+        "engines/process/pool.py",
         "            if call.alone:",
         "            if True:",
         ("tests/engines/verifiers/foreign/test_foreign_process.py",),

@@ -14,7 +14,7 @@ from engines.agents.single_turn import ended_attempt, first_messages, unusable_r
 from engines.core.errors import ConfigError
 from engines.core.finish import is_cut
 from engines.core.protocols import OnText, Policy
-from engines.core.text.arithmetic import ExpressionError, value_of
+from engines.core.text.maths import ExpressionError, value_of
 from engines.core.types import NO_USAGE, Attempt, Job, Message, Sampling
 
 MAX_TURNS = 100

@@ -20,7 +20,7 @@ from engines.agents.single_turn import system_messages
 from engines.core.errors import CallFailed, lost_usage
 from engines.core.finish import is_cut
 from engines.core.protocols import OnText, Policy, TryPolicy
-from engines.core.text.tool_marks import call_mark, clean_text, result_mark
+from engines.core.text.tool_text import call_mark, clean_text, result_mark
 from engines.core.tools import ToolResult
 from engines.core.types import NO_USAGE, Attempt, Completion, Message, Sampling, ToolCall, Usage
 

@@ -17,16 +17,16 @@ from engines.agents.tool_loop import show_calls
 from engines.core.errors import CallFailed
 from engines.core.finish import is_cut
 from engines.core.protocols import OnText, Policy, Toolbox, ToolTry, TryPolicy
-from engines.core.team.replies import (
+from engines.core.team import (
     NextStep,
     PlanForm,
     Speaker,
+    SpokenStream,
     read_analysis,
     read_check,
     read_command,
     read_plan,
 )
-from engines.core.team.stream import SpokenStream
 from engines.core.text.prompts import load_prompt
 from engines.core.text.reply import ReplyProblem
 from engines.core.tools import is_evidence

@@ -11,8 +11,7 @@ from engines.agents.single_turn import ended_attempt, first_messages, unusable_r
 from engines.core.errors import CallFailed
 from engines.core.finish import is_cut
 from engines.core.protocols import OnText, Toolbox, ToolTry, TryPolicy
-from engines.core.text.tool_marks import call_mark, result_mark
-from engines.core.text.tool_text import model_text
+from engines.core.text.tool_text import call_mark, model_text, result_mark
 from engines.core.tools import ToolResult
 from engines.core.types import (
     NO_USAGE,

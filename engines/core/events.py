@@ -12,23 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from engines.core.codec import from_dict, to_dict
-from engines.core.effects import Effect
-from engines.core.library import OperationOutcome
-from engines.core.state.lesson_choice import LessonDraft as LessonDraft
-from engines.core.state.lesson_choice import LessonsCompared as LessonsCompared
-from engines.core.state.library_events import LibraryCommitted as LibraryCommitted
-from engines.core.state.library_events import LibraryCreated as LibraryCreated
-from engines.core.state.library_events import LibraryCredited as LibraryCredited
-from engines.core.state.library_events import LibraryCurated as LibraryCurated
-from engines.core.state.library_events import LibraryLabelled as LibraryLabelled
-from engines.core.state.library_events import LibraryMeasured as LibraryMeasured
-from engines.core.state.passing_events import EvaluationProgressed as EvaluationProgressed
-from engines.core.state.passing_events import NodesChanged as NodesChanged
-from engines.core.state.passing_events import RolloutPlaced as RolloutPlaced
-from engines.core.state.passing_events import RolloutStarted as RolloutStarted
-from engines.core.state.passing_events import StageEntered as StageEntered
-from engines.core.state.passing_events import TextStreamed as TextStreamed
-from engines.core.state.passing_events import TransientEvent as TransientEvent
+from engines.core.library import Experience, OperationOutcome
+from engines.core.library_notes import Effect, PastDecision, UseCounts
 from engines.core.types import (
     NO_USAGE,
     AttemptStatus,
@@ -362,6 +347,172 @@ class RunEnded:
     under_way: Usage = NO_USAGE  # in older journals: paid in an evaluation that was cut
     paid: Usage | None = None  # None in older journals
     remarks: tuple[str, ...] = ()  # on endpoints: who answered instead, what they refused
+
+
+@dataclass(frozen=True, slots=True)
+class LibraryCreated:
+    name: str
+    next_number: int
+    experiences: tuple[Experience, ...]
+    copied_from: str | None = None  # "NAME@V", or "NAME@V (LABEL)" where a label meant it
+    curated: tuple[PastDecision, ...] = ()
+    uses: Mapping[str, UseCounts] = field(default_factory=dict)
+    effects: Mapping[str, Effect] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class LibraryCurated:
+    """Decisions that changed no text and are to be remembered: rejections with their reasons."""
+
+    run: str
+    step: int
+    reviewed: tuple[tuple[Operation, Decision], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LibraryCredited:
+    """What the attempts of a run's step show of experiences: it changes no text."""
+
+    run: str
+    step: int
+    credits: Mapping[str, UseCounts]  # of wordings that still stood
+
+
+@dataclass(frozen=True, slots=True)
+class LibraryMeasured:
+    """What experiences were measured to be worth: it changes no text."""
+
+    effects: Mapping[str, Effect]  # of wordings that still stood
+
+
+@dataclass(frozen=True, slots=True)
+class LibraryLabelled:
+    """A label was given to a version, moved to it, or taken away: it changes no text."""
+
+    label: str
+    version: int | None  # None: there is no such label from now on
+    who: str
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class LibraryCommitted:
+    """One commit: replaying `reviewed` on the version before gives `content_hash`."""
+
+    version: int
+    run: str
+    step: int
+    reviewed: tuple[tuple[Operation, Decision], ...]
+    content_hash: str
+    limit: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LessonDraft:
+    """One of several lessons of a batch; what was read for the first are events of their own."""
+
+    lesson: Lesson
+    reflections: tuple[Reflection, ...] = ()
+    # Mean gain over the library on the problems of the choice; None: not tried, or never judged.
+    score: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LessonsCompared:
+    """Several lessons of one batch were tried to choose one: it is proposed, the others are kept.
+
+    The scores serve to choose alone: no operation of the step is tried on `problems` again.
+    """
+
+    step: int
+    drafts: tuple[LessonDraft, ...]  # of a finished step none: its journal tells
+    chosen: int  # its place among them, from 0
+    problems: tuple[str, ...]  # ids; () where the lessons all say the same
+    k: int  # tries of each problem
+    usage: Usage  # of the tries
+
+    @property
+    def text(self) -> str:
+        """`lesson 2 of 3 was chosen on 8 other problems, 1 try each (+0.00, +0.25, -0.12)`."""
+        if not self.problems:
+            return f"all {len(self.drafts)} lessons say the same, so none was tried to choose one"
+        which = f"lesson {self.chosen + 1} of {len(self.drafts)}"
+        scores = ("?" if d.score is None else f"{d.score:+.2f}" for d in self.drafts)
+        tries = "1 try" if self.k == 1 else f"{self.k} tries"
+        where = f"{len(self.problems)} other problems, {tries} each"
+        return f"{which} was chosen on {where} ({', '.join(scores)})"
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutStarted:
+    key: CallKey
+    problem: str
+
+
+@dataclass(frozen=True, slots=True)
+class TextStreamed:
+    """A piece of visible text of a reply under way."""
+
+    key: CallKey
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class StageEntered:
+    """The batch as a whole moved on: "consolidation", "choice" (of `lessons`), "gate", "review".
+
+    In "gate" so many `operations` are tried together: `made` tries of `most`, so far.
+    Before a process takes up training, "restore" says that it brings the weights to `step`.
+
+    Within a review "hold" says that a person is waited for, since rules left `undecided`, and
+    "ready" that all is decided and the commit is held: so many `approved`, `edited`,
+    `rejected` and `deferred`, which would make library `version`.
+    """
+
+    step: int
+    stage: str
+    detail: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluationProgressed:
+    """One more held-out rollout is through, judged or not: `key` and `reward` are its own."""
+
+    step: int
+    data: str
+    done: int
+    total: int
+    known: int = 0  # of those done that have a reward
+    right: float = 0.0  # the sum of their rewards
+    k: int = 1  # rollouts of a problem
+    key: CallKey | None = None  # None: the set begins
+    reward: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutPlaced:
+    """A try is made on a node of a cluster."""
+
+    key: CallKey
+    node: str
+
+
+@dataclass(frozen=True, slots=True)
+class NodesChanged:
+    """Where workers are ready now; `lost` says which of them was lost, and why."""
+
+    nodes: tuple[str, ...]
+    lost: str = ""
+
+
+TransientEvent = (
+    RolloutStarted
+    | TextStreamed
+    | StageEntered
+    | EvaluationProgressed
+    | RolloutPlaced
+    | NodesChanged
+)
 
 
 RunEvent = RunStarted | RunResumed | RunPaused | RunContinued | RunEnded

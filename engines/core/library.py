@@ -10,25 +10,23 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 
-from engines.core.effects import Effect
 from engines.core.ids import digest
-from engines.core.review_memory import (
-    KEPT_CURATED,
-    PastDecision,
-    drop_own_decisions,
-    new_past_decisions,
-)
-from engines.core.state.entry_index import EntryIndex
-from engines.core.state.use_counts import (
+from engines.core.library_notes import (
     KEPT_CREDITS,
+    KEPT_CURATED,
+    Effect,
+    PastDecision,
     StepCredits,
     UseCounts,
     add_credits,
+    drop_own_decisions,
+    new_past_decisions,
     subtract_credits,
 )
-from engines.core.text.pairing import pair_entries
+from engines.core.state.entry_index import EntryIndex
 from engines.core.text.prompts import load_prompt
 from engines.core.text.sanitize import one_line
+from engines.core.text.similarity import pair_entries
 from engines.core.types import Decision, Operation, OperationKind
 
 

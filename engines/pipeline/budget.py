@@ -18,8 +18,7 @@ import orjson
 from engines.core.errors import CallFailed, reported_usage
 from engines.core.protocols import OnText, Policy, Reservation
 from engines.core.types import NO_USAGE, Completion, Message, Sampling, Usage
-from engines.core.waiting.current_call import is_replayed
-from engines.core.waiting.deadline import pause_deadlines
+from engines.core.waiting import is_replayed, pause_deadlines
 from engines.policies.limits import WrappedPolicy
 
 BYTES_A_TOKEN = 3

@@ -12,20 +12,18 @@ from engines.core.ids import call_seed
 from engines.core.library import Library
 from engines.core.protocols import Engine, Verifier
 from engines.core.types import NO_USAGE, CallKey, Job, Learns, Operation, Problem, Usage
-from engines.core.waiting.threads import run_to_end
+from engines.core.waiting import run_to_end
 from engines.data.sampler import Sampler
 from engines.pipeline.budget import Budget
-from engines.pipeline.checkpoints import Checkpoints
 from engines.pipeline.control import RunControl
 from engines.pipeline.effect.effect_gate import EffectGate
-from engines.pipeline.effect.inclusion import dropout
+from engines.pipeline.effect.regression import dropout
 from engines.pipeline.effect.roll_back import ROLL_BACK, find_setback, revert_operations
-from engines.pipeline.evaluation.cells import FirstWeights, measure_cells
-from engines.pipeline.evaluation.evaluate import Evaluation, evaluate
+from engines.pipeline.evaluation.evaluate import Evaluation, FirstWeights, evaluate, measure_cells
 from engines.pipeline.gate.gate import Gate
 from engines.pipeline.guidance import PromptWriter
 from engines.pipeline.recorder import Recorder
-from engines.pipeline.replay_training import HistorySegment
+from engines.pipeline.replay_training import Checkpoints, HistorySegment
 from engines.record.ledger import RecordLedger
 from engines.rollouts.manager import RolloutManager
 from engines.secrets.mask import NO_SECRETS, Mask

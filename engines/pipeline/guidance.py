@@ -12,8 +12,8 @@ from functools import partial
 from engines.core.library import Experience, Library
 from engines.core.settings import SHOWN_WHOLE
 from engines.core.text.similarity import FindBest, index_words, tokens
-from engines.core.waiting.threads import run_to_end
-from engines.pipeline.effect.inclusion import Keep
+from engines.core.waiting import run_to_end
+from engines.pipeline.effect.regression import Keep
 
 Shown = tuple[str, ...] | None
 """Ids of the experiences that are chosen; None: all of them."""

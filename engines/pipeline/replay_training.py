@@ -5,7 +5,9 @@ Samples nothing and journals nothing: lessons are consolidated again from what w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import asyncio
+import shutil
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,6 +21,7 @@ from engines.core.state.run_state import RunState, StepState
 from engines.core.state.step_history import RunHistory, run_history
 from engines.core.text.citations import without_citations
 from engines.core.types import Attempt, Group, Lesson, Message, Problem, Rollout
+from engines.pipeline.recorder import Recorder
 from engines.record.journal import read_journal
 from engines.record.ledger import join_messages, read_record
 from engines.record.run_dir import RunDir, Workspace
@@ -271,3 +274,43 @@ def load_rollout(records: Path, now: StepState, done: ev.RolloutFinished) -> Rol
 def last_answer(messages: Sequence[Message], cited: Sequence[str] | None) -> str | None:
     """The last text as it was judged: see `without_citations`."""
     return without_citations(messages[-1].content, cited or ()) if messages else None
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoints:
+    """Where checkpoints go, how often, and how many stay."""
+
+    root: Path  # the run's folder
+    folder: Path  # below it
+    save: Callable[[Path], Awaitable[str]]  # the engine's whole state, atomically; its digest
+    every_steps: int | None = None  # None: at the end of each epoch
+    keep: int = 3
+    tell: Callable[[str], None] = lambda _: None
+
+    def is_due(self, step: int, *, ends_epoch: bool, last: bool) -> bool:
+        return last or (ends_epoch if self.every_steps is None else step % self.every_steps == 0)
+
+    async def write(self, recorder: Recorder, step: int) -> None:
+        """Save the state after a step, journal it, and remove what is not to be kept."""
+        if any(saved.step == step for saved in recorder.state.checkpoints):
+            return
+        place = self.folder / f"global_step_{step}"
+        digest = await self.save(place)
+        relative = place.relative_to(self.root).as_posix()
+        version = recorder.state.policy_version
+        await recorder.record(ev.CheckpointSaved(step, relative, version, digest))
+        for saved in self.removable_checkpoints(recorder.state):
+            await asyncio.to_thread(self._remove, self.root / saved.folder)
+
+    def removable_checkpoints(self, state: RunState) -> tuple[ev.CheckpointSaved, ...]:
+        """All but the newest `keep`, at least one, and that of the best step so far."""
+        older = state.checkpoints[: -max(1, self.keep)]
+        return tuple(saved for saved in older if saved.step != state.best_step)
+
+    def _remove(self, folder: Path) -> None:
+        if not folder.exists():
+            return
+        try:
+            shutil.rmtree(folder)
+        except OSError as error:
+            self.tell(f"{folder}: an old checkpoint could not be removed ({error.strerror})")

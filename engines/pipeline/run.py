@@ -9,7 +9,7 @@ from engines.core.errors import AnswersPending
 from engines.core.events import RunEnded, StageEntered
 from engines.pipeline.context import RunContext
 from engines.pipeline.replay_training import replay_training
-from engines.pipeline.reviewers.human import HoldExpired
+from engines.pipeline.reviewers import HoldExpired
 from engines.pipeline.step import practise_step
 from engines.record.derived.usage import keep_usage
 

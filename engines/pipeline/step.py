@@ -22,10 +22,10 @@ from engines.core.state.run_state import StepState
 from engines.core.text.citations import cited_experiences, guidance_ids
 from engines.core.text.tool_text import count_acts
 from engines.core.types import CallKey, Group, Lesson, Problem, Reflection, Rollout, Verdict
-from engines.core.waiting.gather import gather_all
+from engines.core.waiting import gather_all
 from engines.pipeline.context import RunContext
-from engines.pipeline.effect.choice import compare_lessons
-from engines.pipeline.evaluation.metrics import low_contrast_warning
+from engines.pipeline.effect.effect_gate import compare_lessons
+from engines.pipeline.evaluation.statistics import low_contrast_warning
 from engines.pipeline.judging import GroupJudge
 from engines.pipeline.replay_training import last_answer, load_rollout
 from engines.pipeline.worsened import consolidate_with_worsened, show_worsened

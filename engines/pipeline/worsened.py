@@ -29,11 +29,10 @@ from engines.core.types import (
     Rollout,
     Verdict,
 )
-from engines.core.waiting.gather import gather_all
-from engines.core.waiting.threads import run_to_end
+from engines.core.waiting import gather_all, run_to_end
 from engines.pipeline.context import RunContext
-from engines.pipeline.evaluation.diagnosis import diagnose
 from engines.pipeline.evaluation.evaluate import HeldOutSet
+from engines.pipeline.evaluation.statistics import diagnose
 from engines.record.ledger import find_trajectory
 
 

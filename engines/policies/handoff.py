@@ -26,7 +26,7 @@ from engines.core.ids import digest
 from engines.core.protocols import OnText
 from engines.core.text.tokens import prompt_tokens, text_tokens
 from engines.core.types import CallKey, Completion, Message, Sampling, Usage
-from engines.core.waiting.current_call import current_call
+from engines.core.waiting import current_call
 from engines.policies.chat.endpoint import TEXT_CHARS
 from engines.policies.chat.request import Dialect, chat_request
 from engines.policies.chat.streamed_reply import is_token_count

@@ -21,7 +21,7 @@ from typing import Protocol, Self
 
 from engines.core.protocols import OnText, Policy
 from engines.core.types import Completion, Job, Message, Sampling
-from engines.core.waiting.deadline import pause_deadlines
+from engines.core.waiting import pause_deadlines
 
 CROWDED = (429, 503)
 """Statuses that mean: not so many at a time."""

@@ -13,8 +13,15 @@ from typing import Any
 from engines.core.codec import fix_surrogates
 from engines.core.errors import CallFailed
 from engines.core.protocols import OnText
-from engines.core.team.memory import last_plan, memory_block, memory_lines, read_steps
-from engines.core.team.replies import PlanForm, Speaker, read_command
+from engines.core.team import (
+    PlanForm,
+    Speaker,
+    last_plan,
+    memory_block,
+    memory_lines,
+    read_command,
+    read_steps,
+)
 from engines.core.text.prompts import load_prompt, quote
 from engines.core.text.reply import ReplyProblem
 from engines.core.text.tokens import prompt_tokens

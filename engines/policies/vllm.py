@@ -22,8 +22,7 @@ from engines.core.errors import CallFailed, PolicyError
 from engines.core.finish import meaning_of
 from engines.core.protocols import OnText
 from engines.core.types import Completion, Message, Sampling, Usage
-from engines.core.waiting.deadline import deadline
-from engines.core.waiting.gather import gather_all
+from engines.core.waiting import deadline, gather_all
 from engines.policies.chat.client import PING_S, Replicas
 from engines.policies.chat.endpoint import (
     CONNECT_S,

@@ -30,8 +30,7 @@ from engines.core.types import (
     ToolCall,
     Usage,
 )
-from engines.core.waiting.current_call import mark_replayed, name_call
-from engines.core.waiting.gather import gather_all
+from engines.core.waiting import gather_all, mark_replayed, name_call
 from engines.record import lines
 from engines.record.appender import Appender
 from engines.record.earlier_turns import EarlierTurns

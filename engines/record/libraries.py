@@ -14,12 +14,11 @@ from typing import Any
 
 from engines.core import events as ev
 from engines.core.codec import from_dict, to_dict
-from engines.core.effects import Effect
 from engines.core.errors import ConflictError, DamagedError, StudioError, suggest_name
 from engines.core.library import CommitResult, Experience, Library, Reviewed
+from engines.core.library_notes import Effect, UseCounts
 from engines.core.settings import LONGEST_NAME
 from engines.core.state.fold import fold_library, replay_commit
-from engines.core.state.use_counts import UseCounts
 from engines.core.types import Decision, Operation
 from engines.record import lines
 from engines.record.appender import write_atomic

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from engines.core.errors import CallFailed, StudioError, WorkerLost, lost_usage
 from engines.core.protocols import Agent, Ledger, OnText, Policy
 from engines.core.text.citations import guidance_ids, without_citations
-from engines.core.text.tool_marks import clean_text
+from engines.core.text.tool_text import clean_text
 from engines.core.tools import ToolResult, ToolSpec
 from engines.core.types import (
     NO_USAGE,
@@ -26,7 +26,7 @@ from engines.core.types import (
     Turn,
     Usage,
 )
-from engines.core.waiting.deadline import deadline
+from engines.core.waiting import deadline
 from engines.policies.limits import Slots, bind_to_job, with_congestion
 
 TRAJECTORY_CHARS = 4_000_000

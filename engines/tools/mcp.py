@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING, Any, TextIO
 from engines.core.codec import fix_surrogates
 from engines.core.errors import ConfigError, suggest_name
 from engines.core.extras import install_command
-from engines.core.process.user_code import error_text
 from engines.core.protocols import ToolTry
 from engines.core.text.sanitize import escape_unsafe, one_line
 from engines.core.tools import ToolError, ToolResult, ToolSpec
+from engines.core.user_code import error_text
 from engines.tools.settings import ToolSettings
 
 if TYPE_CHECKING:

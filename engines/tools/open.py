@@ -8,8 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from engines.core.errors import ConfigError
-from engines.core.process.user_code import load_function
 from engines.core.protocols import Embedder, Policy, Tool
+from engines.core.user_code import load_function
 from engines.tools.function import FunctionTool
 from engines.tools.mcp import McpServer
 from engines.tools.sandbox.sandbox import Sandbox

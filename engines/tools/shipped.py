@@ -9,13 +9,12 @@ from dataclasses import replace
 
 from engines.core.finish import is_cut
 from engines.core.protocols import Policy, ToolTry
-from engines.core.text.arithmetic import ExpressionError, value_of
+from engines.core.text.maths import ExpressionError, value_of
 from engines.core.tools import NO_OUTPUT, ToolError, ToolResult, ToolSpec, as_status
 from engines.core.types import Message, Sampling
 from engines.tools.arguments import ArgumentsRefused, read_arguments
 from engines.tools.function import FunctionTool
-from engines.tools.sandbox.sandbox import Sandbox
-from engines.tools.sandbox.session import RunResult
+from engines.tools.sandbox.sandbox import RunResult, Sandbox
 
 LIBRARIES = ("numpy", "sympy")
 MAX_NAMES = 12

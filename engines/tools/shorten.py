@@ -8,7 +8,7 @@ from math import isfinite
 from typing import Any
 
 from engines.core.codec import fix_surrogates
-from engines.core.text.tool_marks import clean_text
+from engines.core.text.tool_text import clean_text
 from engines.core.tools import SHOWN_CHARS
 
 MAX_RESULT_CHARS = 8 * SHOWN_CHARS

@@ -16,7 +16,7 @@ import orjson
 from engines.core.codec import fields_of
 from engines.core.events import RolloutFinished
 from engines.core.types import Message, ToolCall, Usage, Verdict
-from engines.tracing.attributes import Reply, function_tools
+from engines.tracing.spans import Reply, function_tools
 
 VERSION = "ATIF-v1.7"
 

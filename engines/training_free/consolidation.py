@@ -31,7 +31,7 @@ from engines.core.types import (
     Usage,
     operation_id,
 )
-from engines.core.waiting.gather import gather_all
+from engines.core.waiting import gather_all
 from engines.training_free.lint import OperationLinter
 from engines.training_free.proposals import (
     BatchEvidence,

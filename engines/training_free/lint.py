@@ -17,13 +17,12 @@ from typing import Any
 
 import yaml
 
-from engines.core import flags as names
+from engines.core import types as names
 from engines.core.errors import CallFailed
 from engines.core.library import Library
 from engines.core.protocols import Embedder
 from engines.core.text.sanitize import one_line
-from engines.core.text.similar_texts import SimilarTexts
-from engines.core.text.similarity import tokens, word_count
+from engines.core.text.similarity import SimilarTexts, tokens, word_count
 from engines.core.types import NO_USAGE, Flag, Operation, Problem, Usage
 from engines.training_free.leaks import (
     AnswerIndex,

@@ -15,14 +15,13 @@ from functools import cached_property
 from itertools import pairwise
 from typing import Any
 
-from engines.core.flags import REJECTED_BEFORE
 from engines.core.library import Library, Provenance
-from engines.core.review_memory import PastDecision
+from engines.core.library_notes import PastDecision
 from engines.core.text.prompts import quote
 from engines.core.text.reply import ParsedReply, ReplyProblem
-from engines.core.text.similar_texts import SimilarTexts
-from engines.core.text.similarity import similarity
+from engines.core.text.similarity import SimilarTexts, similarity
 from engines.core.types import (
+    REJECTED_BEFORE,
     Flag,
     Group,
     Operation,

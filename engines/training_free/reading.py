@@ -13,17 +13,18 @@ from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, 
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeVar
 
-from engines.core import flags as names
+from engines.core import types as names
 from engines.core.library import Library
+from engines.core.library_notes import NO_USES
 from engines.core.protocols import Ledger, Policy
-from engines.core.state.use_counts import NO_USES
-from engines.core.text.objects import FoundObjects, find_objects
 from engines.core.text.prompts import load_prompt, quote
 from engines.core.text.reply import (
+    FoundObjects,
     ParsedReply,
     RepairResult,
     ReplyProblem,
     ask_with_repair,
+    find_objects,
     parse_experience_id,
 )
 from engines.core.text.sanitize import one_line

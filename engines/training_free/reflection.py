@@ -27,7 +27,7 @@ from engines.core.types import (
     Reflection,
     Usage,
 )
-from engines.core.waiting.gather import gather_all
+from engines.core.waiting import gather_all
 from engines.training_free.proposals import past_decisions_block
 from engines.training_free.reading import (
     PACKAGE,

@@ -8,7 +8,7 @@ from math import fsum
 
 from engines.core.protocols import Verifier, judges_whole_groups
 from engines.core.types import NO_USAGE, Problem, Rollout, Verdict
-from engines.core.waiting.gather import gather_all
+from engines.core.waiting import gather_all
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,9 +23,9 @@ from engines.agents.left_files import (
     task_folder,
 )
 from engines.agents.programs import Program, ProgramResult, ProgramRunner
-from engines.core.process.scratch_folder import ScratchFolder
 from engines.core.text.sanitize import escape_unsafe
 from engines.core.types import Problem, Rollout, Verdict
+from engines.process.scratch_folder import ScratchFolder
 from engines.verifiers.stated_answer import short_text, unjudgeable_verdict
 
 _START = ("bash", "-c", 'cd app && exec bash "$STUDIO_TESTS/test.sh"')

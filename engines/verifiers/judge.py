@@ -14,10 +14,16 @@ from engines.core.codec import fix_surrogates
 from engines.core.errors import CallFailed
 from engines.core.protocols import Ledger, Policy
 from engines.core.settings import setting
-from engines.core.text.objects import drop_thoughts, objects_with, parse_objects
+from engines.core.text.maths import escape_tex
 from engines.core.text.prompts import load_prompt, quote
-from engines.core.text.reply import ParsedReply, ReplyProblem, ask_with_repair
-from engines.core.text.tex import escape_tex
+from engines.core.text.reply import (
+    ParsedReply,
+    ReplyProblem,
+    ask_with_repair,
+    drop_thoughts,
+    objects_with,
+    parse_objects,
+)
 from engines.core.types import (
     CallKey,
     Completion,
@@ -28,7 +34,7 @@ from engines.core.types import (
     Sampling,
     Verdict,
 )
-from engines.core.waiting.gather import gather_all
+from engines.core.waiting import gather_all
 from engines.verifiers.spec import check_settings
 from engines.verifiers.stated_answer import short_text, strip_thoughts, unjudgeable_verdict
 from engines.verifiers.text import TextSettings, TextVerifier

@@ -17,7 +17,7 @@ from engines.core.ids import digest
 from engines.core.protocols import Verifier, judges_whole_groups
 from engines.core.settings import setting
 from engines.core.types import Attempt, Problem, Rollout, Verdict
-from engines.verifiers.process_pool.pool import Trouble
+from engines.process.pool import Trouble
 from engines.verifiers.stated_answer import short_text, trouble_verdict, unjudgeable_verdict
 from engines.verifiers.text import pattern_pool
 

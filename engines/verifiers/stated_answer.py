@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from engines.core.types import NO_ANSWER, Rollout, Verdict
-from engines.verifiers.process_pool.pool import Trouble
+from engines.process.pool import Trouble
 
 Marker = Literal["boxed", "marked", "none"]
 

@@ -17,10 +17,9 @@ from typing import Literal
 from engines.core.errors import VerifierError
 from engines.core.settings import setting
 from engines.core.types import Problem, Rollout, Verdict
+from engines.process.pool import ForkLauncher, ProcessPool, Trouble
 from engines.verifiers.choice import judge_choices
 from engines.verifiers.math.notation import WRAPPED
-from engines.verifiers.process_pool.pool import ProcessPool, Trouble
-from engines.verifiers.process_pool.template import ForkLauncher
 from engines.verifiers.spec import check_settings
 from engines.verifiers.stated_answer import (
     TAIL_CHARS,

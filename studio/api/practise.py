@@ -22,10 +22,9 @@ from typing import Any, ParamSpec, TypeVar
 from engines.core.errors import ConfigError, did_you_mean
 from engines.core.ids import digest
 from engines.core.library import Experience, Library
-from engines.core.process.user_code import is_loaded_by_us
 from engines.core.types import Usage
-from engines.pipeline.evaluation.comparison import Comparison
-from engines.pipeline.evaluation.metrics import Interval, mean_at_k, mean_interval
+from engines.core.user_code import is_loaded_by_us
+from engines.pipeline.evaluation.statistics import Comparison, Interval, mean_at_k, mean_interval
 from engines.pipeline.guidance import PromptWriter
 from engines.pipeline.run import practise
 from engines.record.appender import make_folder, write_atomic

@@ -12,8 +12,8 @@ from studio.commands import AsObject, open_workspace
 from studio.render.json import print_json
 
 if TYPE_CHECKING:
+    from studio.session.control_socket import RunAddress
     from studio.session.requests import Request
-    from studio.session.socket_file import RunAddress
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -41,7 +41,7 @@ def status(context: typer.Context, run: Run = None, json: AsObject = False) -> N
         studio ctl status
         studio ctl status rehearsal --json
     """
-    from studio.session import client
+    from studio.session import control_socket
     from studio.workspace.run_control import choose_run
 
     if print_status(context.obj, run, json):
@@ -49,21 +49,21 @@ def status(context: typer.Context, run: Run = None, json: AsObject = False) -> N
     from studio.session.requests import Status, status_of
 
     folder = choose_run(open_workspace(context), run)
-    alive = client.is_alive(folder)
-    answer = client.ask(folder, Status()) if alive else status_of(folder.state())
+    alive = control_socket.is_alive(folder)
+    answer = control_socket.ask(folder, Status()) if alive else status_of(folder.state())
     _show(answer | {"alive": alive}, json)
 
 
 def print_status(workspace: Path, run: str | None, json: bool) -> bool:
     """Print where a living run stands; False where its journal has to be read for that."""
-    from studio.session import client
+    from studio.session import control_socket
     from studio.session.requests import Status
     from studio.workspace.run_control import find_live_run
 
     place = find_live_run(workspace, run)
     if place is None:
         return False
-    _show(client.ask(place, Status()) | {"alive": True}, json)
+    _show(control_socket.ask(place, Status()) | {"alive": True}, json)
     return True
 
 
@@ -164,14 +164,14 @@ def stop(
 def _ask(
     context: typer.Context, run: str | None, json: bool, request: Request[Mapping[str, Any]]
 ) -> None:
-    from studio.session import client
+    from studio.session import control_socket
     from studio.workspace.run_control import check_alive, choose_run, find_live_run
 
     place: RunAddress | None = find_live_run(context.obj, run)
     if place is None:
         check_alive(folder := choose_run(open_workspace(context), run), request.do)
         place = folder
-    _show(client.ask(place, request), json)
+    _show(control_socket.ask(place, request), json)
 
 
 def _show(answer: Mapping[str, Any], json: bool) -> None:

@@ -151,14 +151,15 @@ def compare(
         studio compare before.csv after.csv --fail-if-worse --format md
     """
     from studio.compare.open import open_logs
-    from studio.compare.pairs import compare_logs
-    from studio.compare.report import Report, print_report
+    from studio.facts.comparison import compare_logs
+    from studio.render.comparison_page import comparison_page
+    from studio.render.page import print_facts
 
     form = choose_form(json, format)
-    found = open_logs(logs, open_workspace(context), metric)
-    report = Report(found, compare_logs(found, only, seed), min_effect)
-    print_report(report, form)
-    failed = (fail_if_worse and report.worse) or report.short_of_effect
+    opened = open_logs(logs, open_workspace(context), metric)
+    facts = compare_logs(opened, only, seed, min_effect)
+    print_facts(facts, comparison_page(facts), form)
+    failed = (fail_if_worse and facts.worse) or facts.short_of_effect()
     return exit_codes.WORSE if failed else exit_codes.DONE
 
 
@@ -194,7 +195,7 @@ def sweep(
     Examples:
         studio sweep my-run.yaml seed=1,2,3 practice.group_size=4,8
     """
-    from studio.compare.sweep.command import sweep as carry_out
+    from studio.compare.sweep import sweep as carry_out
 
     form = choose_form(json, format)
     workspace = open_workspace(context)

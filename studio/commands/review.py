@@ -63,7 +63,7 @@ def review(
     from studio.review.review_run import RunReview, open_session
     from studio.review.scripted import print_queue, review_by_script
     from studio.run.linter import LazyLinter
-    from studio.session.client import is_alive
+    from studio.session.control_socket import is_alive
     from studio.workspace.run_control import choose_run
 
     if wait + editor + mcp + (json or decisions is not None) > 1 or (yes and not editor):

@@ -80,7 +80,7 @@ def show(
     from studio.render.rollout_lines import rollout_text
     from studio.render.run_lines import run_text
     from studio.render.step_lines import step_text
-    from studio.session.client import is_alive
+    from studio.session.control_socket import is_alive
 
     if prompts and step is None:
         move = "Give --step N with it."
@@ -309,7 +309,7 @@ def report(
     from studio.report.page import report_page, write_report
     from studio.secrets.output import MaskedText, remember
     from studio.secrets.run_files import run_file_secrets
-    from studio.session.client import is_alive
+    from studio.session.control_socket import is_alive
 
     if sum(map(bool, (html, md, json))) > 1:
         raise ConfigError("--html, --md, --json", "each is a form of its own.", "Give one of them.")

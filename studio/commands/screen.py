@@ -266,7 +266,7 @@ def _print_outcome(workspace: Path, run: str, *, ended: bool) -> int:
     from studio.facts.next_command import command_after_run
     from studio.facts.run import run_facts
     from studio.render.run_lines import status_line
-    from studio.session.client import is_alive
+    from studio.session.control_socket import is_alive
 
     folder = RunDir(workspace / "runs" / run)
     if is_alive(folder) and not ended:

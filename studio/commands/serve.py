@@ -73,8 +73,7 @@ def chat(
         studio chat rehearsal --run-file rehearsal
     """
     from studio.render.lines import to_stderr
-    from studio.serving.chat import talk_in_lines
-    from studio.serving.enhanced_agent import load_enhanced
+    from studio.serving.enhanced_agent import load_enhanced, talk_in_lines
 
     agent = load_enhanced(target, overrides or [], open_workspace(context), run_file)
     to_stderr(agent.description)

@@ -7,52 +7,17 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import orjson
 
 from engines.core.errors import DataError
-from engines.core.types import Usage
+from studio.facts.comparison import Log
 
 _MOST = 1e15  # tokens or dollars of one try: more is a mistake, and sums would overflow
-
-
-@dataclass(frozen=True, slots=True)
-class LogRow:
-    """One scored try of a problem; `attempt` is its seed, epoch or number, "" where untold."""
-
-    problem: str
-    score: float | None  # in [0, 1]; None: it could not be judged
-    attempt: str = ""
-    set: str = ""
-    tokens: int | None = None  # None: not known, as for the cost
-    cost_usd: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Practised:
-    """What a run had practised when it was measured."""
-
-    learned: str  # `library v3 (12 experiences)`, `weights v8`
-    data: str
-    problems: int  # different ones
-    spent: Usage
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Log:
-    """All tries of one measured thing."""
-
-    label: str
-    rows: Sequence[LogRow]
-    practised: Practised | None = None
-    fingerprint: str = ""  # of how it was measured, where that is known
-    notes: tuple[str, ...] = ()
-    questions: Mapping[str, str] = field(default_factory=dict)  # of problems, where known
-    metrics: Mapping[str, Sequence[str]] = field(default_factory=dict)  # of a set, first its own
 
 
 class Fields:

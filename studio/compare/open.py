@@ -19,7 +19,8 @@ from studio.compare.formats import (
     skills,
     verifiers,
 )
-from studio.compare.log import Fields, Format, Log, load_json, read_json
+from studio.compare.log import Fields, Format, load_json, read_json
+from studio.facts.comparison import Log
 
 FORMATS = (
     *own.FORMATS,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from engines.core.team.replies import FIXED
+from engines.core.team import FIXED
 from studio.config.compose import ComposedConfig
 from studio.config.tree import ABSENT, Key, Tree, get_value, replace_value
 

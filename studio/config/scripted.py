@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from engines.core.team.replies import FIXED
+from engines.core.team import FIXED
 from engines.record.cassette.file import Tape
 from engines.verifiers.open import asks_judge
 from studio.config.settings.policy import PolicyConfig, Role

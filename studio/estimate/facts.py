@@ -22,7 +22,7 @@ from engines.core.state.run_state import RunState
 from engines.core.text.prompts import load_prompt
 from engines.core.types import Problem
 from engines.data.sampler import Sampler
-from engines.pipeline.effect.choice import choice_size
+from engines.pipeline.effect.effect_gate import choice_size
 from engines.record import lines
 from engines.record.run_dir import RunDir, Workspace
 from engines.record.scores import problem_digest

@@ -16,9 +16,8 @@ from engines.core.errors import ConfigError
 from engines.core.ids import digest
 from engines.core.library import Library
 from engines.core.types import NO_USAGE, Problem, Usage
-from engines.core.waiting.gather import gather_all
-from engines.pipeline.effect.inclusion import random_half
-from engines.pipeline.evaluation.comparison import Comparison, compare
+from engines.core.waiting import gather_all
+from engines.pipeline.effect.regression import random_half
 from engines.pipeline.evaluation.evaluate import (
     HeldOutSet,
     Measurement,
@@ -26,7 +25,7 @@ from engines.pipeline.evaluation.evaluate import (
     known_measurement,
     measure,
 )
-from engines.pipeline.evaluation.metrics import group_by_question
+from engines.pipeline.evaluation.statistics import Comparison, compare, group_by_question
 from engines.pipeline.guidance import PromptWriter, Shown
 from engines.record.lock import write_lock
 from engines.record.run_dir import Workspace

@@ -36,7 +36,7 @@ from studio.run.held_out import (
 from studio.run.linter import LazyLinter
 from studio.run.models import weights_digest
 from studio.run.new_or_resume import RunPlan, RunRequest, plan_run
-from studio.session.client import is_alive
+from studio.session.control_socket import is_alive
 from studio.session.live import LiveSession
 from studio.session.offline import LockedRun, lock_run
 from studio.session.requests import TryOperations, no_trials_error

@@ -16,8 +16,8 @@ from typing import Literal
 from engines.core.errors import CallFailed
 from engines.core.protocols import Verifier
 from engines.core.types import Problem, Rollout, Usage, Verdict
+from engines.pipeline.control import Outage
 from engines.pipeline.evaluation.evaluate import MeasurementSetup
-from engines.pipeline.outage import Outage
 from engines.policies.limits import PausablePolicy, Slots
 from engines.record.cassette.file import open_cassette
 from engines.record.ledger import RecordLedger

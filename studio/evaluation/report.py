@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from shlex import quote
 from typing import Any
 
-from engines.pipeline.evaluation.metrics import (
+from engines.pipeline.evaluation.statistics import (
     mean_at_k,
     mean_interval,
     pass_curve,

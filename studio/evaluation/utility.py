@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from engines.core.effects import Effect
 from engines.core.errors import ConfigError, ConflictError
 from engines.core.ids import question_of, seed_for
 from engines.core.library import Experience, Library
+from engines.core.library_notes import Effect
 from engines.core.state.run_state import RunState
 from engines.core.types import NO_USAGE, Operation, Problem, Usage
 from engines.data.dataset import read_problems

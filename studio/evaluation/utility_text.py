@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from shlex import quote
 
 from engines.core.codec import to_dict
-from engines.core.effects import Effect
+from engines.core.library_notes import Effect
 from engines.core.types import Problem
 from engines.pipeline.effect.regression import PairEffect, leave_one_out_rollouts, smallest_effect
 from engines.record.run_dir import Workspace

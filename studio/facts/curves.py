@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate
 
-from engines.core.state.curve import Point, practice_points
+from engines.core.state.list_row import Point, practice_points
 from engines.core.state.run_state import RunState, StepState
 from engines.core.types import NO_USAGE
 from studio.facts.evaluation import evaluation_facts

@@ -10,8 +10,13 @@ from typing import Any
 
 from engines.core.state.run_state import RunState
 from engines.core.types import GroupOutcome
-from engines.pipeline.evaluation.comparison import Comparison
-from engines.pipeline.evaluation.diagnosis import CHANGES, Change, HeldOutDiagnosis, diagnose
+from engines.pipeline.evaluation.statistics import (
+    CHANGES,
+    Change,
+    Comparison,
+    HeldOutDiagnosis,
+    diagnose,
+)
 from studio.facts.evaluation import evaluation_facts, learned_by
 from studio.facts.subject import LIFTED, Subject
 

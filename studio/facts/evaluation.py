@@ -11,8 +11,13 @@ from typing import Literal
 
 from engines.core.events import CellMeasured, EvaluationFinished
 from engines.core.state.run_state import RunState
-from engines.pipeline.evaluation.comparison import Comparison, compare
-from engines.pipeline.evaluation.metrics import Interval, group_by_question, mean_interval
+from engines.pipeline.evaluation.statistics import (
+    Comparison,
+    Interval,
+    compare,
+    group_by_question,
+    mean_interval,
+)
 from studio.facts.subject import LIFTED, Subject
 
 Learned = Literal["library", "policy", "both"]

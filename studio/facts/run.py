@@ -14,10 +14,15 @@ from typing import Any, get_args
 from engines.core import events as ev
 from engines.core.errors import StudioError
 from engines.core.library import Library
-from engines.core.state.best import comparable_evaluations
-from engines.core.state.run_state import ReviewerStats, RunState, Stage, StepState
+from engines.core.state.run_state import (
+    ReviewerStats,
+    RunState,
+    Stage,
+    StepState,
+    comparable_evaluations,
+)
 from engines.core.types import GroupOutcome, LostWork, Operation, UnparsedReply, Usage
-from engines.pipeline.evaluation.metrics import Interval
+from engines.pipeline.evaluation.statistics import Interval
 from engines.record.run_dir import RunDir, Workspace
 from studio.facts.epoch import EpochDiagnosis, epoch_diagnoses, nothing_read_text
 from studio.facts.evaluation import (

@@ -8,7 +8,7 @@ from typing import Any
 
 from engines.core.library import Experience, Library
 from engines.core.text.similarity import word_diff
-from engines.pipeline.evaluation.comparison import compare
+from engines.pipeline.evaluation.statistics import compare
 from studio.facts.evaluation import question_rewards
 from studio.library.references import FoundVersion
 from studio.render.evaluation_lines import finished_text

@@ -6,11 +6,10 @@ was renumbered or reworded stays the same entry.
 
 from __future__ import annotations
 
-from engines.core.flags import CONFLICT
 from engines.core.library import Library
-from engines.core.text.pairing import Entry, pair_entries
 from engines.core.text.sanitize import one_line
-from engines.core.types import Flag, Operation, OperationKind
+from engines.core.text.similarity import Entry, pair_entries
+from engines.core.types import CONFLICT, Flag, Operation, OperationKind
 
 
 def merge_operations(

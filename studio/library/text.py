@@ -12,10 +12,9 @@ from typing import Any
 from engines.core import events as ev
 from engines.core.codec import fields_of, to_dict
 from engines.core.errors import ConflictError
-from engines.core.flags import CONFLICT
 from engines.core.library import Library, Provenance, effective_operation, provenance
 from engines.core.text.sanitize import one_line
-from engines.core.types import GATE, OperationKind
+from engines.core.types import CONFLICT, GATE, OperationKind
 from engines.record.libraries import LibraryFolder
 from studio.library.curation import Curation
 from studio.render.run_lines import operation_line

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from engines.core.events import EvaluationFinished
-from engines.pipeline.evaluation.metrics import Rewards, mean_at_k, mean_interval
+from engines.pipeline.evaluation.statistics import Rewards, mean_at_k, mean_interval
 from studio.facts.evaluation import CellFacts, ChangeFacts, EvaluationFacts, evaluation_facts
 from studio.render.words import difference_text, rate_text, signs_text
 from studio.secrets.sanitize import one_line

@@ -14,7 +14,7 @@ from typing import Any
 from engines.core.codec import dumps
 from engines.core.text.sanitize import escape_unsafe_json
 from engines.core.types import Usage
-from engines.pipeline.evaluation.intervals import Interval
+from engines.pipeline.evaluation.statistics import Interval
 from studio.facts.subject import LIFTED, Subject
 from studio.secrets.output import MaskedText, current_mask
 

@@ -19,9 +19,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from engines.core.errors import ConfigError
 from engines.core.extras import install_command
-from engines.core.state.curve import Point
+from engines.core.state.list_row import Point
 from engines.core.text.similarity import Change, format_changes
-from studio.render.lines import sparkline
+from studio.render.json import print_json
+from studio.render.lines import COLUMNS, indent_text, sparkline, table, wrap_text
 from studio.secrets.sanitize import one_line, sanitize
 
 if TYPE_CHECKING:
@@ -258,6 +259,41 @@ def escape_markdown(text: str) -> str:
     return f"{flat[:at]}\\{flat[at:]}"
 
 
+def render_text(page: Page) -> str:
+    """Return parts of items and tables as lines for a terminal, without the page's title."""
+    return "\n\n".join("\n".join(_block_lines(block)) for block in page.blocks)
+
+
+def _block_lines(block: Block) -> list[str]:
+    match block:
+        case Part(title, blocks):
+            return [title, *(line for inner in blocks for line in _block_lines(inner))]
+        case Items(items):
+            return [wrap_text(f"  {one_line(item, 400)}", COLUMNS) for item in items]
+        case Table(_, headings, rows):
+            cells = [[_cell_text(cell) for cell in row] for row in rows]
+            return [indent_text(table(headings, cells, columns=COLUMNS - 2))]
+        case _:
+            raise TypeError(f"{type(block).__name__} has no form in lines")
+
+
+def _cell_text(cell: str | Words) -> str:
+    return cell if isinstance(cell, str) else format_changes(cell)
+
+
+def print_facts(facts: object, page: Page, form: str) -> None:
+    """Print facts as JSON (`form` json), or their page as text, as Markdown (md) or as HTML."""
+    match form:
+        case "json":
+            print_json(facts)
+        case "md":
+            print(render_markdown(page).rstrip("\n"), flush=True)
+        case "html":
+            print(render_html(page).rstrip("\n"), flush=True)
+        case _:
+            print(render_text(page), flush=True)
+
+
 def render_markdown(page: Page) -> str:
     lines = [f"# {escape_markdown(page.title)}", *_blocks_markdown(page.blocks, 2)]
     return "\n".join(lines).rstrip() + "\n"
@@ -299,7 +335,7 @@ def _chart_line(chart: Chart) -> str:
 
 
 def _cell_markdown(cell: str | Words) -> str:
-    return escape_markdown(cell if isinstance(cell, str) else format_changes(cell))
+    return escape_markdown(_cell_text(cell))
 
 
 def _fence(text: str) -> list[str]:

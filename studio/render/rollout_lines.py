@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from engines.core.text.tool_marks import CallMark, split_marks
-from engines.core.text.tool_text import argument_text, said_text
+from engines.core.text.tool_text import CallMark, argument_text, said_text, split_marks
 from engines.core.types import Message
 from studio.facts.rollout import RolloutFacts
 from studio.render.words import acted_text, metrics_text

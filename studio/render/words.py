@@ -10,10 +10,7 @@ from engines.core.settings import SHOWN_WHOLE
 from engines.core.state.run_state import Rewards, RunState
 from engines.core.text.similarity import format_changes, word_diff
 from engines.core.types import GATE, GroupOutcome, ProposalFate, Usage
-from engines.pipeline.evaluation.comparison import Comparison
-from engines.pipeline.evaluation.metrics import (
-    Interval,
-)
+from engines.pipeline.evaluation.statistics import Comparison, Interval
 from studio.secrets.sanitize import one_line, sanitize
 
 

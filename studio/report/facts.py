@@ -10,14 +10,14 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
-from engines.core.effects import Effect
 from engines.core.errors import ConflictError
 from engines.core.library import Experience, Library
-from engines.core.state.curve import Point
+from engines.core.library_notes import Effect
+from engines.core.state.list_row import Point
 from engines.core.state.run_state import RunState
 from engines.core.state.step_history import RunHistory
 from engines.core.types import Operation
-from engines.pipeline.evaluation.metrics import Interval, group_by_question, mean_interval
+from engines.pipeline.evaluation.statistics import Interval, group_by_question, mean_interval
 from engines.record.run_dir import RunDir, Workspace
 from engines.record.step_history import read_history
 from studio.facts.curves import RunCurves, Series, metric_points, run_curves

@@ -8,9 +8,9 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from engines.core.effects import Effect
 from engines.core.errors import RecordError
-from engines.core.state.curve import Point, pool_points
+from engines.core.library_notes import Effect
+from engines.core.state.list_row import Point, pool_points
 from engines.record.appender import write_atomic
 from engines.record.run_dir import Workspace
 from studio.facts.curves import Series

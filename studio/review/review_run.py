@@ -21,7 +21,7 @@ from engines.record.run_dir import RunDir, Workspace
 from studio.render.words import count_text
 from studio.review.evidence import EvidenceLoader
 from studio.review.line_mode import Ask, Edit, LineReview, WaitFor
-from studio.session.client import is_alive
+from studio.session.control_socket import is_alive
 from studio.session.live import LiveSession
 from studio.session.offline import OfflineSession
 from studio.session.requests import Commit, ControlledElsewhereError, NotRunningError, ReadQueue

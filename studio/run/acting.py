@@ -16,13 +16,13 @@ from engines.agents.team import Member, Team
 from engines.agents.tool_loop import ToolLoop
 from engines.core.codec import fields_of
 from engines.core.errors import ConfigError
-from engines.core.process.scratch_folder import ScratchFolder
 from engines.core.protocols import Agent, Embedder, OnText, Policy, Toolbox
-from engines.core.team.replies import FIXED, Speaker
+from engines.core.team import FIXED, Speaker
 from engines.core.types import Completion, Message, Sampling
-from engines.core.waiting.slow_stage import slow_stage
+from engines.core.waiting import slow_stage
 from engines.policies.team import TeamPolicy
 from engines.policies.tool_use import Protocol, ToolUsePolicy
+from engines.process.scratch_folder import ScratchFolder
 from engines.record.cassette.file import Cassette, Entry, is_played, plain_request
 from engines.record.cassette.tools import taped_toolbox
 from studio.config.settings.agent import AgentConfig
@@ -185,7 +185,7 @@ class Acting:
 
     def _make_function(self, agent: AgentConfig, sampling: Sampling) -> Agent:
         from engines.agents.function import FunctionAgent, as_function
-        from engines.core.process.user_code import load_function
+        from engines.core.user_code import load_function
 
         assert agent.function is not None
         call = load_function("agent.function", agent.function)
@@ -234,8 +234,8 @@ def open_acting(
     played = is_played(acting.cassette)
     if not played or agent.kind == "command":
         check_variables(agent, acting.environ)
+    from engines.process.confinement import Limits
     from engines.tools.open import open_toolbox
-    from engines.tools.sandbox.limits import Limits
     from engines.tools.sandbox.sandbox import Sandbox
 
     sandbox = None
@@ -308,7 +308,7 @@ def sampling_of(settings: PolicyConfig) -> Sampling:
 
 
 def _tool_settings(tool: ToolConfig, stack: AsyncExitStack, accepted: bool) -> ToolSettings:
-    from engines.tools.sandbox.control import STUDIO
+    from engines.process.start import STUDIO
     from engines.tools.settings import ToolSettings
 
     contained: dict[str, Any] = {}
@@ -319,7 +319,7 @@ def _tool_settings(tool: ToolConfig, stack: AsyncExitStack, accepted: bool) -> T
         asked = json.dumps({"folder": scratch.path, "readable": readable, "accept": accepted})
         # Not by -m: what lies in the current folder would be imported in the place of ours.
         start = f"import sys; sys.path.insert(0, {STUDIO!r})"
-        start += "; from engines.tools.sandbox.stdio import main; main()"
+        start += "; from engines.tools.sandbox.launch import serve_stdio; serve_stdio()"
         contained["started_by"] = (sys.executable, "-P", "-c", start, asked)
         contained["tier"] = "the sandbox"
     return ToolSettings(

@@ -13,14 +13,13 @@ from engines.core.errors import ConflictError
 from engines.core.events import AgentOpened, NodesChanged, RolloutPlaced
 from engines.core.protocols import Engine, Reviewer
 from engines.core.types import Learns
-from engines.core.waiting.slow_stage import slow_stage
+from engines.core.waiting import slow_stage
 from engines.pipeline.alternating import AlternatingEngine
 from engines.pipeline.context import RunContext
-from engines.pipeline.control import RunControl
+from engines.pipeline.control import Outage, RunControl
 from engines.pipeline.gate.gate import Gate
-from engines.pipeline.outage import Outage
 from engines.pipeline.recorder import Recorder
-from engines.pipeline.reviewers.open import open_reviewers
+from engines.pipeline.reviewers import open_reviewers
 from engines.policies.limits import Slots, Throttled
 from engines.record.appender import write_atomic
 from engines.record.cassette.file import is_played, open_cassette

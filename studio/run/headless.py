@@ -16,7 +16,7 @@ from engines.core.events import DurableEvent, TextStreamed, TransientEvent, even
 from engines.core.state.run_state import RunState
 from engines.pipeline.context import RunContext
 from engines.pipeline.control import RunControl
-from engines.pipeline.effect.choice import choice_problems
+from engines.pipeline.effect.effect_gate import choice_problems
 from engines.pipeline.recorder import Listener
 from engines.pipeline.run import practise
 from engines.record.derived.catalogue import write_run_row
@@ -37,7 +37,7 @@ from studio.run.held_out import choice_text, set_power_lines, trial_text
 from studio.run.models import short_log_note
 from studio.run.new_or_resume import RunPlan
 from studio.run.resume_checks import ignored_settings
-from studio.session.client import is_alive
+from studio.session.control_socket import is_alive
 from studio.session.server import serve
 
 if TYPE_CHECKING:

@@ -12,12 +12,11 @@ from engines.core.protocols import Ledger, Verifier
 from engines.core.settings import LEAST_TRIED
 from engines.core.types import Problem
 from engines.data.dataset import read_problems
-from engines.pipeline.effect.choice import choice_size
-from engines.pipeline.effect.effect_gate import EffectGate
-from engines.pipeline.evaluation.comparison import minimum_detectable_effect
+from engines.pipeline.control import Outage
+from engines.pipeline.effect.effect_gate import EffectGate, choice_size
 from engines.pipeline.evaluation.evaluate import Evaluation, HeldOutSet, MeasurementSetup
+from engines.pipeline.evaluation.statistics import minimum_detectable_effect
 from engines.pipeline.guidance import PromptWriter
-from engines.pipeline.outage import Outage
 from engines.pipeline.worsened import set_apart
 from engines.policies.limits import Slots
 from engines.record.scores import ScoreBook

@@ -16,7 +16,7 @@ from engines.data.checks import check_rows, doubts_line
 from engines.data.dataset import read_problems
 from engines.data.sampler import Sampler
 from engines.pipeline.replay_training import load_history
-from engines.pipeline.reviewers.open import open_reviewers
+from engines.pipeline.reviewers import open_reviewers
 from engines.record.cassette.file import Tape, is_played
 from engines.record.run_dir import RunDir, Workspace
 from engines.verifiers.open import needs_answer

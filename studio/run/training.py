@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING
 from engines.core import events as ev
 from engines.core.protocols import Engine
 from engines.grpo.settings import USUAL_RATES, GRPOSettings
-from engines.pipeline.checkpoints import Checkpoints
-from engines.pipeline.evaluation.cells import FirstWeights
+from engines.pipeline.evaluation.evaluate import FirstWeights
 from engines.pipeline.recorder import Recorder
-from engines.pipeline.replay_training import HistorySegment, load_history
-from engines.pipeline.reviewers.limits import MetricLimits
+from engines.pipeline.replay_training import Checkpoints, HistorySegment, load_history
+from engines.pipeline.reviewers import MetricLimits
 from studio.config.settings.run import RunConfig
 from studio.run.models import Roles, Tell
 from studio.run.new_or_resume import RunPlan

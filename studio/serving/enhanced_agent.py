@@ -5,6 +5,7 @@ Owns what is loaded for it, what a call of it becomes, and its server, which is 
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -12,11 +13,12 @@ from dataclasses import dataclass, replace
 from importlib.resources import files
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, TextIO
 
 from engines.agents.gateway.fields import Asked
 from engines.agents.gateway.server import Gateway
 from engines.agents.guided_try import GuidedTry
+from engines.core.codec import fix_surrogates
 from engines.core.errors import CallFailed, ConfigError, StudioError
 from engines.core.ids import digest
 from engines.core.library import Library
@@ -29,11 +31,14 @@ from engines.policies.rehearsal.server import open_listener
 from engines.record.ledger import RecordLedger
 from engines.record.run_dir import Workspace
 from engines.rollouts.manager import RolloutManager
+from studio import exit_codes
 from studio.config.loading import load_run
 from studio.config.scripted import is_rehearsal
 from studio.config.settings.run import RunConfig
 from studio.evaluation.try_problem import KEY, without_lessons
+from studio.evaluation.try_text import print_piece
 from studio.library.references import follow_version
+from studio.library.text import library_lines
 from studio.render.lines import to_stderr
 from studio.render.words import usage_text
 from studio.run.acting import sampling_of
@@ -191,3 +196,59 @@ def read_token(
         cause = "it holds no token of 16 or more printable ASCII characters."
         raise ConfigError(f"the token in {file or variable}", cause, "Try `openssl rand -hex 24`.")
     return token
+
+
+class Talk:
+    """The library as of now stands in front of each turn; one that failed is not in `history`."""
+
+    def __init__(self, agent: EnhancedAgent) -> None:
+        self.agent, self.failed, self.history = agent, 0, tuple[Message, ...]()
+
+    async def take_turn(self, tries: RolloutManager, question: str) -> None:
+        job = self.agent.begin_turn(self.history, question)
+        attempt, _ = await tries.roll_out(job, print_piece)
+        print(flush=True)
+        if attempt.error is None and attempt.answer:
+            asked = Message("user", question)
+            self.history = (*self.history, asked, Message("assistant", attempt.answer))
+        else:
+            self.failed += 1
+            reason = attempt.error or "it gave no answer within its limits"
+            to_stderr(f"failed, and not part of the talk: {reason}")
+
+    def obey(self, command: str) -> None:
+        match command:
+            case "/library":
+                library = self.agent.read_library()
+                to_stderr("\n".join(library_lines(library)) if library else "nothing")
+            case "/reset":
+                self.history = ()
+                to_stderr("the talk begins anew")
+            case _:
+                to_stderr(f"{command} is none of /library, /reset and /exit")
+
+
+def talk_in_lines(agent: EnhancedAgent, source: TextIO) -> int:
+    """Until the input ends; Ctrl-C stops a reply, and without one it ends the talk."""
+    talk, stack = Talk(agent), AsyncExitStack()
+    # The loop runs within a turn alone: while a line is awaited, Ctrl-C is Python's own.
+    with asyncio.Runner() as runner:
+        try:
+            tries = runner.run(agent.open_tries(stack))
+            while True:
+                print("> " if source.isatty() else "", end="", flush=True)
+                line = fix_surrogates(source.readline())
+                if not line or line.strip() == "/exit":
+                    return exit_codes.WITH_LOSSES if talk.failed else exit_codes.DONE
+                if line.startswith("/"):
+                    talk.obey(line.strip())
+                elif line.strip():
+                    try:
+                        runner.run(talk.take_turn(tries, line.strip()))
+                    except KeyboardInterrupt:
+                        to_stderr("\nstopped: not part of the talk; Ctrl-C again ends it")
+        except KeyboardInterrupt:
+            return exit_codes.INTERRUPTED
+        finally:
+            print("\n" if source.isatty() else "", end="", flush=True)
+            runner.run(stack.aclose())

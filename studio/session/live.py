@@ -21,6 +21,7 @@ from engines.core.state.fold import fold
 from engines.core.state.run_state import RunState
 from engines.record.derived.run_state import read_run
 from engines.record.run_dir import RunDir
+from studio.session.control_socket import RunAddress, check_owner, connect_path
 from studio.session.requests import (
     Attach,
     Request,
@@ -43,7 +44,6 @@ from studio.session.session import (
     TextPiece,
     TextReceived,
 )
-from studio.session.socket_file import RunAddress, check_owner, connect_path
 
 T = TypeVar("T")
 

@@ -23,7 +23,7 @@ from engines.record.derived.catalogue import write_run_row
 from engines.record.derived.run_state import open_run
 from engines.record.lock import write_lock
 from engines.record.run_dir import RunDir, Workspace
-from studio.session.client import is_alive
+from studio.session.control_socket import is_alive
 from studio.session.requests import Commit, OpenRun, Request
 from studio.session.session import ControllerChanged, EventReceived, Session, SnapshotReceived
 

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from engines.core.codec import dumps, fields_of, from_dict, read_json
 from engines.core.errors import ConflictError, StudioError
-from engines.core.state.use_counts import UseCounts
+from engines.core.library_notes import UseCounts
 from engines.core.types import KILLED, Decision, DecisionPreview, Operation, UnparsedReply
 
 if TYPE_CHECKING:  # `studio ctl status` sends a request, and is to answer at once

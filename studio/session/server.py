@@ -21,6 +21,7 @@ from engines.pipeline.context import RunContext
 from engines.pipeline.effect.effect_gate import open_trials
 from engines.record.run_dir import RunDir
 from studio.render.lines import to_stderr
+from studio.session.control_socket import bind_path
 from studio.session.feed import BATCH_S, Feed, Outbox
 from studio.session.requests import (
     MAX_LINE,
@@ -42,7 +43,6 @@ from studio.session.requests import (
     status_of,
     too_long_error,
 )
-from studio.session.socket_file import bind_path
 
 _LAST_WORDS_S = 2.0
 """How long an ending run waits for a slow reader."""

@@ -12,7 +12,7 @@ from engines.core.errors import ConfigError
 from engines.core.extras import install_command
 from engines.core.state.run_state import RunState
 from engines.core.types import Lesson, WeightUpdate
-from engines.pipeline.evaluation.metrics import pass_rate
+from engines.pipeline.evaluation.statistics import pass_rate
 from engines.pipeline.recorder import Recorder
 from engines.record.journal import Entry
 from engines.tracing.tensorboard import ScalarWriter, Tracker

@@ -17,9 +17,8 @@ from engines.pipeline.recorder import Recorder
 from engines.record.journal import Entry, read_journal
 from engines.record.ledger import read_record
 from engines.record.run_dir import RunDir
-from engines.tracing.otel import OTLPCollector, is_installed
-from engines.tracing.sender import BATCH, SpanSender
-from engines.tracing.sender import Entry as Event
+from engines.tracing.otel import BATCH, OTLPCollector, SpanSender, is_installed
+from engines.tracing.otel import Entry as Event
 from engines.tracing.spans import Span, SpanMapper
 from studio.config.loading import LoadedRun
 

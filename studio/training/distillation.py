@@ -14,9 +14,14 @@ from typing import Any
 from engines.core.errors import ConflictError
 from engines.core.ids import digest
 from engines.core.state.run_state import RunState
-from engines.pipeline.evaluation.comparison import compare
-from engines.pipeline.evaluation.intervals import Interval, t_quantile
-from engines.pipeline.evaluation.metrics import ByQuestion, mean_at_k, mean_interval
+from engines.pipeline.evaluation.statistics import (
+    ByQuestion,
+    Interval,
+    compare,
+    mean_at_k,
+    mean_interval,
+    t_quantile,
+)
 from engines.record.run_dir import RunDir, Workspace
 from studio.config.loading import LoadedRun
 from studio.evaluation.evaluate import EvalPlan, EvaluationResult, measure_missing, plan_eval

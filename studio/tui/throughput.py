@@ -6,8 +6,8 @@ from collections import deque
 from collections.abc import Iterable
 
 from engines.core import events as ev
-from engines.core.text.tool_marks import said_length
-from studio.report.step_clock import StepClock
+from engines.core.text.tool_text import said_length
+from studio.report.progress import StepClock
 from studio.session.session import TextPiece
 
 _WINDOW_S = 10.0

@@ -30,7 +30,7 @@ from engines.record.libraries import check_name
 from engines.record.lock import write_lock
 from engines.record.run_dir import RunDir, Workspace
 from engines.record.seal import add_seal, read_sealed
-from studio.session.client import is_alive
+from studio.session.control_socket import is_alive
 from studio.workspace.removal import check_removable, remove_run
 
 _MANIFEST = "manifest.json"

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 
 from engines.core.errors import StudioError
 from engines.core.extras import installed_version
+from engines.process.tiers import find_tier
 from engines.record.repair import Finding
-from engines.tools.sandbox.tiers import find_tier
 from studio.workspace.ask import run_check
 from studio.workspace.checks.cluster import cluster_findings, find_address
 from studio.workspace.checks.extras import PACKAGE, extra_findings

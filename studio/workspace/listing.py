@@ -19,7 +19,7 @@ from studio.render.lines import COLUMNS, indent_text, table
 from studio.render.training_lines import learned_text, row_curve
 from studio.render.words import to_decide_text
 from studio.secrets.sanitize import sanitize
-from studio.session.client import is_alive
+from studio.session.control_socket import is_alive
 
 if TYPE_CHECKING:
     from studio.workspace.archive import Archived

@@ -15,7 +15,7 @@ from engines.core.events import RunStarted
 from engines.record.derived.catalogue import load_run_rows
 from engines.record.lock import write_lock
 from engines.record.run_dir import RunDir, Workspace
-from studio.session.client import is_alive
+from studio.session.control_socket import is_alive
 
 _ASIDE = ".removed-"
 

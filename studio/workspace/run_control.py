@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from engines.core.errors import ConflictError
 from studio.secrets.sanitize import sanitize
-from studio.session import client
+from studio.session import control_socket
 
 if TYPE_CHECKING:
     from engines.record.run_dir import RunDir, Workspace
@@ -39,7 +39,7 @@ def find_live_run(workspace: Path, run: str | None) -> LiveRun | None:
     found = [LiveRun(path.parent) for path in workspace.glob("runs/*/control.sock")]
     if run is not None:
         found = [LiveRun(workspace / "runs" / run)] if Path(run).name == run else []
-    living = [one for one in found if client.is_alive(one)]
+    living = [one for one in found if control_socket.is_alive(one)]
     return living[0] if len(living) == 1 else None
 
 
@@ -51,13 +51,13 @@ def choose_run(workspace: Workspace, run: str | None) -> RunDir:
     if not runs:
         move = "Start one with `studio run rehearsal`, or name another --workspace."
         raise ConflictError(str(workspace.path), "there is no run in this workspace.", move)
-    living = [found for found in runs if client.is_alive(found)]
+    living = [found for found in runs if control_socket.is_alive(found)]
     return (living or list(runs))[-1]
 
 
 def check_alive(run: RunDir, do: str) -> None:
     """Raise ConflictError where no process of the run is left to be asked to `do` something."""
-    if client.is_alive(run):
+    if control_socket.is_alive(run):
         return
     from engines.record.derived.catalogue import run_row
     from studio.facts.next_command import status_of_row
@@ -135,7 +135,7 @@ def follow(run: RunDir, *, as_json: bool) -> None:
 
     say, state = partial(print, flush=True), RunState()
     seen = LinePrinter(state, say)
-    for data in client.watch(run):
+    for data in control_socket.watch(run):
         if as_json:
             print_json(data)
             continue

@@ -19,7 +19,7 @@ from engines.record.repair import Finding, move_aside, remove
 from engines.record.run_dir import RunDir, Workspace
 from engines.record.seal import read_sealed
 from studio.data.catalogue import dataset_row, listed_data
-from studio.session.client import is_alive
+from studio.session.control_socket import is_alive
 
 _LEFT_BY = re.compile(r"^\..+\.(\d+)\.tmp$|^\.removed-.+-(\d+)$|^\..+\.tmp$")
 """What a process is about to rename, or to remove, with its number; some do not say theirs."""

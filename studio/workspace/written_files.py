@@ -15,8 +15,8 @@ import yaml
 from engines.core.errors import ConflictError, StudioError
 from engines.core.state.run_state import RunState
 from engines.grpo.checkpoint.folders import check_seal
-from engines.pipeline.checkpoints import Checkpoints
 from engines.pipeline.evaluation.evaluate import format_result, result_path
+from engines.pipeline.replay_training import Checkpoints
 from engines.record import lines
 from engines.record.lock import write_lock
 from engines.record.repair import Finding, Grade, move_aside, read_written, written_finding

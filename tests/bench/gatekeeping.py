@@ -15,10 +15,10 @@ from typing import Any
 
 import yaml
 
-from engines.core import flags as names
+from engines.core import types as names
 from engines.core.library import Experience, Library
 from engines.core.types import Decision, Flag, Operation, Problem
-from engines.pipeline.reviewers.human import AutoReviewer
+from engines.pipeline.reviewers import AutoReviewer
 from engines.training_free.lint import OperationLinter
 
 FOLDER = Path(__file__).parents[1] / "engines/training_free/gatekeeping"

@@ -21,7 +21,7 @@ from typing import Any
 import yaml
 
 from engines.record.run_dir import RunDir
-from studio.session.client import ask
+from studio.session.control_socket import ask
 from studio.session.requests import NotRunningError, Status
 
 EXPERIENCES, REPEATS = 10_000, 3

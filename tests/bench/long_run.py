@@ -49,7 +49,7 @@ _TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 _WORDS = "Work slowly and say what each number counts before it is used again in another line. "
 LOOKS = {
     "state": "from engines.record.run_dir import *; RunDir(run).state()",
-    "live_page": "from studio.tui.pages.live.feed import *; load_event_history(RunDir(run))",
+    "live_page": "from studio.tui.pages.live.page import *; load_event_history(RunDir(run))",
     "evidence": "from studio.review.evidence import *; EvidenceLoader(RunDir(run))",
     "citations": "from studio.library.citations import *; Citations(RunDir(run)).refresh()",
 }

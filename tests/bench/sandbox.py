@@ -13,8 +13,7 @@ import sys
 import time
 from typing import Any
 
-from engines.tools.sandbox.sandbox import Sandbox
-from engines.tools.sandbox.session import Session
+from engines.tools.sandbox.sandbox import Sandbox, Session
 
 MEDIAN_MS, PER_SECOND = 10.0, 100  # the bounds
 CODE = "import math\nprint(math.factorial(20))\nsum(i * i for i in range(1000))"

@@ -22,13 +22,15 @@ from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
 from engines.core.codec import from_dict
-from engines.core.effects import Effect
 from engines.core.library import Experience, Library
-from engines.pipeline.effect.inclusion import Keep, dropout, random_half
+from engines.core.library_notes import Effect
 from engines.pipeline.effect.regression import (
     Effects,
+    Keep,
     Observation,
+    dropout,
     leave_one_out_rollouts,
+    random_half,
     regress,
     smallest_effect,
 )

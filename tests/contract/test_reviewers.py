@@ -8,12 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from engines.core.flags import DUPLICATE, HURTS
 from engines.core.protocols import Reviewer
-from engines.core.types import Decision, Flag, WeightUpdate, weights_operation
-from engines.pipeline.reviewers.human import AutoReviewer, HoldExpired, HumanReviewer
-from engines.pipeline.reviewers.limits import MetricLimits
-from engines.pipeline.reviewers.rules import read_rules
+from engines.core.types import DUPLICATE, HURTS, Decision, Flag, WeightUpdate, weights_operation
+from engines.pipeline.reviewers import (
+    AutoReviewer,
+    HoldExpired,
+    HumanReviewer,
+    MetricLimits,
+    read_rules,
+)
 from tests.support.builders import a_library, an_operation
 
 OPERATIONS = (

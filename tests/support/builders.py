@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from engines.core import events as ev
-from engines.core.effects import Effect, interval_verdict
 from engines.core.errors import CallFailed
 from engines.core.library import Experience, Library
+from engines.core.library_notes import Effect, interval_verdict
 from engines.core.protocols import OnText
 from engines.core.types import (
     Attempt,

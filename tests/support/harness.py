@@ -19,7 +19,7 @@ from engines.core.library import Library
 from engines.core.protocols import Reviewer
 from engines.core.state.run_state import RunState
 from engines.core.types import CallKey, Decision, Job, Operation, Problem, Rollout, Sampling
-from engines.core.waiting.gather import gather_all
+from engines.core.waiting import gather_all
 from engines.data.dataset import read_problems
 from engines.pipeline.context import RunContext
 from engines.pipeline.run import practise

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import random
 
-from engines.core.effects import Effect
 from engines.core.library import Experience, Library, Provenance
-from engines.core.state.use_counts import UseCounts
+from engines.core.library_notes import Effect, UseCounts
 from engines.core.text.sanitize import one_line
 
 PIECES = (

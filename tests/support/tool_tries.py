@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from engines.core.protocols import Policy, Tool, ToolTry
 from engines.core.types import Completion, Message, Sampling, ToolCall
-from engines.tools.sandbox.session import RunResult
+from engines.tools.sandbox.sandbox import RunResult
 from engines.tools.toolbox import CheckedToolbox, Entry
 from tests.support.builders import a_job
 

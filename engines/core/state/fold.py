@@ -6,26 +6,34 @@ not grow with the length of a run.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from typing import Any, Literal
 
 from engines.core import events as ev
-from engines.core.flags import PROVED
 from engines.core.ids import question_of
 from engines.core.library import CommitResult, Library
-from engines.core.state import losses
+from engines.core.library_notes import StepCredits
 from engines.core.state.run_state import ReviewerStats, Rewards, RunState, Stage, Status, StepState
-from engines.core.state.symptoms import count_symptoms
-from engines.core.state.use_counts import StepCredits
 from engines.core.types import (
     BASE_MOVED,
+    FLAG_NAMES,
     MERGED,
+    NO_ANSWER,
     NO_USAGE,
+    PROVED,
+    UNPROVEN,
     Decision,
     Flag,
     LostWork,
     Operation,
+    Reflection,
+    UnparsedReply,
     Usage,
+    Verdict,
+    group_id,
+    replace_dropped,
     rollout_id,
     weights_operation,
 )
@@ -47,9 +55,9 @@ def fold(state: RunState, event: ev.DurableEvent) -> RunState:
             state.shown_questions = set(event.shown_questions)
         case ev.RunResumed():
             if state.ending == "failed":
-                losses.forget_failures(state)
+                forget_failures(state)
             elif event.again:
-                losses.forget_failed_tries(state)
+                forget_failed_tries(state)
             state.status = state.working_status
             state.ending, state.reason, state.pid = "", "", event.pid
             state.epochs, state.reviewer = event.epochs, event.reviewer
@@ -77,10 +85,10 @@ def fold(state: RunState, event: ev.DurableEvent) -> RunState:
             step = state.steps[event.step]
             step.reflections[event.position] = event.reflection
             step.groups[event.outcome] += 1
-            losses.count_doubts(state, step, event.reflection)
+            count_doubts(state, step, event.reflection)
             _spend_at(state, event.step, event.reflection.usage, "reading")
-            losses.count_losses(state, event.reflection.losses)
-            losses.queue_unparsed_replies(state, event.step, "extraction", event.reflection.losses)
+            count_losses(state, event.reflection.losses)
+            queue_unparsed_replies(state, event.step, "extraction", event.reflection.losses)
         case ev.LessonProposed():
             step = state.steps[event.step]
             step.lesson, step.operations = event.lesson, len(event.lesson.operations)
@@ -93,8 +101,8 @@ def fold(state: RunState, event: ev.DurableEvent) -> RunState:
                 state.training[event.step] = event.lesson.update.metrics
             state.status = "reviewing"
             _spend_at(state, event.step, event.lesson.usage, "consolidation")
-            losses.count_losses(state, event.lesson.losses)
-            losses.queue_unparsed_replies(state, event.step, "consolidation", event.lesson.losses)
+            count_losses(state, event.lesson.losses)
+            queue_unparsed_replies(state, event.step, "consolidation", event.lesson.losses)
             state.withheld += len(event.lesson.withheld)
         case ev.OperationDecided() | ev.OperationsDecided():
             for decision in event.decisions:
@@ -117,7 +125,7 @@ def fold(state: RunState, event: ev.DurableEvent) -> RunState:
                 state.deferred.add(operation.id)  # no lesson waits for it
             _spend_at(state, event.step, event.usage, "review")
         case ev.ReplyMended():
-            losses.fold_reply_mended(state, event)
+            fold_reply_mended(state, event)
             _spend_at(state, event.step, event.usage, "review")
         case ev.ReplyDropped():
             state.repairs.pop(event.repair)
@@ -261,7 +269,7 @@ def _fold_rollout_finished(state: RunState, event: ev.RolloutFinished) -> None:
     if event.status == "failed":
         step.failed += 1
         where = rollout_id(event.step, event.position, event.index)
-        losses.count_losses(state, (LostWork("rollout", where, event.error or ""),))
+        count_losses(state, (LostWork("rollout", where, event.error or ""),))
 
 
 def _fold_rollout_judged(state: RunState, event: ev.RolloutJudged) -> None:
@@ -276,7 +284,7 @@ def _fold_rollout_judged(state: RunState, event: ev.RolloutJudged) -> None:
         step.unjudged += 1
         if event.verdict.error:  # without one there was nothing to judge by, as was agreed
             where = rollout_id(event.step, event.position, event.index)
-            losses.count_losses(state, (LostWork("verdict", where, event.verdict.error),))
+            count_losses(state, (LostWork("verdict", where, event.verdict.error),))
 
 
 def _fold_streaks(state: RunState, step: StepState) -> None:
@@ -326,12 +334,12 @@ def _fold_choice(state: RunState, event: ev.LessonsCompared) -> None:
     for number, draft in enumerate(event.drafts):
         for reflection in draft.reflections:
             _spend_at(state, event.step, reflection.usage, "reading")
-            losses.count_losses(state, reflection.losses)
+            count_losses(state, reflection.losses)
             if number == event.chosen:
                 step.reflections[reflection.position] = reflection
         if number != event.chosen:  # the chosen one is proposed
             _spend_at(state, event.step, draft.lesson.usage, "consolidation")
-            losses.count_losses(state, draft.lesson.losses)
+            count_losses(state, draft.lesson.losses)
 
 
 def _fold_effect(state: RunState, event: ev.EffectMeasured) -> None:
@@ -385,3 +393,202 @@ def _spend_at(state: RunState, step: int, usage: Usage, stage: Stage) -> None:
         state.paid += usage
     if usage.calls:
         state.spent_on[stage] = state.spent_on.get(stage, NO_USAGE) + usage
+
+
+KEPT_LOSSES = 200
+"""Losses kept with their words; all are counted."""
+KEPT_REPLY_CHARS = 500
+"""Of a reply that could not be used; the journal has the whole."""
+
+
+def count_losses(state: RunState, losses: Iterable[LostWork]) -> None:
+    for loss in losses:
+        state.lost[loss.kind] += 1
+        if len(state.losses) < KEPT_LOSSES:
+            state.losses.append(_shorten_reply(loss))
+
+
+def count_doubts(state: RunState, step: StepState, reflection: Reflection) -> None:
+    """Count the verdicts that a reflection doubts; the words of the first ones are kept."""
+    step.doubts += len(reflection.doubts)
+    for doubt in reflection.doubts[: max(0, KEPT_LOSSES - len(state.doubts))]:
+        state.doubts[doubt.rollout] = doubt.reason[:KEPT_REPLY_CHARS]
+
+
+def _shorten_reply(loss: LostWork) -> LostWork:
+    """So that memory does not grow with replies."""
+    return replace(loss, reply=loss.reply[:KEPT_REPLY_CHARS])
+
+
+def take_back_losses(state: RunState, losses: Iterable[LostWork]) -> None:
+    """Take losses back: what was lost is tried again."""
+    for loss in losses:
+        state.lost[loss.kind] -= 1
+        if _shorten_reply(loss) in state.losses:
+            state.losses.remove(_shorten_reply(loss))
+    state.lost = +state.lost
+
+
+def fold_reply_mended(state: RunState, event: ev.ReplyMended) -> None:
+    mended = state.repairs.pop(event.repair)
+    state.repaired[event.repair] = f"mended by {event.reviewer}"
+    state.operations.update((op.id, op) for op in event.operations)
+    # Others may have said the very same words, so the place must fit too.
+    places = (mended.id, f"step {mended.step}")
+    state.lost -= Counter(mended.lost)
+    state.losses = [
+        loss
+        for loss in state.losses
+        if loss.kind not in mended.lost or loss.reply != mended.reply or loss.where not in places
+    ]
+    step = state.steps.get(mended.step)
+    if event.fates and step is not None and step.lesson is not None:
+        step.lesson = replace(step.lesson, fates=replace_dropped(step.lesson.fates, event.fates))
+    if "extraction" in mended.lost:  # nothing of it had been understood
+        groups = state.steps[mended.step].groups
+        groups["failed"] -= 1
+        groups["used"] += 1
+
+
+def forget_failures(state: RunState) -> None:
+    """What failed in the step under way while nothing worked gets another try."""
+    step = state.current
+    if step is None or step.committed:
+        return
+    if step.lesson is not None:
+        lost = step.lesson.losses
+        if step.lesson.operations or step.lesson.update is not None:
+            return
+        if not lost or any(loss.reply for loss in lost):
+            return
+        step.lesson = step.choice = None  # its call failed, so there is nothing of it to lose
+        take_back_losses(state, lost)
+    resolved = _resolved_groups(state, step)
+    retried = {
+        place
+        for place, rollout in step.rollouts.items()
+        if place[0] not in resolved
+        and (rollout.status == "failed" or _is_unjudged(step.verdicts.get(place)))
+    }
+    groups = {position for position, _ in retried}
+    groups |= {at for at, reflection in step.reflections.items() if reflection.outcome == "failed"}
+    _try_again(state, step, retried, groups - resolved)
+
+
+def forget_failed_tries(state: RunState) -> None:
+    """What failed in the step under way beside what worked gets another try.
+
+    A group that was learned from stays as it is.
+    """
+    step = state.current
+    if step is None or step.committed or step.lesson is not None:
+        return
+    failed = {
+        at
+        for at, reflection in step.reflections.items()
+        if reflection.outcome == "failed" and at not in _resolved_groups(state, step)
+    }
+    retried = {
+        place
+        for place, rollout in step.rollouts.items()
+        if rollout.status == "failed" and (place[0] in failed or place[0] not in step.reflections)
+    }
+    # The same reply would be read again.
+    unread = {at for at in failed if any(loss.reply for loss in step.reflections[at].losses)}
+    _try_again(state, step, retried, {position for position, _ in retried} | (failed - unread))
+
+
+def _resolved_groups(state: RunState, step: StepState) -> set[int]:
+    """Groups that a person has mended or dropped: trying again would say it twice."""
+    return {at for at in step.reflections if group_id(step.step, at) in state.repaired}
+
+
+def _try_again(
+    state: RunState, step: StepState, retried: set[tuple[int, int]], groups: set[int]
+) -> None:
+    """Take back these rollouts or their verdicts, and what was drawn from these groups."""
+    for position in groups & step.reflections.keys():
+        reflection = step.reflections.pop(position)
+        step.groups[reflection.outcome] -= 1
+        take_back_losses(state, reflection.losses)
+        step.doubts -= len(reflection.doubts)
+        for doubt in reflection.doubts:
+            state.doubts.pop(doubt.rollout, None)
+        state.repairs.pop(group_id(step.step, position), None)
+    step.groups = +step.groups
+    for place in retried:
+        rollout, verdict = step.rollouts[place], step.verdicts.pop(place, None)
+        where = rollout_id(step.step, *place)
+        if rollout.status == "failed":
+            del step.rollouts[place]
+            step.rollouts_done -= 1
+            step.failed -= 1
+            take_back_losses(state, (LostWork("rollout", where, rollout.error or ""),))
+        elif verdict is not None:
+            step.unjudged -= 1
+            take_back_losses(state, (LostWork("verdict", where, verdict.error or ""),))
+
+
+def _is_unjudged(verdict: Verdict | None) -> bool:
+    return verdict is not None and verdict.reward is None and verdict.error is not None
+
+
+def queue_unparsed_replies(
+    state: RunState,
+    step: int,
+    kind: Literal["extraction", "consolidation"],
+    losses: Iterable[LostWork],
+) -> None:
+    """Keep what could not be understood for a person to mend: one entry a reply."""
+    for loss in losses:
+        if not loss.reply:
+            continue
+        name = loss.where if kind == "extraction" else f"s{step}"
+        known = state.repairs.get(name) or UnparsedReply(
+            name, step, kind, (), _shorten_reply(loss).reply
+        )
+        state.repairs[name] = replace(
+            known, reasons=(*known.reasons, loss.reason), lost=(*known.lost, loss.kind)
+        )
+    # Groups end in any order; a person reads the replies in that of their problems.
+    state.repairs = dict(sorted(state.repairs.items(), key=lambda item: _reply_order(item[1])))
+
+
+def _reply_order(repair: UnparsedReply) -> tuple[int, bool, int]:
+    """Sorts by step, groups in sample order, the consolidation behind them."""
+    position = repair.id.partition("p")[2]
+    return (repair.step, not position, int(position or 0))
+
+
+def count_symptoms(step: StepState, settings: Mapping[str, Any]) -> Counter[str]:
+    """Of a step that ends, while it still holds its rollouts; `settings` are the run's."""
+    found = Counter[str](
+        rollouts=step.rollouts_done,
+        judged=step.rewards.n,
+        tool_calls=step.tool_calls,
+        failed_calls=step.failed_calls,
+    )
+    limit = settings.get("policy.max_tokens") or 0
+    for rollout in step.rollouts.values():
+        late, tokens = (rollout.error or "").startswith("timeout"), rollout.usage.completion_tokens
+        found["timeouts"] += late
+        # No reply is longer, so that all of them were cut.
+        found["timeouts at limit"] += late and 0 < limit * rollout.turns <= tokens
+        # An empty answer marks a try that had no turn or context left for one.
+        found["cut"] += rollout.status == "truncated" and rollout.answer != ""
+    for verdict in step.verdicts.values():
+        found["no answer"] += NO_ANSWER in (verdict.critique or "")
+    found.update(step.groups)
+    found["groups"] = step.groups.total()
+    for reflection in step.reflections.values():
+        found["credits"] += len(reflection.credits)
+        found["unused"] += sum(credit.use != "used" for credit in reflection.credits)
+    for outcome in step.outcomes:
+        if outcome.kind != "weights":
+            found["operations"] += 1
+            found["kept"] += outcome.applied and outcome.kind == "keep"
+            fault = outcome.reason.partition(":")[0]
+            found["unproven"] += fault == UNPROVEN
+            found["refused"] += fault in FLAG_NAMES and fault not in PROVED.values()
+            found["rejected"] += not outcome.applied and fault not in FLAG_NAMES
+    return +found

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
 from engines.core import events as ev
+from engines.core.events import EvaluationFinished
+from engines.core.ids import question_of
 from engines.core.library import OperationOutcome
-from engines.core.state.best import best_step
 from engines.core.types import (
     NO_USAGE,
     Decision,
@@ -282,7 +284,7 @@ class RunState:
 
     @property
     def best_step(self) -> int | None:
-        """See `engines.core.state.best.best_step`."""
+        """See `engines.core.state.run_state.best_step`."""
         return best_step(self.evaluations)
 
     def effect_of(self, operation_id: str) -> ev.EffectMeasured | None:
@@ -309,3 +311,78 @@ class RunState:
         for step in self.steps.values():
             pooled.update(step.groups)
         return +pooled  # a group that was mended leaves a 0 behind
+
+
+MOST_UNJUDGED = 0.1
+"""The share of rollouts that may be unjudged in a measurement that competes."""
+
+
+def best_step(evaluations: Sequence[EvaluationFinished]) -> int | None:
+    """The step with the highest mean reward; None where no step has every set measured.
+
+    The mean is that over sets, of each set over the questions that every competing step
+    has a known reward for (its own mean where fewer than half are such). Of equals the
+    earliest: a shorter library costs less.
+    """
+    means = _means(comparable_evaluations(evaluations))
+    return max(sorted(means), key=lambda step: means[step], default=None)
+
+
+def comparable_evaluations(
+    evaluations: Sequence[EvaluationFinished],
+) -> dict[int, dict[str, EvaluationFinished]]:
+    """The steps that can be compared with the latest one, each with its sets by name."""
+    if not evaluations:
+        return {}
+    last_step = evaluations[-1].step
+    latest = {found.data: found for found in evaluations if found.step == last_step}
+    steps: dict[int, dict[str, EvaluationFinished]] = {}
+    for found in evaluations:
+        if found.data in latest and _is_comparable(found, latest[found.data]):
+            steps.setdefault(found.step, {})[found.data] = found
+    return {step: found for step, found in steps.items() if found.keys() == latest.keys()}
+
+
+def _is_comparable(found: EvaluationFinished, latest: EvaluationFinished) -> bool:
+    kind = (found.fingerprint, found.problems, found.k)
+    if kind != (latest.fingerprint, latest.problems, latest.k) or not found.problems:
+        return False
+    return found.mean is not None and found.unjudged <= MOST_UNJUDGED * (found.n + found.unjudged)
+
+
+def _means(steps: Mapping[int, Mapping[str, EvaluationFinished]]) -> dict[int, float]:
+    totals = dict.fromkeys(steps, 0.0)
+    for name in next(iter(steps.values()), {}):
+        known = {step: means_by_question(found[name]) for step, found in steps.items()}
+        common = set.intersection(*(set(means) for means in known.values()))
+        for step, means in known.items():
+            over = common if 2 * len(common) >= len(means) else set(means)
+            # Rounded, so that the order of adding up decides no tie.
+            totals[step] += math.fsum(means[question] for question in over) / max(1, len(over))
+    return {step: round(total, 9) for step, total in totals.items()}
+
+
+def means_by_question(found: EvaluationFinished) -> dict[str, float]:
+    """Of each question with a known reward; repeats of a question (`x#2`) are one question."""
+    tries: dict[str, list[float]] = {}
+    for problem, row in zip(found.problems, found.rewards, strict=True):
+        known = [reward for reward in row if reward is not None]
+        if known:
+            tries.setdefault(question_of(problem), []).extend(known)
+    return {question: math.fsum(row) / len(row) for question, row in tries.items()}
+
+
+def state_data(state: RunState) -> dict[str, Any]:
+    """The fields of a state; JSON knows no sets, and no keys of two numbers."""
+    data = {one.name: getattr(state, one.name) for one in fields(state)}
+    data |= {name: sorted(value) for name, value in data.items() if isinstance(value, set)}
+    return data | {"steps": {number: _step_data(one) for number, one in state.steps.items()}}
+
+
+def _step_data(step: StepState) -> StepState | dict[str, Any]:
+    if not step.rollouts and not step.verdicts:
+        return step  # all but the one under way
+    data = {one.name: getattr(step, one.name) for one in fields(step)}
+    for name in ("rollouts", "verdicts"):
+        data[name] = {f"{position} {index}": v for (position, index), v in data[name].items()}
+    return data

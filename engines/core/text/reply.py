@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from engines.core.errors import CallFailed
 from engines.core.finish import is_cut
+from engines.core.text.maths import escape_tex
 from engines.core.types import NO_USAGE, Completion, Message, RecordRef, Usage
 
 T = TypeVar("T")
@@ -110,3 +113,358 @@ def _try_parse(parse: Callable[[str], ParsedReply[T]], completion: Completion) -
     if parsed.unclosed and is_cut(completion.finish):
         return replace(parsed, problems=(*parsed.problems, cut))
     return parsed
+
+
+def spoken_lines(text: str) -> list[str]:
+    """What a member says, for people: of a JSON object a line a key, else its own lines."""
+    with suppress(ValueError, RecursionError):
+        found = json.loads(fenced[1] if (fenced := _FENCED.fullmatch(text)) else text)
+        if isinstance(found, dict):
+            rows = as_texts(found).items()
+            return [" ".join(f"{key}: {said}".split()) for key, said in rows if said]
+    return text.splitlines()
+
+
+def as_texts(row: Mapping[str, Any]) -> dict[str, str]:
+    """Values as texts: lists a comma apart, objects as JSON."""
+
+    def text(value: Any) -> str:
+        if isinstance(value, list):
+            return ", ".join(text(one) for one in value)
+        return value.strip() if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+    return {key: "" if value is None else text(value) for key, value in row.items()}
+
+
+Row = dict[str, Any]
+
+_KEY = r"""(?:"[^"\\\n{}\[\]]{1,40}"|[“'‘]?[^\W\d]\w{0,39}[”'’]?)\s*[:：]"""
+_START = re.compile(rf"\[\s*(?=\]|(?:\[\s*){{0,2}}\{{\s*{_KEY})|\{{\s*(?={_KEY})")
+_STOP = re.compile(rf"\{{\s*{_KEY}|\[\s*\{{|```")
+"""Where a broken object ends at the latest."""
+_NAME = re.compile(r"\{\s*[\"“'‘]?([^\"”'’:：]*)")
+_FENCED = re.compile(r"\s*```[^\n`]*\n(.*?)(?:```)?\s*", re.DOTALL)
+_PACKED = re.compile(r'\{\s*\\"')
+"""JSON as it stands in a string of JSON, without the quotes round it."""
+_BETWEEN = re.compile(
+    r"(?:[\s,;:\[\]{}()*#]|```\w*|//[^\n]*|\"\w+\"\s*:|(?:and|lesson|operation|object)\b|\d+\.?)*",
+    re.IGNORECASE,
+)
+"""What stands between parts of one answer: no prose, but headings as "Lesson 2:"."""
+_VALUE_END = r"""(?:["'”’\],]|[\s:,\[](?:true|false|null|none|nan|[a-z]?\d[\d.]*))"""
+_END = re.compile(
+    rf"""{_VALUE_END}\s*(?:\}}|(?P<brace>(?=\]\s*(?:```|\Z)))|(?P<next>(?=,?\s*\Z)))""", re.I
+)
+"""Where an object ends; without a brace where its array ends, or the next object begins."""
+_QUOTE = re.compile(r'\\.|"', re.DOTALL)
+_APOSTROPHE = re.compile(r"(?<![\w\\])'|(?<!\\)'(?!\w)")
+_ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|.)", re.DOTALL)
+_HIDDEN = {mark: chr(0xE000 + at) for at, mark in enumerate("\\\"'ntr")}
+"""What stands for an escape while an object is mended: `json-repair` decodes some of them twice."""
+_SHOWN = {ord(char): {"n": "\n", "t": "\t", "r": "\r"}.get(m, m) for m, char in _HIDDEN.items()}
+_FORM = re.compile(r"[\s\"'“”‘’,，:：;{}\[\]\ue000-\ue005]+")
+_JOINED = re.compile(r"\"\s*[+|]\s*\"")
+_COMMENT = re.compile(r"(?m)/\*.*?\*/|(?:^|(?<=[\s,{}\[\]\"]))[ \t]*(?://|#)[^\"\n]*$")
+_WIDE = re.compile(r'(?<=")\s*([：，])\s*(?=["\[{\w])|(?<=[\]}\w])\s*(，)\s*(?=["{])')
+MAX_WASTED_CHARS = 4 * MAX_REPLY_CHARS
+"""Read in vain: prose full of brackets must not cost quadratic time."""
+MAX_MENDED_CHARS, MAX_MENDED_BRACKETS, MAX_UNREAD = 8_000, 200, 10
+"""Of one object, since the time of mending grows with their product; and objects in vain."""
+MAX_BRACES = 200
+"""Places at which `objects_with` looks for an object, for the same reason."""
+_MENTION = re.compile(r"(?<!\bis)(?<!answer)(?<!array)(?<!JSON)(?<=[A-Za-z,])[ \t]+`?\Z")
+_END_OF_THOUGHT = re.compile(r"</think(?:ing)?>", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class FoundObjects:
+    """The objects of an answer in their order, a problem in the place of one that is broken."""
+
+    rows: tuple[Row | ReplyProblem, ...]
+    problems: tuple[str, ...] = ()  # of the answer as a whole
+    notes: tuple[str, ...] = ()
+    unclosed: bool = False  # if the reply was cut, this may not be the whole answer
+
+
+@dataclass(frozen=True, slots=True)
+class _Span:
+    start: int
+    end: int
+    rows: list[Row] | ReplyProblem
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> Row:
+    """Two lessons in one object: the later would silently replace the earlier."""
+    row = dict(pairs)
+    if len(row) < len(pairs):
+        raise ValueError("a key comes twice in an object")
+    return row
+
+
+_DECODER = json.JSONDecoder(strict=False, object_pairs_hook=_unique)
+
+
+def find_objects(text: str, fields: Collection[str] = ()) -> FoundObjects:
+    """The objects that a reply means; objects elsewhere in it are none of these.
+
+    `fields` are the names by which an object of an answer is known; (): any name will do.
+    A lone object counts as a list of one, one that holds lists of objects as what they hold.
+    Arrays with nothing but headings between them are one answer, since some models give each
+    lesson an array of its own; where prose stands between, the last one is the answer and what
+    is before it a draft. Objects that stand in no array are all meant.
+
+    Raises ReplyProblem: no object could be read; the message says what was found instead.
+    """
+    if len(text) > MAX_REPLY_CHARS:
+        raise ReplyProblem(too_long_reason(text))
+    text = escape_tex(drop_thoughts(text))
+    fenced = _FENCED.fullmatch(text)
+    try:
+        value = _DECODER.decode((fenced[1] if fenced else text).strip())
+    except (ValueError, RecursionError):
+        foreign: list[Row] = []
+        spans = list(_find_spans(text, fields, foreign))
+        if not spans and (packed := _PACKED.search(text)):
+            start, end = packed.start(), max(text.rfind("]"), text.rfind("}")) + 1
+            inner = text[start:end].rstrip("]")
+            with suppress(ValueError):
+                return find_objects(_DECODER.decode(f'"[{inner}]"'), fields)
+        found = _choose_answer(text, spans)
+        names = sorted({str(name) for row in foreign for name in row})
+        left = f"It holds objects of other names, left out: {', '.join(names)[:80]}."
+        return replace(found, notes=(*found.notes, left)) if names else found
+    if isinstance(value, str) and "{" in value:
+        return find_objects(value, fields)
+    if (rows := _as_rows(value)) is None:
+        kind = type(value).__name__.replace("NoneType", "null")
+        raise ReplyProblem(f"expected a JSON array of objects, found {kind}.")
+    return FoundObjects(tuple(rows))
+
+
+def parse_objects(text: str, fields: Collection[str] = ()) -> list[Row]:
+    """`find_objects` where a reply must be whole; else ReplyProblem."""
+    found = find_objects(text, fields)
+    broken = [str(row) for row in found.rows if isinstance(row, ReplyProblem)]
+    if trouble := (*broken, *found.problems):
+        raise ReplyProblem(" ".join(trouble))
+    return [row for row in found.rows if isinstance(row, dict)]
+
+
+def objects_with(keys: Collection[str], text: str) -> Iterator[Row]:
+    """Every whole object of a text that has one of these keys, wherever it stands."""
+    at = -1
+    for _ in range(MAX_BRACES):
+        if (at := text.find("{", at + 1)) < 0:
+            return
+        try:
+            value, end = _DECODER.raw_decode(text, at)
+        except (ValueError, RecursionError):
+            continue
+        if not value.keys().isdisjoint(keys):  # else it may hold one
+            yield value
+            at = end - 1
+
+
+def drop_thoughts(text: str) -> str:
+    """The reply proper: models that think aloud draft answers meanwhile."""
+    start = text.lstrip()[:7].lower()
+    if start[:1] in ("[", "{", "`"):
+        return text
+    for found in reversed(list(_END_OF_THOUGHT.finditer(text))):
+        line = text[text.rfind("\n", 0, found.start()) + 1 : found.start()]
+        if line.count('"') % 2 == 0:  # else it is quoted
+            return text[found.end() :]
+    return "" if start.startswith("<think") else text
+
+
+def _find_spans(text: str, fields: Collection[str], foreign: list[Row]) -> Iterator[_Span]:
+    """What may be the answer; `foreign` gets the objects whose names no answer has."""
+    at = wasted = unread = 0
+    while found := _START.search(text, at):
+        start = found.start()
+        try:
+            value, at = _DECODER.raw_decode(text, start)
+        except (ValueError, RecursionError) as error:
+            at = found.end()
+            wasted += getattr(error, "pos", start + 1_000) - start + 40
+            if wasted > MAX_WASTED_CHARS:
+                raise ReplyProblem("it holds too many brackets that are no JSON.") from error
+            name = _NAME.match(text, start)
+            if name and (not fields or name[1].strip().lower() in fields):
+                stop = _STOP.search(text, at)
+                row, at = _mend(text, start, stop.start() if stop else len(text), unread)
+                unread += row is None
+                closed = at < len(text) or text.rstrip()[-1:] in tuple("]}`")
+                said = f"its JSON is not valid: {error if closed else 'it is cut off'}."
+                yield _Span(start, at, ReplyProblem(said) if row is None else [row])
+            continue
+        rows = _as_rows(value)
+        if rows is not None and (
+            not rows or not fields or any(str(k).strip().lower() in fields for r in rows for k in r)
+        ):
+            yield _Span(start, at, rows)
+        else:
+            foreign += rows or ()
+
+
+def _group_spans(text: str, spans: list[_Span]) -> list[list[_Span]]:
+    """The spans of one array together."""
+    groups: list[list[_Span]] = []
+    for span in spans:
+        between = text[groups[-1][-1].end : span.start] if groups else "."
+        before = groups[-1][-1] if groups else span
+        opened = text[before.start] == "{" and between.lstrip().startswith(",")
+        given_up = isinstance(before.rows, ReplyProblem) and text[span.start] == "["
+        if (_BETWEEN.fullmatch(between) or opened) and not given_up:
+            groups[-1].append(span)
+        else:
+            groups.append([span])
+    return groups
+
+
+def _choose_answer(text: str, spans: list[_Span]) -> FoundObjects:
+    groups = _group_spans(text, spans)
+    arrays = [g for g in groups if "[" in (text[g[0].start], _last_char(text, g[0].start))]
+    # An empty list amid prose is no answer where there is another.
+    full = [
+        g for g in arrays if any(span.rows for span in g) or not text[g[-1].end :].strip(" \n`.")
+    ]
+    problems = []
+    if len(full) > 1 and _MENTION.search(text[max(0, full[-1][0].start - 80) : full[-1][0].start]):
+        problems.append("It is not clear which of its arrays is the answer: write it last.")
+        full.pop()
+    chosen = (full or arrays)[-1] if arrays else [span for group in groups for span in group]
+    own = _keys(chosen)
+    if other := next(
+        (g for g in reversed(full[:-1]) if own and own.isdisjoint(_keys(g) or own)), None
+    ):
+        problems.append("Its objects are of two kinds in two arrays: write them all into one.")
+        chosen = [*other, *chosen]
+    rows: list[Row | ReplyProblem] = []
+    depth = int(bool(chosen) and _last_char(text, chosen[0].start) == "[")
+    for previous, span in zip([None, *chosen], chosen, strict=False):
+        between = text[previous.end : span.start] if previous else ""
+        depth += between.count("[") - between.count("]")
+        if arrays and not other and not _BETWEEN.fullmatch(between):
+            problems.append(f"What stands between its objects is no JSON: {between.strip()!r:.80}.")
+        if isinstance(span.rows, ReplyProblem):
+            rows.append(span.rows)
+        elif not previous or text[span.start] == "{" or span.rows != previous.rows:
+            rows += span.rows  # unless the whole array is said twice
+    broken = [row for row in rows if isinstance(row, ReplyProblem)]
+    if broken and len(broken) == len(rows):
+        raise broken[0]
+    if not chosen:
+        if "[{" in re.sub(r"\s+", "", text):
+            raise ReplyProblem("its JSON is not valid: it breaks off.")
+        raise ReplyProblem("no JSON array was found in it.")
+    tail = re.sub(r"^[\s}]*(,?)\s*", r"\1", text[chosen[-1].end :]) if depth > 0 else "]"
+    is_cut = tail[:1] in tuple('{",') and tail[:2] != ",]"
+    if is_cut:
+        problems.append(f"Its array is cut off behind object {len(rows)}.")
+    later = [span.rows for span in spans if arrays and span.start > chosen[-1].start and span.rows]
+    problems += [
+        str(r) if isinstance(r, ReplyProblem) else "An object is not in its array." for r in later
+    ]
+    drafts = len(groups) - 1 if arrays and not later else 0
+    notes = [f"It holds other answers, taken for drafts: {drafts}."] * (drafts > 0)
+    is_open = not is_cut and tail[:1] not in tuple("],")
+    notes += ["Its array is not closed."] * is_open
+    goes_on = bool(text[chosen[-1].end :].strip(" \n`}]"))
+    return FoundObjects(tuple(rows), tuple(problems), tuple(notes), is_open or goes_on)
+
+
+def _keys(spans: list[_Span]) -> set[str]:
+    """The names that tell the kind of an array's objects."""
+    rows = [row for span in spans if isinstance(span.rows, list) for row in span.rows]
+    return {key for row in rows for key in row} - {"attempts", "reason", "because"}
+
+
+def _last_char(text: str, at: int) -> str:
+    return text[max(0, at - 80) : at].rstrip()[-1:]
+
+
+def _mend(text: str, start: int, stop: int, unread: int) -> tuple[Row | None, int]:
+    """A broken object between two places, and where it ends."""
+    piece = text[start : min(stop, start + MAX_MENDED_CHARS)]
+    if unread >= MAX_UNREAD or len(re.findall(r"[\[{(]", piece)) > MAX_MENDED_BRACKETS:
+        return None, stop
+    bare = _COMMENT.sub(lambda found: " " * len(found[0]), piece)
+    tries = 0
+    for found in _END.finditer(bare):
+        source = bare[: found.end()]
+        if found["next"] is not None and (stop == len(text) or len(piece) < stop - start):
+            continue
+        if found["brace"] is not None and source.count("[") != source.count("]"):
+            continue
+        if _is_balanced(source):
+            if row := _repair(piece[: found.end()]):
+                return row, start + found.end()
+            tries += 1
+            if tries == 3:
+                break
+    return None, stop
+
+
+def _is_balanced(source: str) -> bool:
+    """Whether no string is open at its end."""
+    quotes = sum(found[0] == '"' for found in _QUOTE.finditer(source))
+    quotes += source.count("“") + source.count("”")
+    if source[1:].lstrip().startswith("'"):
+        quotes += len(_APOSTROPHE.findall(source))
+    return quotes % 2 == 0
+
+
+def _repair(source: str) -> Row | None:
+    """A flat object as `json-repair` reads it; None where that is not all that is written."""
+    from json_repair import repair_json
+
+    source = _WIDE.sub(lambda found: ": " if found[1] == "：" else ", ", source)
+    source = _ESCAPE.sub(_hide, source)
+    try:
+        row = repair_json(source, return_objects=True, skip_json_loads=True)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(row, dict):
+        return None
+    parts = [part for k, v in row.items() for part in (k, *(v if isinstance(v, list) else [v]))]
+    texts = [part for part in parts if isinstance(part, str)]
+    read = _visible("".join(str(part) for part in parts))
+    is_whole = (
+        not any(isinstance(part, dict | list) for part in parts)
+        and all(text in source and not _JOINED.search(text) for text in texts)
+        and all(re.fullmatch(r"[^\W\d]\w*", str(key).strip()) for key in row)
+        and read in (_visible(source), _visible(_COMMENT.sub("", source)))
+    )
+    return {key: _show(value) for key, value in row.items()} if is_whole else None
+
+
+def _hide(found: re.Match[str]) -> str:
+    char = chr(int(found[1][1:], 16)) if len(found[1]) == 5 else found[1]
+    return char if char in "ntr" and len(found[1]) == 5 else _HIDDEN.get(char, char)
+
+
+def _show(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_show(one) for one in value]
+    return value.translate(_SHOWN) if isinstance(value, str) else value
+
+
+def _visible(text: str) -> str:
+    """What carries meaning, whatever the form."""
+    return _FORM.sub("", text).casefold().replace("null", "none")
+
+
+def _as_rows(value: Any) -> list[Row] | None:
+    if isinstance(value, dict):
+        held = list(value.values())
+        if held and all(isinstance(one, dict) for one in held):
+            return held
+        lists = [one for one in held if isinstance(one, list)]
+        rows = [row for one in lists for row in one]
+        if (rows or len(lists) == len(held)) and all(isinstance(row, dict) for row in rows):
+            return rows if lists else None
+        return [value]
+    if isinstance(value, list) and any(value) and all(isinstance(one, list) for one in value):
+        value = [row for one in value for row in one]
+    return value if isinstance(value, list) and all(isinstance(r, dict) for r in value) else None

@@ -6,14 +6,17 @@ Pure, in floats of the standard library; made for some hundreds of experiences a
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations, groupby
 from operator import mul
 
-from engines.core.effects import Effect, EffectMethod, interval_verdict
-from engines.pipeline.evaluation.comparison import LEAST_QUESTIONS, LEVEL, POWER
-from engines.pipeline.evaluation.intervals import (
+from engines.core.ids import seed_for
+from engines.core.library_notes import Effect, EffectMethod, interval_verdict
+from engines.pipeline.evaluation.statistics import (
+    LEAST_QUESTIONS,
+    LEVEL,
+    POWER,
     SAME,
     Interval,
     paired_interval_of,
@@ -250,3 +253,35 @@ def _sums(values: Iterable[float], places: Sequence[int]) -> list[float]:
     for value, at in zip(values, places, strict=True):
         sums[at] += value
     return sums
+
+
+Keep = Callable[[str], bool]
+"""Whether the experience of this id stands in a prompt."""
+
+_DRAWS = 1 << 31  # values of `seed_for`
+
+
+def random_half(seed: int, problem: str, index: int) -> Keep:
+    """Each with chance 1/2; the tries 2j and 2j+1 of a problem carry opposite halves.
+
+    So every experience is in exactly half of an even number of tries, which loses nothing to
+    problem effects, and no pair of experiences can pass for the effect of a single one (a
+    folded-over design: Box, Hunter & Hunter, Statistics for Experimenters, ch. 6). `problem` is
+    its digest. More tries leave those before as they are.
+    """
+    pair, opposite = divmod(index, 2)
+    return lambda name: seed_for(seed, "half", problem, pair, name) % 2 != opposite
+
+
+def dropout(seed: int, problem: str, index: int, chance: float) -> Keep:
+    """Each is left out with this chance, on its own, as evenly as can be among a problem's tries.
+
+    At 0.1 one in ten of consecutive tries goes without it: a problem without any such try, or with
+    many, tells less (systematic sampling; Cochran, Sampling Techniques, ch. 8). `index` is the
+    place of the try among those of the whole run.
+    """
+
+    def keep(name: str) -> bool:
+        return (seed_for(seed, "dropout", problem, name) / _DRAWS + index * chance) % 1 >= chance
+
+    return keep

@@ -11,9 +11,12 @@ from dataclasses import dataclass
 from engines.core.events import EvaluationFinished
 from engines.core.library import Library
 from engines.core.types import Operation, OperationKind
-from engines.pipeline.evaluation.comparison import compare
-from engines.pipeline.evaluation.diagnosis import pair_evaluations, without_last
-from engines.pipeline.evaluation.metrics import group_by_question
+from engines.pipeline.evaluation.statistics import (
+    compare,
+    group_by_question,
+    pair_evaluations,
+    without_last,
+)
 
 ROLL_BACK = "roll-back"
 """Who proposes the way back."""

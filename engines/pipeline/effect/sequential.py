@@ -28,9 +28,13 @@ from functools import cached_property, lru_cache
 from itertools import pairwise
 from statistics import NormalDist
 
-from engines.core.effects import EffectVerdict
-from engines.pipeline.effect.paired import sign_flip_tails
-from engines.pipeline.evaluation.intervals import Interval, paired_interval_of, t_tail
+from engines.core.types import EffectVerdict
+from engines.pipeline.evaluation.statistics import (
+    Interval,
+    paired_interval_of,
+    sign_flip_tails,
+    t_tail,
+)
 
 HOPELESS = 0.02
 """Predictive power below which tries are saved for something better."""

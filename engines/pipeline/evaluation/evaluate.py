@@ -9,13 +9,16 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
 from engines.core.codec import dumps
 from engines.core.errors import AnswersPending
 from engines.core.events import (
+    CellMeasured,
     EvaluationFinished,
     EvaluationProgressed,
     RolloutStarted,
@@ -26,12 +29,11 @@ from engines.core.ids import call_seed, digest, question_of
 from engines.core.library import Library
 from engines.core.protocols import Verifier
 from engines.core.types import NO_USAGE, CallKey, Job, Problem, Rollout, Usage, Verdict
-from engines.core.waiting.gather import gather_all
-from engines.core.waiting.threads import run_to_end
-from engines.pipeline.evaluation.metrics import group_by_question, mean_at_k
+from engines.core.waiting import gather_all, run_to_end
+from engines.pipeline.control import Outage
+from engines.pipeline.evaluation.statistics import group_by_question, mean_at_k
 from engines.pipeline.guidance import PromptWriter, Shown
 from engines.pipeline.judging import GroupJudge
-from engines.pipeline.outage import Outage
 from engines.pipeline.recorder import Recorder
 from engines.record.appender import make_folder, write_atomic
 from engines.record.scores import Score, ScoreBook, problem_digest
@@ -403,3 +405,43 @@ def _progress_reporter(
         recorder.emit(now)
 
     return report
+
+
+FirstWeights = Callable[[], AbstractAsyncContextManager[None]]
+"""Has the policy answer, for the time of a block, with the weights that the run began with."""
+
+
+async def measure_cells(
+    evaluation: Evaluation,
+    recorder: Recorder,
+    library: Library,
+    weights: Callable[[], str],
+    first_weights: FirstWeights,
+) -> None:
+    """Measure and journal each cell of each set that has no result yet."""
+    state, writer = recorder.state, evaluation.writer
+    last = state.steps_finished
+    done = {(c.trained, c.with_library, c.result.data) for c in state.cells if c.step == last}
+    every = [(trained, shown) for trained in (True, False) for shown in (True, False)]
+    stage = f"cells after step {last}"
+    await writer.prepare(library)
+    for trained, with_library in every:
+        left = [s for s in evaluation.sets if (trained, with_library, s.name) not in done]
+        if not left:
+            continue
+        shown = library if with_library else None
+        # Replies are recorded by step: with the first weights they are those from before step 1.
+        step, policy = (last, state.policy_version) if trained else (0, 0)
+        version = library.version if with_library else 0
+        pinned = PinnedVersion(write_whole(writer, shown), version, policy)
+        async with nullcontext() if trained else first_weights():
+            opening = partial(evaluation.book, writer.describe(shown), weights())
+            book = await run_to_end(opening)
+            try:
+                for held_out in left:
+                    found = await measure_set(
+                        evaluation, recorder, book, held_out, pinned, step=step, stage=stage
+                    )
+                    await recorder.record(CellMeasured(last, trained, with_library, found))
+            finally:
+                book.close()

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 
 from engines.core.library import Library
+from engines.core.library_notes import UseCounts
 from engines.core.state.run_state import StepState
-from engines.core.state.use_counts import UseCounts
 from engines.core.types import rollout_id
 
 _RANKS = {"misled": 0, "used": 1, "ignored": 2}

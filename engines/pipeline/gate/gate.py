@@ -7,26 +7,35 @@ journals it, and calls `Library.commit` once nothing is undecided.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import ExitStack, asynccontextmanager
 from dataclasses import KW_ONLY, dataclass, replace
 from functools import partial
 
 from engines.core import events as ev
 from engines.core.errors import ConflictError, LockedError
-from engines.core.library import CommitResult, Library, Reviewed
+from engines.core.library import CommitResult, Library, OperationOutcome, Reviewed
 from engines.core.protocols import Linter, Reviewer
-from engines.core.types import GATE, Decision, DecisionPreview, Operation
-from engines.core.waiting.threads import run_to_end
-from engines.pipeline.gate import weights
-from engines.pipeline.gate.commit_hold import CommitHold
+from engines.core.state.run_state import RunState
+from engines.core.types import (
+    GATE,
+    Decision,
+    DecisionPreview,
+    Operation,
+    ProposalFate,
+    UnparsedReply,
+    WeightUpdate,
+    human_operation_id,
+    update_id,
+)
+from engines.core.waiting import run_to_end
 from engines.pipeline.gate.credits import count_uses
 from engines.pipeline.gate.draft import Draft, rebase_decisions
-from engines.pipeline.gate.queue import OperationQueue
 from engines.pipeline.recorder import Recorder
-from engines.pipeline.reviewers.human import HoldExpired, HumanReviewer
-from engines.pipeline.reviewers.limits import MetricLimits
+from engines.pipeline.reviewers import HoldExpired, HumanReviewer, MetricLimits
 from engines.record.libraries import Committer, LibraryFolder
 
 LOCK_TIMEOUT_S = 10.0
@@ -50,7 +59,7 @@ class Gate:
     limit: int | None = None  # the most experiences the library may hold
     clock: Callable[[], float] = time.time
     linter: Linter | None = None
-    apply: weights.Apply | None = None  # None where no engine is at hand
+    apply: Apply | None = None  # None where no engine is at hand
 
     def __post_init__(self) -> None:
         state = self.recorder.state
@@ -65,7 +74,7 @@ class Gate:
             if isinstance(reviewer, HumanReviewer):
                 reviewer.is_done = lambda: not state.undecided_operations
             elif isinstance(reviewer, MetricLimits):
-                reviewer.metrics_of = lambda operation: weights.update_metrics(state, operation)
+                reviewer.metrics_of = lambda operation: update_metrics(state, operation)
 
     @property
     def library(self) -> Library:
@@ -94,7 +103,7 @@ class Gate:
                     head = library.head
                     done = library.earlier_commit(self.run, step, self.library.version)
                 if done is not None and step in state.steps:
-                    if not weights.can_carry_out(state, step, self.apply):
+                    if not can_carry_out(state, step, self.apply):
                         return self.library  # the process that trains will tell of it
                     await self._finish_commit(step, done)
                 elif head.version == self.library.version:
@@ -244,7 +253,7 @@ class Gate:
         """Return a decision on a draft as it is journalled."""
         decision = replace(decision, flags=())  # they are the gate's to find
         if operation.kind == "weights":
-            weights.check_decision(decision)
+            check_decision(decision)
             return decision
         if decision.action in ("reject", "defer"):
             return decision
@@ -357,7 +366,7 @@ class Gate:
         Cut off in between, the commit is found again in the library, and the weights are computed
         and changed again.
         """
-        version, carried_out = await weights.carry_out(self.recorder.state, step, self.apply)
+        version, carried_out = await carry_out(self.recorder.state, step, self.apply)
         done = CommitResult(done.library, (*done.outcomes, *carried_out))
         self._draft.move_to(done.library)
         await self.recorder.record(
@@ -411,3 +420,228 @@ class Gate:
         self.hold.notify()
         for person in self._people:
             person.notify()
+
+
+class CommitHold:
+    """Holds each lesson that a person reviews, until it is released.
+
+    A lesson without operations is never held, nor one that was decided without any person.
+    """
+
+    def __init__(self, recorder: Recorder, draft: Draft) -> None:
+        self._recorder = recorder
+        self._draft = draft
+        self._wanted = False
+        self._released = False  # this lesson may be committed once nothing is undecided
+        self._changed = asyncio.Event()  # something was decided, undone, held or released
+        self._waiting: list[asyncio.Future[str]] = []  # of whoever asked for the commit
+
+    def set(self, wanted: bool) -> None:
+        """Hold lessons from now on, or release the one under review and hold none.
+
+        A released lesson is committed as soon as nothing of it is undecided, also where the hold
+        begins again at once; where something still is undecided, it is held again.
+        """
+        self._wanted = wanted
+        if not wanted:
+            self._released = True
+        elif self._recorder.state.undecided_operations:
+            self._released = False  # who comes back decides the rest, and when it is committed
+        self._changed.set()
+
+    def release_once(self) -> asyncio.Future[str]:
+        """Release the lesson under review, where all is decided; the next one is held again.
+
+        The future tells why it was not committed; "" once it is.
+        """
+        self._released = not self._recorder.state.undecided_operations
+        self._changed.set()
+        self._waiting.append(asyncio.get_running_loop().create_future())
+        return self._waiting[-1]
+
+    def finish(self, why_not: str) -> None:
+        """Tell everyone who asked for the commit what came of it; "" where it is made."""
+        for waiting in self._waiting:
+            if not waiting.done():
+                waiting.set_result(why_not)
+        self._waiting.clear()
+
+    def cancel_release(self) -> None:
+        self._released = False
+
+    def notify(self) -> None:
+        """Something was decided or undone."""
+        self._changed.set()
+
+    async def wait_for_release(self, step: int) -> bool:
+        """Wait while the commit is held; False where something was taken back meanwhile."""
+        last_counts: dict[str, int] = {}
+        while self._wanted and not self._released:
+            if self._recorder.state.undecided_operations:
+                return False
+            if (counts := self._count_decisions()) != last_counts:
+                self._recorder.emit(ev.StageEntered(step, "ready", counts))
+                last_counts = counts
+            self._changed.clear()
+            await self._changed.wait()
+        return not self._recorder.state.undecided_operations
+
+    def _count_decisions(self) -> dict[str, int]:
+        """How many decisions of each kind stand, and the version that they would make."""
+        made = Counter(one.action for one in self._recorder.state.decisions.values())
+        return {
+            "approved": made["approve"],
+            "edited": made["edit"],
+            "rejected": made["reject"],
+            "deferred": made["defer"],
+            "version": self._draft.preview_commit().library.version,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class OperationQueue:
+    """The open operations of a run, and the replies from which more may come."""
+
+    recorder: Recorder
+    draft: Draft
+    lock: asyncio.Lock  # under which the gate decides
+    notify: Callable[[], None]  # called after each change
+
+    def open_operation(self, operation_id: str) -> Operation:
+        """Raises ConflictError where no operation of that id is open."""
+        state = self.recorder.state
+        operation = state.operations.get(operation_id)
+        if operation is None:
+            listed = ", ".join(op.id for op in state.open_operations) or "none"
+            where, cause = f"operation {operation_id}", "it is not open in this run."
+            raise ConflictError(where, cause, f"Open are: {listed}.")
+        return operation
+
+    async def propose(self, operation: Operation, reviewer: str) -> Operation:
+        """Journal a person's own operation, linted, to be decided like all others.
+
+        Raises ConflictError: it does not fit the library as the standing decisions would leave it.
+        """
+        async with self.lock:
+            objection = self.draft.objection(operation)
+            if objection:
+                what = f"{operation.kind} {operation.target or ''}".rstrip()
+                move = "Change it, or leave it out."
+                raise ConflictError(f"proposal ({what})", f"{objection}.", move)
+            state = self.recorder.state
+            ids = (human_operation_id(state.step, number) for number in itertools.count(1))
+            wanted = replace(
+                operation,
+                id=next(name for name in ids if name not in state.own),
+                proposer=reviewer,
+                prompt_hash="",
+                flags=(),  # they are the gate's to find
+            )
+            (flags,) = await self.draft.lint((wanted,))
+            wanted = replace(wanted, flags=flags)
+            usage = self.draft.take_lint_usage()
+            await self.recorder.record(ev.OperationProposed(state.step, wanted, reviewer, usage))
+            self.notify()
+            return state.operations[wanted.id]
+
+    def unparsed_reply(self, repair_id: str) -> UnparsedReply:
+        """Raises ConflictError where no reply of that id waits to be mended."""
+        state = self.recorder.state
+        found = state.repairs.get(repair_id)
+        if found is None:
+            done = state.repaired.get(repair_id)
+            cause = f"it was {done} already." if done else "no such reply is open."
+            move = f"Open are: {', '.join(state.repairs) or 'none'}."
+            raise ConflictError(f"reply {repair_id}", cause, move)
+        return found
+
+    async def resubmit(
+        self,
+        repair_id: str,
+        operations: Sequence[Operation],
+        reviewer: str,
+        fates: Sequence[ProposalFate] = (),
+    ) -> tuple[Operation, ...]:
+        """Journal the operations of a mended reply, linted, to be decided like all others."""
+        async with self.lock:
+            self.unparsed_reply(repair_id)
+            found = await self.draft.lint(operations)
+            linted = tuple(
+                replace(operation, flags=(*operation.flags, *flags))
+                for operation, flags in zip(operations, found, strict=True)
+            )
+            state, usage = self.recorder.state, self.draft.take_lint_usage()
+            await self.recorder.record(
+                ev.ReplyMended(state.step, repair_id, linted, reviewer, usage, tuple(fates))
+            )
+            self.notify()
+            return tuple(state.operations[operation.id] for operation in linted)
+
+    async def drop(self, repair_id: str, reason: str, reviewer: str) -> None:
+        """Give up a reply that could not be understood; what it held stays lost."""
+        async with self.lock:
+            self.unparsed_reply(repair_id)
+            step = self.recorder.state.step
+            await self.recorder.record(ev.ReplyDropped(step, repair_id, reason, reviewer))
+
+
+Apply = Callable[[WeightUpdate], Awaitable[int]]
+"""Makes a computed update the current weights; returns the new policy version."""
+
+UNDECIDED = "no decision about it was left in the journal"
+
+
+def check_decision(decision: Decision) -> None:
+    """Raises ConflictError where a weight update is neither approved nor rejected as it is."""
+    reworded = (decision.kind, decision.target, decision.text) != (None, None, None)
+    if decision.action in ("edit", "defer") or reworded:
+        asked = "deferred" if decision.action == "defer" else "edited"
+        cause = f"a weight update cannot be {asked}: the next step would rest on it."
+        raise ConflictError(f"operation {decision.operation_id}", cause, "Approve or reject it.")
+
+
+def update_metrics(state: RunState, operation: Operation) -> Mapping[str, float]:
+    """The metrics behind a weight update under review; {} of anything else."""
+    now = state.current
+    if operation.kind != "weights" or now is None or operation.id != update_id(now.step):
+        return {}
+    return state.training.get(now.step, {})
+
+
+def can_carry_out(state: RunState, step: int, apply: Apply | None) -> bool:
+    """Whether this process can carry out what was decided: one without an engine cannot."""
+    return apply is not None or not _is_approved(state, step)
+
+
+async def carry_out(
+    state: RunState, step: int, apply: Apply | None
+) -> tuple[int, tuple[OperationOutcome, ...]]:
+    """Carry out what was decided about the step's update; `apply` is None without an engine.
+
+    Returns the policy version since, and what became of the update; () where there is none.
+    """
+    update = _pending_update(state, step)
+    if update is None:
+        return state.policy_version, ()
+    name = update_id(step)
+    if _is_approved(state, step):
+        if apply is None:
+            cause = "its weights can be changed only by the process that trains them."
+            raise ConflictError(f"operation {name}", cause, "Go on with the run.")
+        return await apply(update), (OperationOutcome(name, "weights", True),)
+    decision = state.decisions.get(name)
+    reason = UNDECIDED if decision is None else decision.reason
+    return state.policy_version, (OperationOutcome(name, "weights", False, None, reason),)
+
+
+def _pending_update(state: RunState, step: int) -> WeightUpdate | None:
+    """Of the step's lesson, while it waits for its commit."""
+    found = state.steps.get(step)
+    if found is None or found.lesson is None or update_id(step) not in state.operations:
+        return None
+    return found.lesson.update
+
+
+def _is_approved(state: RunState, step: int) -> bool:
+    decision = state.decisions.get(update_id(step)) if _pending_update(state, step) else None
+    return decision is not None and decision.action == "approve"

@@ -15,7 +15,7 @@ from typing import TypeVar
 from engines.core.errors import CallFailed
 from engines.core.ids import seed_for
 from engines.core.types import NO_USAGE, Usage
-from engines.core.waiting.deadline import Deadline, deadline
+from engines.core.waiting import Deadline, deadline
 from engines.policies.chat.endpoint import EndpointFailed
 
 Sleep = Callable[[float], Awaitable[None]]

@@ -14,8 +14,7 @@ from typing import Any
 
 import orjson
 
-from engines.core.text.objects import parse_objects
-from engines.core.text.reply import ReplyProblem
+from engines.core.text.reply import ReplyProblem, parse_objects
 from engines.policies.rehearsal import prompt
 from engines.policies.rehearsal.families import (
     Calculation,

@@ -20,7 +20,7 @@ from engines.core.codec import dumps, from_dict, to_dict
 from engines.core.errors import ConflictError, DamagedError, StudioError
 from engines.core.ids import digest
 from engines.core.types import CallKey
-from engines.core.waiting.current_call import current_call
+from engines.core.waiting import current_call
 from engines.record import lines
 from engines.record.appender import Appender
 from engines.record.cassette.difference import call_place, first_difference

@@ -17,8 +17,7 @@ from engines.core.codec import from_dict, to_dict
 from engines.core.errors import CallFailed, lost_usage
 from engines.core.protocols import Embedder, EmbeddingResult, OnText
 from engines.core.types import NO_USAGE, Completion, Message, Sampling, Usage
-from engines.core.waiting.current_call import is_replayed
-from engines.core.waiting.deadline import expire_deadline, expired_deadline
+from engines.core.waiting import expire_deadline, expired_deadline, is_replayed
 from engines.policies.chat.embedding import Reserve
 from engines.policies.limits import WrappedPolicy
 from engines.record.cassette.file import Cassette, Entry, plain_request

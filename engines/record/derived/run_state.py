@@ -16,8 +16,7 @@ from engines.core.codec import from_dict
 from engines.core.events import StepStarted
 from engines.core.state.fold import fold
 from engines.core.state.list_row import list_row
-from engines.core.state.run_state import RunState
-from engines.core.state.snapshot import state_data
+from engines.core.state.run_state import RunState, state_data
 from engines.record.derived.store import FOLDER, keep_derived, read_derived
 from engines.record.journal import Entry, Journal, parse_entry
 from engines.record.segments import files

@@ -13,8 +13,8 @@ from typing import Any
 
 from engines.core import events as ev
 from engines.core.codec import fields_of
-from engines.core.effects import Effect
 from engines.core.library import Experience, Library
+from engines.core.library_notes import Effect
 from engines.core.state.fold import fold_library
 from engines.core.types import Decision, Operation, operation_step, weights_operation
 from engines.record.journal import read_journal

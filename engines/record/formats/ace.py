@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from engines.core.state.use_counts import NO_USES
+from engines.core.library_notes import NO_USES
 from engines.record.formats.card import Card
 from engines.record.formats.source import ForeignEntry, ForeignLibrary, Source, count_lines
 

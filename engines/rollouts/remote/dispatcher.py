@@ -30,8 +30,7 @@ from engines.core.types import (
     Verdict,
     try_id,
 )
-from engines.core.waiting.deadline import pause_deadlines
-from engines.core.waiting.slow_stage import slow_stage
+from engines.core.waiting import pause_deadlines, slow_stage
 from engines.rollouts.remote.line import Item, Line, Work
 from engines.rollouts.remote.served_try import ServedTry
 from engines.rollouts.remote.worker import KEPT_TEXTS, Ref, SharedText

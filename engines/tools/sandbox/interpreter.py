@@ -1,8 +1,8 @@
-"""Runs code call by call in a process that is confined already. Imports nothing of `engines`.
+"""Runs code call by call, in a process that is confined already. Imports nothing of `engines`.
 
-Protocol: a JSON object a line with `call`, its number, and `code`; the reply is one line with that
-number and the fields of `RunResult` but the output, which goes to files. The code may do anything
-to this module: whoever reads the reply trusts none of it.
+The task of a template: a question has `code`, and the answer the fields of `RunResult` but the
+output, which goes to files. The code may do anything to this module: whoever reads the answer
+trusts none of it.
 """
 
 from __future__ import annotations
@@ -10,21 +10,26 @@ from __future__ import annotations
 import ast
 import builtins
 import contextlib
+import importlib
 import itertools
-import json
 import linecache
 import os
-import socket
 import sys
 import traceback
 import types
+from collections.abc import Callable
 from typing import Any
 
 MAX_VALUE, MAX_ERROR, MAX_SHORT, MAX_VARIABLES = 20_000, 4_000, 200, 50
-OUT_OF_MEMORY = (
-    b'{"call": %d, "status": "memory", "error": "MemoryError: it needs more than it may have"}\n'
-)
 FRAMES = 4
+
+
+def build_task(preload: list[str]) -> Callable[[dict[str, Any]], dict[str, Any]]:
+    """Import what code often needs, and make what a first call needs."""
+    for name in preload:
+        importlib.import_module(name)
+    Interpreter().run("1 + 1")
+    return Interpreter().answer
 
 
 class Interpreter:
@@ -33,6 +38,17 @@ class Interpreter:
         self._main.__dict__["__builtins__"] = builtins
         sys.modules["__main__"] = self._main
         self._calls = 0
+        self._output: tuple[int, int] | None = None  # kept twice, whatever the code does to it
+
+    def answer(self, question: dict[str, Any]) -> dict[str, Any]:
+        self._output = self._output or (os.dup(1), os.dup(2))
+        open_streams(self._output)
+        result = self.run(question["code"])
+        result["variables"] = self.variables()
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(Exception):
+                stream.flush()
+        return result
 
     def run(self, code: str) -> dict[str, Any]:
         self._calls += 1
@@ -114,24 +130,3 @@ def open_streams(spare: tuple[int, int]) -> None:
         stream = os.fdopen(number, "w", 1, "utf-8", "backslashreplace", closefd=False)
         setattr(sys, name, stream)
         setattr(sys, f"__{name}__", stream)
-
-
-def answer_calls(channel: socket.socket) -> None:
-    """Answer until the parent closes the channel. Ends the process after a lack of memory."""
-    spare = os.dup(1), os.dup(2)
-    interpreter = Interpreter()
-    for line in channel.makefile("rb"):
-        open_streams(spare)
-        order = json.loads(line)
-        # Ready-made: when it is needed there may be no memory to make it.
-        out_of_memory = OUT_OF_MEMORY % order["call"]
-        try:
-            result = interpreter.run(order["code"])
-            result["variables"] = interpreter.variables()
-        except MemoryError:
-            channel.sendall(out_of_memory)
-            os._exit(3)  # a process that ran out of memory is not trusted with another call
-        for stream in (sys.stdout, sys.stderr):
-            with contextlib.suppress(Exception):
-                stream.flush()
-        channel.sendall(json.dumps({**result, "call": order["call"]}).encode() + b"\n")

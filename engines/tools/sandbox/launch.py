@@ -1,4 +1,4 @@
-"""Confines and starts one program, and ends all of it. Started as a module by `program.py`.
+"""Confines and starts one program, and ends all of it. Started as a module by `sandbox.py`.
 
 Its stdin is the program's. Out of the control socket come `STARTED`, with the listener where there
 is one, then the fields of `ProgramResult` once nothing of the program is left; an "error" where it
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import json
 import os
 import select
 import signal
@@ -17,17 +18,19 @@ import struct
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from engines.tools.sandbox.confine import confine
-from engines.tools.sandbox.control import STARTED, receive_order, send
-from engines.tools.sandbox.layers import kernel, namespaces
-from engines.tools.sandbox.limits import Limits, limit_resources
+from engines.process import kernel, namespaces
+from engines.process.confinement import Limits, confine, limit_resources
+from engines.process.start import STARTED, receive_order, send
 
 CHECK_S, END_S = 0.1, 10.0
 TAIL = 1 << 16
 FILES = 1024
+SERVER_LIMITS = Limits(wall_s=1e9, cpu_s=1_000_000, memory_mb=4_096, disk_mb=1_024, processes=256)
+"""Of a server, which lives as long as its run."""
 
 
 class Launcher:
@@ -194,6 +197,38 @@ def kill_children() -> None:
                     if int(after_name.split()[1]) == os.getpid():
                         os.kill(int(folder.name), signal.SIGKILL)
             os.waitpid(-1, 0)
+
+
+def serve_stdio() -> None:
+    """Confine ourselves and become a server that is spoken to over our own standard streams.
+
+    Called as `SETTINGS PROGRAM …`, with {"folder": …, "readable": […], "accept": false} as
+    settings. It takes the place of the program: it has its environment, no network, and ends when
+    this process does. Says on standard error why it cannot be confined.
+    """
+    from engines.process import tiers  # other programs start sooner without asyncio
+
+    given, *argv = sys.argv[1:]
+    settings = json.loads(given)
+    report = tiers.choose_tier(tiers.probe_layers())
+    if report.tier == "resource-limits-only" and not settings["accept"]:
+        sys.exit("this machine has no sandbox: set agent.sandbox: resource-limits-only")
+    if report.tier == "namespaces" and os.geteuid() == 0:
+        namespaces.give_to_nobody(settings["folder"])
+    order = {
+        "argv": argv,
+        # The interpreter of the studio first, as for programs that are agents.
+        "env": {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"},
+        "folder": settings["folder"],
+        "readable": settings["readable"],
+        "layers": report.in_force,
+        "network": "none",
+        "port": 0,
+        "limits": asdict(SERVER_LIMITS),
+    }
+    ours, theirs = socket.socketpair()
+    with ours:  # as long as it is open, the program may run
+        Launcher(order, theirs, keep_output=False).run()
 
 
 def main(descriptor: int) -> None:

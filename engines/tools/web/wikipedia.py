@@ -10,9 +10,8 @@ from urllib.parse import urlencode
 
 from engines.core.errors import CallFailed
 from engines.core.protocols import Policy, ToolTry
-from engines.core.text.objects import find_objects
 from engines.core.text.prompts import load_prompt, quote
-from engines.core.text.reply import ReplyProblem
+from engines.core.text.reply import ReplyProblem, find_objects
 from engines.core.text.sanitize import one_line
 from engines.core.tools import NOTHING_FOUND, ToolResult
 from engines.core.types import NO_USAGE, Message, Sampling, Usage

@@ -14,9 +14,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from engines.core.errors import VerifierError
-from engines.core.process.scratch_folder import ScratchFolder
-from engines.tools.sandbox.control import start_python
-from engines.verifiers.process_pool.child import Child, Message, kill_session
+from engines.process.pool import Child, Message
+from engines.process.scratch_folder import ScratchFolder
+from engines.process.start import kill_session, start_python
 from engines.verifiers.stated_answer import short_text
 
 DIED = {
@@ -120,9 +120,13 @@ async def _start_child(on_message: Callable[[Message], None], on_exit: Callable[
         folder.remove()
         raise
 
+    def clean_up() -> None:
+        process.wait()
+        folder.remove()
+
     async def kill() -> None:
-        await kill_session(process)
-        await asyncio.to_thread(folder.remove)
+        kill_session(process)  # here and now: a thread may have to be waited for
+        await asyncio.to_thread(clean_up)
 
     child = Child(on_message, on_exit, parse_message, kill)
     await child.connect(ours)

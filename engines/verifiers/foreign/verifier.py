@@ -17,12 +17,12 @@ from engines.core.codec import fix_surrogates
 from engines.core.errors import AnswersPending, CallFailed, VerifierError, lost_usage
 from engines.core.settings import setting
 from engines.core.types import NO_USAGE, Message, Problem, RecordRef, Role, Rollout, Usage, Verdict
-from engines.core.waiting.gather import gather_all
+from engines.core.waiting import gather_all
+from engines.process.pool import Answer, ModelAccess, ProcessPool, Trouble
 from engines.verifiers.foreign.calls import WrongReturn, build_question, rescale_reward
 from engines.verifiers.foreign.process import FunctionLauncher
 from engines.verifiers.foreign.signature import Signature
 from engines.verifiers.judge import JudgeContext, judge_key
-from engines.verifiers.process_pool.pool import Answer, ModelAccess, ProcessPool, Trouble
 from engines.verifiers.spec import check_settings
 from engines.verifiers.stated_answer import short_text, trouble_verdict, unjudgeable_verdict
 

@@ -7,7 +7,7 @@ temporary folder, the user's caches and /dev/shm alone, and signal or trace no p
 children.
 
 Run as a program with the number of its socket. It gets {"load": …} once, answers {"loaded": …} or
-{"refused": …}, and from then on speaks as `process_pool.pool.Launcher` says.
+{"refused": …}, and from then on speaks as `engines.process.pool.Launcher` says.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ import itertools
 import json
 import os
 import queue
-import signal
 import socket
 import sys
 import tempfile
@@ -34,8 +33,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from engines.core.process.user_code import VERIFIER_MODULE
-from engines.tools.sandbox.confine import confine_worker
+from engines.core.user_code import VERIFIER_MODULE
+from engines.process import kernel
+from engines.process.confinement import confine
 from engines.verifiers.foreign import checkout_files, standins
 from engines.verifiers.foreign.calls import (
     WrongReturn,
@@ -279,14 +279,10 @@ def cache_folders() -> list[str]:
 
 
 def main(descriptor: int) -> None:
-    if sys.platform == "linux":
-        import ctypes
-
-        library = ctypes.CDLL(None)
-        library.prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: a hang may hold the GIL
-        # PR_SET_DUMPABLE: it has the studio's keys in its environment, as the studio has.
-        library.prctl(4, 0, 0, 0, 0)
-    confine_worker(
+    kernel.die_with_parent()  # a hang may hold the GIL
+    kernel.set_undumpable()  # it has the studio's keys in its environment, as the studio has
+    confine(
+        None,
         # Its files and packages may lie anywhere, and a judge may call services.
         readable=None,
         # Multiprocessing keeps its locks there; a model of its own may need a graphics card.
@@ -294,6 +290,7 @@ def main(descriptor: int) -> None:
             *(tempfile.gettempdir(), *cache_folders()),
             *("/dev/shm", "/dev/dri", *glob.glob("/dev/nvidia*")),
         ],
+        code=False,
         network=True,
     )
     channel = Channel(descriptor)

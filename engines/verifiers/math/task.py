@@ -1,6 +1,6 @@
 """What a checking process does for the `math` verifier: math-verify's equality.
 
-Runs in a worker of `process_pool`, because a check may hang or need too much memory.
+Runs in a process of `engines.process.pool`, because a check may hang or need too much memory.
 """
 
 from __future__ import annotations

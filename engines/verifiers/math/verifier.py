@@ -16,10 +16,9 @@ from dataclasses import asdict, dataclass
 from engines.core.errors import VerifierError
 from engines.core.settings import setting
 from engines.core.types import Problem, Rollout, Verdict
+from engines.process.pool import ForkLauncher, ProcessPool, Trouble
 from engines.verifiers.choice import choose_option, judge_choices
 from engines.verifiers.math.notation import ascii_notation, strip_denial
-from engines.verifiers.process_pool.pool import ProcessPool, Trouble
-from engines.verifiers.process_pool.template import ForkLauncher
 from engines.verifiers.stated_answer import (
     TAIL_CHARS,
     StatedAnswer,
@@ -50,7 +49,7 @@ class MathSettings:
         None, "reward after the deadline; null leaves the answer unjudged", ge=0, le=1, examples=[0]
     )
     workers: int = setting(1, "checking processes", ge=1)
-    memory_mb: int = setting(1024, "address space of one checking process, in MB", ge=512)
+    memory_mb: int = setting(1024, "memory for the checks of one process, in MB", ge=512)
     float_rounding: int = setting(6, "decimal places at which numbers are compared", ge=0, le=15)
     strict: bool = setting(True, "false lets f(x) equal f(y), and a set a tuple")
     allow_set_relation_comp: bool = setting(

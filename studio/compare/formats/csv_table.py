@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from engines.core.errors import DataError
-from studio.compare.log import Fields, Format, Log, LogRow
+from studio.compare.log import Fields, Format
+from studio.facts.comparison import Log, LogRow
 
 MOVE = "Give CSV with the columns problem and score; also seed (or try), set, tokens, cost."
 _WORDS = {"": None, "true": 1.0, "false": 0.0}

@@ -12,16 +12,8 @@ from typing import Any
 
 from engines.core.errors import DataError
 from engines.data.sessions.inspect_log import GRADES, MOVE, open_archive
-from studio.compare.log import (
-    Fields,
-    Format,
-    Log,
-    LogRow,
-    choose_metric,
-    load_json,
-    metric_note,
-    read_json,
-)
+from studio.compare.log import Fields, Format, choose_metric, load_json, metric_note, read_json
+from studio.facts.comparison import Log, LogRow
 
 _LARGEST = 1 << 30  # bytes of an entry as it is read
 

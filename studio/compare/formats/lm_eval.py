@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from engines.core.errors import DataError
-from studio.compare.log import Fields, Format, Log, LogRow, choose_metric, metric_note, read_lines
+from studio.compare.log import Fields, Format, choose_metric, metric_note, read_lines
+from studio.facts.comparison import Log, LogRow
 
 MOVE = "Give samples_*.jsonl as lm-eval writes them with --log_samples, or their folder."
 _NAME = re.compile(r"samples_(.+)_(\d{4}-\d\d-\d\dT[\d.-]+)\.jsonl")

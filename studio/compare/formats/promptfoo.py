@@ -13,7 +13,8 @@ import ijson
 import orjson
 
 from engines.core.errors import DataError
-from studio.compare.log import Fields, Format, Log, LogRow, read_lines
+from studio.compare.log import Fields, Format, read_lines
+from studio.facts.comparison import Log, LogRow
 from studio.secrets.sanitize import one_line
 
 MOVE = "Give a file as `promptfoo eval --output FILE.json` writes it."

@@ -8,7 +8,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from engines.core.errors import DataError
-from studio.compare.log import Format, Log, LogRow, read_json
+from studio.compare.log import Format, read_json
+from studio.facts.comparison import Log, LogRow
 
 MOVE = "Give a folder as iteration-1, with EVAL/with_skill/grading.json and the like in it."
 _BASELINES = ("without_skill", "old_skill")

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from studio.compare.log import Fields, Format, Log, LogRow, read_lines
+from studio.compare.log import Fields, Format, read_lines
+from studio.facts.comparison import Log, LogRow
 
 MOVE = "Give traces.jsonl as a verifiers evaluation writes it, or its folder."
 

@@ -6,8 +6,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field, PrivateAttr, field_validator, model_validator
 
-from engines.core.flags import FLAG_NAMES, REJECTED_BY_AUTO
 from engines.core.settings import LEAST_TRIED, LONGEST_NAME, MAX_COUNT, SHOWN_WHOLE
+from engines.core.types import FLAG_NAMES, REJECTED_BY_AUTO
 from studio.config.settings.agent import AgentConfig
 from studio.config.settings.base import (
     Float,

@@ -15,8 +15,8 @@ from typing import Any
 from pydantic import BaseModel
 
 from engines.core.errors import ConfigError
-from engines.core.process.scratch_folder import ScratchFolder
 from engines.core.types import Sampling
+from engines.process.scratch_folder import ScratchFolder
 from engines.rollouts.remote.worker import RemoteModel, Worker, WorkerParts
 from engines.verifiers.judge import JudgeContext
 from engines.verifiers.open import grades_tasks, open_verifier

@@ -12,16 +12,18 @@ from dataclasses import dataclass
 from itertools import islice
 
 from engines.core.text.sanitize import escape_unsafe
-from engines.core.text.tool_marks import (
+from engines.core.text.tool_text import (
     MARK,
     CallMark,
     ResultMark,
+    argument_text,
     call_mark,
+    call_text,
     result_mark,
     split_marks,
+    split_status,
     unfinished_mark,
 )
-from engines.core.text.tool_text import argument_text, call_text, split_status
 from engines.core.tools import ToolResult
 from engines.core.types import ToolCall
 from studio.tui.drawing.cells import (

@@ -12,7 +12,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
-from engines.core.state.curve import Point
+from engines.core.state.list_row import Point
 from studio.tui.drawing.cells import GLYPHS_ASCII, Glyphs
 from studio.tui.drawing.lines import Line, Span
 

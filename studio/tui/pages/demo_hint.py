@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from engines.core import flags
+from engines.core import types as flags
 from engines.core.state.run_state import RunState
 from engines.core.text.similarity import tokens
 from engines.core.types import Flag, Operation, UnparsedReply

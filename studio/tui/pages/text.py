@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from engines.core.state.use_counts import UseCounts
+from engines.core.library_notes import UseCounts
 from studio.secrets.sanitize import sanitize
 from studio.tui.drawing.cells import normalize_width
 from studio.tui.drawing.lines import Line, Span

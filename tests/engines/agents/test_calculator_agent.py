@@ -14,7 +14,7 @@ from engines.agents.open import KINDS, open_agent
 from engines.agents.single_turn import SingleTurn
 from engines.core.errors import ConfigError
 from engines.core.protocols import OnText
-from engines.core.text.arithmetic import MAX_CHARS, MAX_DIGITS, ExpressionError, value_of
+from engines.core.text.maths import MAX_CHARS, MAX_DIGITS, ExpressionError, value_of
 from engines.core.types import Attempt, Completion, Message, Sampling, Usage
 from engines.policies.limits import Slots
 from engines.record.ledger import RecordLedger

@@ -15,7 +15,7 @@ import pytest
 from engines.agents.team import Member, Team
 from engines.core.errors import CallFailed
 from engines.core.protocols import ToolTry
-from engines.core.team.replies import FIXED, PlanForm, Speaker
+from engines.core.team import FIXED, PlanForm, Speaker
 from engines.core.tools import NOTHING_FOUND, ToolResult
 from engines.core.types import Attempt, Completion, Message, RecordRef, Sampling, Usage
 from engines.policies.limits import Slots

@@ -14,7 +14,7 @@ import pytest
 from engines.agents.tool_loop import MAX_CALLS, ToolLoop
 from engines.core.errors import CallFailed
 from engines.core.protocols import Policy, ToolTry
-from engines.core.text.tool_marks import CallMark, ResultMark, split_marks
+from engines.core.text.tool_text import CallMark, ResultMark, split_marks
 from engines.core.tools import ToolResult, ToolSpec
 from engines.core.types import (
     Attempt,

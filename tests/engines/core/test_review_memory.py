@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from engines.core import flags
-from engines.core.review_memory import new_past_decisions
+from engines.core import types as flags
+from engines.core.library_notes import new_past_decisions
 from engines.core.types import Decision, Flag
 from tests.support.builders import an_operation
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from engines.core.errors import ConfigError
-from engines.core.process.user_code import load_function
+from engines.core.user_code import load_function
 
 
 @pytest.fixture

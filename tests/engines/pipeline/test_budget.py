@@ -14,8 +14,7 @@ import pytest
 from engines.core.errors import CallFailed, lost_usage
 from engines.core.protocols import OnText
 from engines.core.types import NO_USAGE, CallKey, Completion, Message, Sampling, Usage
-from engines.core.waiting.deadline import deadline, pause_deadlines
-from engines.core.waiting.gather import gather_all
+from engines.core.waiting import deadline, gather_all, pause_deadlines
 from engines.pipeline.budget import (
     Amounts,
     Budget,

@@ -11,8 +11,8 @@ import pytest
 
 from engines.core import events as ev
 from engines.core.library import Library
+from engines.core.library_notes import UseCounts
 from engines.core.protocols import Earlier, Engine, OnText, Policy
-from engines.core.state.use_counts import UseCounts
 from engines.core.types import Completion, Credit, Group, Lesson, Message, Reflection, Sampling
 from engines.pipeline.context import RunContext
 from engines.record.journal import read_journal

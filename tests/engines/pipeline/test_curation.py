@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 
 from engines.core import events as ev
-from engines.core import flags as names
+from engines.core import types as names
 from engines.core.errors import ConfigError, PolicyError
 from engines.core.library import Library
 from engines.core.types import NO_USAGE, Decision, Flag, Lesson, Operation, Problem
 from engines.data.dataset import read_problems
-from engines.pipeline.reviewers.human import AutoReviewer
+from engines.pipeline.reviewers import AutoReviewer
 from engines.record.ledger import read_usage
 from engines.record.run_dir import RunDir, Workspace
 from engines.training_free.lint import OperationLinter

@@ -20,7 +20,7 @@ from engines.core.types import (
     Usage,
     Verdict,
 )
-from engines.pipeline.outage import IN_A_ROW, LESSONS_IN_A_ROW, Outage
+from engines.pipeline.control import IN_A_ROW, LESSONS_IN_A_ROW, Outage
 from tests.support.builders import a_rollout_finished, a_run, a_step
 
 DOWN = "refused: no connection"

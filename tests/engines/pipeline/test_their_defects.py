@@ -27,8 +27,7 @@ from engines.agents.single_turn import SingleTurn
 from engines.core import events as ev
 from engines.core.errors import CallFailed, StudioError, VerifierError
 from engines.core.protocols import OnText, Policy
-from engines.core.text.objects import parse_objects
-from engines.core.text.reply import ReplyProblem, ask_with_repair
+from engines.core.text.reply import ReplyProblem, ask_with_repair, parse_objects
 from engines.core.types import (
     Attempt,
     CallKey,

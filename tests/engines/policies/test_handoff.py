@@ -14,8 +14,7 @@ import pytest
 
 from engines.core.errors import AnswersPending, PolicyError
 from engines.core.types import CallKey, Completion, Message, Sampling, Usage
-from engines.core.waiting.current_call import name_call
-from engines.core.waiting.gather import gather_all
+from engines.core.waiting import gather_all, name_call
 from engines.policies.handoff import HandoffPolicy, folder_remarks
 
 QUESTION = (Message("system", "Be brief."), Message("user", "What is 2 + 2?"))

@@ -13,8 +13,7 @@ from engines.core.errors import CallFailed
 from engines.core.protocols import EmbeddingResult, OnText, ToolTry
 from engines.core.tools import ToolResult, ToolSpec
 from engines.core.types import CallKey, Completion, Message, Sampling, ToolCall, Usage
-from engines.core.waiting.current_call import name_call
-from engines.core.waiting.deadline import deadline
+from engines.core.waiting import deadline, name_call
 from engines.policies.chat.embedding import Reserve
 from engines.record.cassette.file import Cassette, CassetteError, Tape
 from engines.record.cassette.replies import (

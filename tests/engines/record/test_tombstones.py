@@ -10,11 +10,10 @@ from typing import Any
 
 import pytest
 
-from engines.core.flags import DUPLICATE, REJECTED_BEFORE
 from engines.core.library import Library
-from engines.core.review_memory import PastDecision
+from engines.core.library_notes import PastDecision
 from engines.core.text.similarity import similarity
-from engines.core.types import Flag, Operation, OperationKind
+from engines.core.types import DUPLICATE, REJECTED_BEFORE, Flag, Operation, OperationKind
 from engines.training_free.proposals import SHOWN, past_decisions_block, withhold_rejected
 from tests.support.builders import a_decision, a_library, an_operation
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from engines.core.text.arithmetic import MAX_CHARS, MAX_DIGITS
+from engines.core.text.maths import MAX_CHARS, MAX_DIGITS
 from engines.core.tools import ToolError, ToolResult
 from engines.core.types import Completion, Message, Usage
-from engines.tools.sandbox.session import RunResult
+from engines.tools.sandbox.sandbox import RunResult
 from engines.tools.shipped import PythonTool, ask_model_tool, calculator_tool
 from tests.support.builders import answering
 from tests.support.tool_tries import FakeSandbox, a_call, a_toolbox, a_try

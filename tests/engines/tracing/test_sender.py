@@ -10,8 +10,8 @@ import pytest
 
 from engines.core import events as ev
 from engines.core.errors import DamagedError
-from engines.tracing import sender
-from engines.tracing.sender import Entry, SpanSender
+from engines.tracing import otel as sender
+from engines.tracing.otel import Entry, SpanSender
 from engines.tracing.spans import Span
 
 

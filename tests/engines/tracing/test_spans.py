@@ -23,8 +23,7 @@ from engines.core.types import (
     Verdict,
     WeightUpdate,
 )
-from engines.tracing.attributes import LONGEST_TEXT
-from engines.tracing.spans import Span, SpanMapper
+from engines.tracing.spans import LONGEST_TEXT, Span, SpanMapper
 from tests.support.builders import a_lesson, a_run, a_step, an_effect, an_operation
 
 MODEL = CallKey("rollout", 1, 1, 0, 0)

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from engines.core import flags
+from engines.core import types as flags
 from engines.core.library import Library
-from engines.core.review_memory import PastDecision
+from engines.core.library_notes import PastDecision
 from engines.core.types import (
     CallKey,
     Completion,

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import pytest
 
-from engines.core import flags as names
+from engines.core import types as names
 from engines.core.errors import CallFailed
 from engines.core.library import Library
 from engines.core.protocols import EmbeddingResult

@@ -12,7 +12,7 @@ import pytest
 
 from engines.core.errors import CallFailed
 from engines.core.library import Library
-from engines.core.review_memory import PastDecision
+from engines.core.library_notes import PastDecision
 from engines.core.types import (
     Attempt,
     Completion,

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from engines.core import events as ev
-from engines.core import flags
+from engines.core import types as flags
 from engines.core.types import Operation
 from engines.record.run_dir import RunDir, Workspace
 from studio.commands.screen import demo_words

@@ -28,9 +28,9 @@ from studio.commands.screen import show, why_no_screen
 from studio.exit_codes import run_exit_code
 from studio.run import detached
 from studio.run.detached import ReadyRun, RefusedStart, StartingProcess
-from studio.session import client
+from studio.session import control_socket
+from studio.session.control_socket import bind_path
 from studio.session.requests import Status, Stop
-from studio.session.socket_file import bind_path
 from tests.support.forked_studio import ForkedStudio
 from tests.support.processes import SMALL, running
 from tests.support.processes import studio as process
@@ -54,8 +54,8 @@ def ended_after(workspace: Path) -> Iterator[None]:
         yield
     finally:
         for run in Workspace(workspace).runs():
-            if client.is_alive(run):
-                client.ask(run, Stop())
+            if control_socket.is_alive(run):
+                control_socket.ask(run, Stop())
                 until_ended(run)
 
 
@@ -70,7 +70,7 @@ def reaped(pid: int) -> None:
 def until_ended(run: RunDir) -> None:
     """Follow a run to its end; its watchers are told."""
     try:
-        for _ in client.watch(run):
+        for _ in control_socket.watch(run):
             pass
     except StudioError:
         return  # it had ended already
@@ -86,13 +86,13 @@ def test_a_started_run_is_named_serves_its_socket_and_waits_for_a_person(workspa
         assert isinstance(ready, ReadyRun)
         run = Workspace(workspace).run(ready.run)
         assert run.run == "mine"
-        assert client.ask(run, Status())["reviewer"] == "wait"
+        assert control_socket.ask(run, Status())["reviewer"] == "wait"
         assert "run mine: new" in ready.text
         assert "rehearsal: replies are scripted" in ready.text
         assert "paced: each reply streams 40 tokens a second" in ready.text
         assert os.getsid(ready.pid) == ready.pid != os.getsid(0)
         assert run.log.stat().st_mode & 0o777 == 0o600
-        while not client.ask(run, Status())["step"]:
+        while not control_socket.ask(run, Status())["step"]:
             pass  # else it is stopped before there is anything to tell
     reaped(ready.pid)
     log = run.log.read_text()
@@ -219,7 +219,7 @@ def test_the_process_outlives_its_starter_which_may_die_before_it_is_ready(
         # The pipe is broken when it wants to say that it is ready; another starter finds it.
         async def found() -> ReadyRun | RefusedStart:
             async with asyncio.timeout(60):
-                while not any(client.is_alive(run) for run in Workspace(workspace).runs()):
+                while not any(control_socket.is_alive(run) for run in Workspace(workspace).runs()):
                     await asyncio.sleep(0.02)  # nobody is left who could tell
             return await start(["rehearsal", *SMALL], workspace).wait_ready()
 

@@ -12,8 +12,7 @@ import pytest
 
 from engines.core.codec import dumps, from_dict
 from engines.core.state.fold import fold
-from engines.core.state.run_state import RunState
-from engines.core.state.snapshot import state_data
+from engines.core.state.run_state import RunState, state_data
 from engines.record.derived.catalogue import load_run_rows
 from engines.record.derived.run_state import ReadRun
 from engines.record.lock import write_lock

@@ -15,10 +15,10 @@ import pytest
 import yaml
 
 from engines.core.types import Usage
-from engines.pipeline.effect.holm import holm_adjusted
-from studio.compare.log import Log, LogRow, Practised
-from studio.compare.pairs import compare_logs
-from studio.compare.report import Report, as_text, blocks
+from engines.pipeline.evaluation.statistics import holm_adjusted
+from studio.facts.comparison import Log, LogRow, Practised, compare_logs
+from studio.render.comparison_page import comparison_page
+from studio.render.page import render_text
 from tests.support.foreign_logs import INSPECT_HEAD, inspect_samples, write_json
 from tests.support.processes import SMALL
 from tests.support.run_studio import Result, studio
@@ -74,7 +74,8 @@ def test_an_evaluation_that_was_printed_is_judged_as_it_judged_itself(
     path.write_text(printed.stdout)
     (found,) = data(compare(str(path), "--json", workspace=practised))["comparisons"]
     (wanted,) = json.loads(printed.stdout)["sets"]
-    assert {name: found[name] for name in wanted["comparison"]} == wanted["comparison"]
+    keys = ("difference", "questions", "p", "verdict")
+    assert [found[name] for name in keys] == [wanted["comparison"][name] for name in keys]
     assert (found["before"], found["after"]) == ("none", "rehearsal@2")
     assert "rehearsal" in compare(str(path), workspace=practised).stdout.rpartition("Notes")[2]
     books = sorted(path.parent for path in practised.glob("evaluations/*/scores.jsonl"))
@@ -122,7 +123,7 @@ def test_a_set_of_another_kind_than_was_practised_on_says_so() -> None:
         for score in (0.0, 1.0)
     }  # fmt: skip
     logs = [log("frozen", rows[0.0]), log("tuned", rows[1.0], learned)]
-    text = as_text(blocks(Report(logs, compare_logs(logs, None, 1))))
+    text = render_text(comparison_page(compare_logs(logs, None, 1)))
     same, other = text.partition("A to B, web")[::2]
     assert "another set than was practised on (arithmetic-hard)" in other
     assert "another set" not in same
@@ -168,9 +169,9 @@ def test_several_sets_and_logs_are_corrected_together() -> None:
     base = log("A", [*rows(0, "x"), *rows(0, "y")])
     others = [log("B", [*rows(6, "x"), *rows(0, "y")]), log("C", [*rows(12, "x"), *rows(7, "y")])]
     # Alone, six of six are p = 2/2^6 = .031 and an interval above 0: helps.
-    (alone,) = compare_logs([base, others[0]], "x", 1)
+    (alone,) = compare_logs([base, others[0]], "x", 1).comparisons
     assert (alone.comparison.verdict, alone.p_adjusted) == ("helps", 1 / 32)
-    found = compare_logs([base, *others], None, 1)
+    found = compare_logs([base, *others], None, 1).comparisons
     ps = [1 / 32, 1.0, 2 / 2**12, 2 / 2**7]
     assert [pair.comparison.p for pair in found] == ps
     assert [pair.p_adjusted for pair in found] == list(holm_adjusted(ps))
@@ -187,7 +188,7 @@ def test_sets_without_a_name_are_one_and_sets_of_other_names_are_not(
 ) -> None:
     x, y = ([LogRow("p", 1.0, "", name)] for name in ("x", "y"))
     plain = [LogRow("p", 0.0)]
-    (pair,) = compare_logs([log("A", plain), log("B", y)], None, 1)
+    (pair,) = compare_logs([log("A", plain), log("B", y)], None, 1).comparisons
     assert (pair.set, pair.comparison.difference) == ("y", 1.0)
     path = table(tmp_path / "x.csv", [("p,x", 1), ("q,x", 0), ("p,y", 0)], "problem,set,score")
     again = table(tmp_path / "y.csv", [("p,y", 0), ("z,y", 1)], "problem,set,score")
@@ -278,7 +279,7 @@ def test_names_and_notes_of_files_reach_no_terminal_as_they_are(
 def test_tries_without_a_name_are_no_other_tries() -> None:
     before = [LogRow("p", 1.0, "#1"), LogRow("p", 0.0), LogRow("p", 0.0)]
     after = [LogRow("p", 1.0, "#1"), LogRow("p", 1.0), LogRow("p", 1.0)]
-    (pair,) = compare_logs([log("a", before), log("b", after)], None, 1)
+    (pair,) = compare_logs([log("a", before), log("b", after)], None, 1).comparisons
     assert pair.means == pytest.approx((1 / 3, 1.0))
 
 
@@ -293,8 +294,8 @@ def test_the_seed_moves_the_bootstrap_and_nothing_else(tmp_path: Path, compare: 
     assert one == same
     assert one["bootstrap"] != two["bootstrap"]
     assert one | {"bootstrap": None} == two | {"bootstrap": None}
-    low, high = one["bootstrap"]
-    assert (low, high) == pytest.approx(one["interval"], abs=0.02)
+    low, high = one["bootstrap"].values()
+    assert one["bootstrap"] == pytest.approx(one["interval"], abs=0.02)
     assert f"bootstrap {low:+.3f} to {high:+.3f}" in compare(before, after).stdout
 
 

@@ -16,9 +16,8 @@ import pytest
 
 from engines.core.errors import ConflictError, StudioError
 from engines.record.run_dir import Workspace
-from studio.compare.log import Log
 from studio.compare.open import open_logs
-from studio.compare.pairs import compare_logs
+from studio.facts.comparison import Log, compare_logs
 from tests.support.foreign_logs import (
     INSPECT_HEAD,
     WRITERS,

@@ -11,20 +11,23 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from engines.core.errors import ConfigError, ConflictError
+from engines.pipeline.evaluation.statistics import Comparison, Interval
 from engines.record.run_dir import Workspace
 from engines.record.seal import seal_fits
-from studio.compare.sweep import cells
-from studio.compare.sweep.grid import Grid, parse_grid, remember_grid
-from studio.compare.sweep.spread import Gain, decompose, f_tail
+from studio.compare import sweep
+from studio.compare.sweep import Grid, parse_grid, remember_grid, sweep_facts
 from studio.config.loading import load_run
-from studio.facts.evaluation import change_facts, rate_changes
+from studio.facts.sweep import Gain, SweepFacts, decompose, f_tail
 from studio.render.json import json_data
+from studio.render.page import render_text
+from studio.render.sweep_page import sweep_page
+from tests.support.figures import missing_figures
 from tests.support.run_studio import studio
 
 SHARED = (
@@ -106,8 +109,31 @@ def test_a_remembered_grid_may_grow_and_is_no_other(tmp_path: Path) -> None:
 # -- spread ----------------------------------------------------------------------------------
 
 
-def gains(rows: dict[tuple[str, str], float], error: float | None = 0.1) -> list[Gain]:
-    return [Gain({"size": a, "seed": b}, gain, error, 11) for (a, b), gain in rows.items()]
+def a_gain(size: float, error: float | None = 0.1) -> Gain:
+    """On eleven questions."""
+    comparison = Comparison(
+        questions=11,
+        difference=size,
+        interval=Interval(-1, 1),
+        wins=0,
+        losses=0,
+        ties=0,
+        p=1.0,
+        verdict="cannot tell",
+    )
+    return Gain(
+        data="x",
+        from_step=0,
+        to_step=1,
+        means=(0.0, size),
+        n=(11, 11),
+        error=error,
+        comparison=comparison,
+    )
+
+
+def gains(rows: dict[tuple[str, str], float]) -> list[tuple[dict[str, str], Gain]]:
+    return [({"size": a, "seed": b}, a_gain(gain)) for (a, b), gain in rows.items()]
 
 
 def test_a_grid_without_interactions_is_split_between_its_keys() -> None:
@@ -141,16 +167,16 @@ def test_what_is_no_larger_than_the_rest_cannot_be_told() -> None:
 
 
 def test_a_grid_of_one_key_is_compared_with_the_noise_of_measuring() -> None:
-    rows = [Gain({"seed": str(n)}, g, 0.1, 11) for n, g in enumerate((0.1, 0.2, 0.3))]
+    rows = [({"seed": str(n)}, a_gain(g)) for n, g in enumerate((0.1, 0.2, 0.3))]
     found = decompose(rows)
     # MS = 0.02 / 2 = 0.01 = 0.1²: F(2, 10) = 1, p = (1 + 2/10)^-5 = 0.402
     assert found is not None and found.by_noise
     (seed,) = found.keys
     assert (seed.share, seed.deviation) == (pytest.approx(1), pytest.approx(0, abs=1e-6))
     assert seed.p == pytest.approx(1.2**-5) and seed.verdict == "cannot tell"
-    sure = decompose([Gain(one.settings, one.gain, 0.01, 11) for one in rows])
+    sure = decompose([(settings, replace(gain, error=0.01)) for settings, gain in rows])
     assert sure is not None and sure.keys[0].verdict == "matters"
-    assert decompose([Gain({"seed": n}, 0.5, 0.1, 11) for n in "123"]) is None
+    assert decompose([({"seed": n}, a_gain(0.5)) for n in "123"]) is None
     assert f_tail(0, 2, 10) == 1
 
 
@@ -186,16 +212,13 @@ def kill_all(process: subprocess.Popen[str]) -> None:
     process.wait()
 
 
-def single_runs(workspace: Path) -> list[list[dict[str, Any]]]:
-    """What `studio runs show` has of each cell that was made by itself."""
-    found = []
-    for cell in a_grid(*GRID, name="rehearsal").cells:
+def single_runs(workspace: Path) -> SweepFacts:
+    """The facts of the same grid whose cells were made each by itself."""
+    grid = a_grid(*GRID, name="rehearsal")
+    for cell in grid.cells:
         asked = ("headless", "rehearsal", "--name", cell.name, *SHARED, *cell.overrides)
         assert studio(*asked, workspace=workspace).code == 0
-        state = Workspace(workspace).run(cell.name).state()
-        changes = rate_changes(state.evaluations)
-        found.append([json_data(change_facts(change)) for change in changes])
-    return found
+    return sweep_facts(grid, Workspace(workspace))
 
 
 def test_a_sweep_that_was_killed_and_stopped_goes_on_and_equals_its_single_runs(
@@ -217,12 +240,16 @@ def test_a_sweep_that_was_killed_and_stopped_goes_on_and_equals_its_single_runs(
         stdout, stderr = process.communicate(timeout=120)
     assert process.returncode == 0, stderr
     table = json.loads(stdout)
-    assert [run["held_out"] for run in table["runs"]] == single_runs(tmp_path / "single")
+    single = single_runs(tmp_path / "single")
+    held_out = [json_data(run.held_out) for run in single.runs]
+    assert [run["held_out"] for run in table["runs"]] == held_out
+    assert missing_figures(render_text(sweep_page(single)), single) == []
     assert [run["settings"] for run in table["runs"]] == [
         {"seed": seed, "practice.group_size": size} for seed in "12" for size in "23"
     ]
     spread = table["spread"]["arithmetic-heldout"]
-    assert "unknown" in spread or set(spread["keys"]) == {"seed", "practice.group_size"}
+    names = {key["key"] for key in spread["keys"]}
+    assert spread["unknown"] or names == {"seed", "practice.group_size"}
     # Once all is done nothing is begun, and each form has the same figures.
     again = studio("sweep", "rehearsal", *GRID, *SHARED, workspace=tmp_path / "swept")
     assert again.code == 0 and "begins" not in again.stderr
@@ -241,9 +268,9 @@ async def test_a_run_that_only_begins_is_ended_without_its_python_calling_that_a
     # As Python does while it imports its own modules: an interrupt ends it with 1.
     begins = "import signal, sys; signal.signal(signal.SIGINT, lambda *_: sys.exit(1)); "
     command = [sys.executable, "-c", f"{begins}print(flush=True); signal.pause()"]
-    monkeypatch.setattr(cells, "studio_command", lambda *_: command)
+    monkeypatch.setattr(sweep, "studio_command", lambda *_: command)
     told: list[str] = []
-    work = cells.SweepRun(a_grid("seed=1,2"), Workspace(tmp_path), told.append)
+    work = sweep.SweepRun(a_grid("seed=1,2"), Workspace(tmp_path), told.append)
     carrying = asyncio.ensure_future(work.carry_out())
     while not work._running:
         await asyncio.sleep(0)

@@ -14,7 +14,7 @@ import pytest
 from engines.core.library import Library
 from engines.core.types import Decision, Operation
 from engines.pipeline.context import RunContext
-from engines.pipeline.reviewers.human import HumanReviewer
+from engines.pipeline.reviewers import HumanReviewer
 from engines.record.lock import write_lock
 from engines.record.run_dir import Workspace
 from engines.record.scores import ScoreBook

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from engines.core.effects import Effect
 from engines.core.library import Experience, Library
+from engines.core.library_notes import Effect
 from engines.pipeline.effect.regression import Effects
 from engines.record.run_dir import Workspace
 from studio.evaluation.utility import (

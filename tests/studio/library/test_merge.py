@@ -9,10 +9,9 @@ from itertools import product
 
 import pytest
 
-from engines.core.flags import AUTO, CONFLICT, FLAG_NAMES, REJECTED_BY_AUTO
 from engines.core.library import Experience, Library
 from engines.core.text.similarity import similarity, tokens
-from engines.core.types import Operation
+from engines.core.types import AUTO, CONFLICT, FLAG_NAMES, REJECTED_BY_AUTO, Operation
 from studio.library.merge import merge_operations
 from tests.support.builders import approved
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from engines.core.library import Provenance
-from engines.core.state.use_counts import UseCounts
+from engines.core.library_notes import UseCounts
 from engines.core.types import Decision, Operation
 from engines.record.libraries import LibraryFolder
 from studio.library.text import history_lines, origin_line

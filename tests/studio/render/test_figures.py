@@ -6,10 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from engines.core.types import Usage
+from studio.facts.comparison import Log, LogRow, Practised, compare_logs
 from studio.facts.rollout import rollout_facts
 from studio.facts.run import end_facts, load_run_facts
 from studio.facts.step import step_facts
-from studio.render.page import render_markdown
+from studio.render.comparison_page import comparison_page
+from studio.render.page import render_markdown, render_text
 from studio.render.rollout_lines import rollout_text
 from studio.render.run_lines import run_text, summary_text
 from studio.render.step_lines import step_text
@@ -21,7 +24,6 @@ from studio.tui.pages.training_view import panel_lines
 from tests.support.demo_run import demo_workspace
 from tests.support.figures import missing_figures
 from tests.support.training_runs import finished, training_workspace
-
 
 P_BELOW = ("0.001",)
 """A smaller p is told as below this."""
@@ -72,3 +74,22 @@ def test_a_report() -> None:
     facts = report_facts(workspace.run("demo"), workspace, alive=False)
     page = render_markdown(report_page(facts)).replace("\\", "")
     assert missing_figures(page, facts, besides=("95 %", *P_BELOW)) == []
+
+
+def test_a_comparison() -> None:
+    scores = {"before": (0.0, 1.0, 0.25, 0.5), "after": (1.0, 0.75, 0.75, None)}
+    logs = [
+        Log(
+            label=label,
+            rows=[LogRow(f"p{n}", s, "", "web", 120, 0.00213) for n, s in enumerate(row * 5)]
+            + [LogRow(label, 1.0, "", "web")],
+            practised=Practised("library v3 (12)", "arithmetic-hard", 40, Usage(310, 27, 3, 0.52)),
+            notes=("of 3 files the newest are read",),
+            questions={"p0": "What is 17 + 25?"},
+        )
+        for label, row in scores.items()
+    ]
+    facts = compare_logs(logs, None, seed=1, min_effect=0.02)
+    page = comparison_page(facts)
+    assert missing_figures(render_text(page), facts, besides=("95",)) == []
+    assert missing_figures(render_markdown(page), facts, besides=("95",)) == []

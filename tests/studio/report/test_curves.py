@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from engines.core import events as ev
 from engines.core.library import OperationOutcome
-from engines.core.state.curve import Point
 from engines.core.state.fold import fold
+from engines.core.state.list_row import Point
 from engines.core.state.run_state import RunState
 from engines.core.types import Lesson, Usage
 from studio.facts.curves import Commit, RunCurves, curves_key, run_curves, running_mean

@@ -19,8 +19,7 @@ from studio.render.words import dropped_texts, fates_under_review, merged_text
 from studio.review.line_text import operation_text, queue_lines
 from studio.session.requests import ReviewQueue
 from studio.tui.drawing.lines import Line
-from studio.tui.pages.review.change_view import change_lines
-from studio.tui.pages.review.view import Item
+from studio.tui.pages.review.view import Item, change_lines
 from tests.support.builders import a_library
 
 OPERATION = Operation("op1.1", "add", None, "Carry: add it.", "seen")

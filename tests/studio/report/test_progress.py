@@ -12,8 +12,14 @@ from engines.core.library import OperationOutcome
 from engines.core.state.fold import fold, fold_events
 from engines.core.state.run_state import RunState
 from engines.core.types import CallKey, Lesson, LostWork, Reflection, Usage, Verdict
-from studio.report.progress import Display, LinePrinter, commit_line, display_lines, progress_bar
-from studio.report.step_clock import duration_text
+from studio.report.progress import (
+    Display,
+    LinePrinter,
+    commit_line,
+    display_lines,
+    duration_text,
+    progress_bar,
+)
 from tests.support.builders import (
     a_decision,
     a_lesson,

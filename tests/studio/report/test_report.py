@@ -18,10 +18,10 @@ from typing import Any
 import pytest
 from markdown_it import MarkdownIt
 
-from engines.core.effects import Effect
-from engines.core.state.curve import Point
+from engines.core.library_notes import Effect
+from engines.core.state.list_row import Point
 from engines.core.types import LostWork, Operation
-from engines.pipeline.evaluation.metrics import Interval, mean_interval
+from engines.pipeline.evaluation.statistics import Interval, mean_interval
 from engines.record.run_dir import Workspace
 from studio.facts.curves import Series
 from studio.facts.next_command import RunStatus

@@ -11,7 +11,7 @@ from engines.core.types import Message, ToolCall
 from studio.review.divergence import find_divergence, said_pieces
 from studio.review.evidence import GroupEvidence
 from studio.tui.drawing.lines import plain_text
-from studio.tui.pages.review.evidence_view import evidence_rows
+from studio.tui.pages.review.view import evidence_rows
 
 QUESTION = "How many primes below 100 end in 3?"
 CODE = """def is_prime(n):

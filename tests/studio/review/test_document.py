@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from engines.core.state.run_state import RunState
 from engines.core.types import Decision, Flag, Operation
-from studio.review.document import (
+from studio.review.editor import (
     HEAD,
     NEW,
     Block,

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from engines.core.team.replies import FIXED
+from engines.core.team import FIXED
 from studio.config.loading import load_run
 from studio.config.settings.fingerprint import fingerprint
 from tests.support.run_studio import studio

@@ -13,7 +13,7 @@ import pytest
 
 from engines.core.errors import ConflictError, StudioError
 from engines.core.types import Problem
-from engines.core.waiting.slow_stage import slow_stage
+from engines.core.waiting import slow_stage
 from engines.record.run_dir import Workspace
 from studio.config.settings.policy import PolicyConfig
 from studio.config.source import Source

@@ -18,7 +18,7 @@ from engines.core.errors import ConflictError, LockedError
 from engines.core.types import Decision, Operation
 from engines.record.lock import write_lock
 from engines.record.run_dir import RunDir
-from studio.session.client import ask, is_alive
+from studio.session.control_socket import ask, is_alive
 from studio.session.live import MOST_SENT, LiveSession
 from studio.session.offline import IDLE_S, OfflineSession
 from studio.session.requests import PROTOCOL, Decide, Pause, Preview, ReadQueue, Request, Status

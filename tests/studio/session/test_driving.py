@@ -12,7 +12,7 @@ from engines.core import events as ev
 from engines.core.errors import DamagedError
 from engines.core.types import Decision
 from engines.pipeline.context import RunContext
-from engines.pipeline.reviewers.human import HumanReviewer
+from engines.pipeline.reviewers import HumanReviewer
 from engines.record.run_dir import RunDir, Workspace
 from studio.session.live import LiveSession
 from studio.session.offline import OfflineSession

@@ -22,7 +22,8 @@ from engines.core.types import Decision
 from engines.record.run_dir import RunDir, Workspace
 from studio.review.evidence import EvidenceLoader
 from studio.review.review_run import LoopThread, RunReview
-from studio.session import client
+from studio.session import control_socket
+from studio.session.control_socket import bind_path, connect_path
 from studio.session.live import LiveSession
 from studio.session.requests import (
     MAX_LINE,
@@ -35,7 +36,6 @@ from studio.session.requests import (
     Status,
     Undo,
 )
-from studio.session.socket_file import bind_path, connect_path
 from tests.support.forked_studio import ForkedStudio, run_forked
 from tests.support.processes import SMALL, STUDIO, running
 from tests.support.run_studio import run_here, studio
@@ -228,9 +228,9 @@ def test_a_run_without_a_process_is_refused_with_the_command_that_starts_one(
     practised: Path,
 ) -> None:
     run = Workspace(practised).run("rehearsal")
-    assert not client.is_alive(run)
+    assert not control_socket.is_alive(run)
     with pytest.raises(ConflictError) as refused:
-        client.ask(run, Status())
+        control_socket.ask(run, Status())
     assert "studio headless --resume rehearsal" in refused.value.move
 
 
@@ -269,7 +269,7 @@ def test_a_process_that_ends_before_it_answers_is_no_bug_of_the_asker(
 ) -> None:
     run = Workspace(practised).run("rehearsal")
     with a_process_that(ends, run), pytest.raises(ConflictError) as refused:
-        client.ask(run, Undo("x" * 1_000_000))
+        control_socket.ask(run, Undo("x" * 1_000_000))
     assert "ended before it answered" in refused.value.cause
 
 
@@ -281,7 +281,7 @@ def test_a_watch_of_a_process_that_is_killed_ends(practised: Path) -> None:
 
     run = Workspace(practised).run("rehearsal")
     with a_process_that(answers, run):
-        kinds = [event["kind"] for event in client.watch(run)]
+        kinds = [event["kind"] for event in control_socket.watch(run)]
     assert kinds in (["Watching", "RunPaused"], ["Watching"])
 
 
@@ -466,20 +466,20 @@ def test_a_review_beside_a_screen_that_drives_ends_or_waits(living: RunDir) -> N
 def test_a_process_that_takes_requests_and_answers_none_is_not_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(client, "ANSWER_S", 0.05)
-    monkeypatch.setattr(client, "CONNECT_S", 0.05)
+    monkeypatch.setattr(control_socket, "ANSWER_S", 0.05)
+    monkeypatch.setattr(control_socket, "CONNECT_S", 0.05)
     run = RunDir(tmp_path / "mine")
     run.path.mkdir()
     with contextlib.ExitStack() as stack, socket.socket(socket.AF_UNIX) as suspended:
         suspended.bind(str(run.socket))
         suspended.listen(0)
-        assert client.is_alive(run)
+        assert control_socket.is_alive(run)
         with pytest.raises(ConflictError, match="may be suspended"):
-            client.ask(run, Status())
+            control_socket.ask(run, Status())
         waiting = stack.enter_context(socket.socket(socket.AF_UNIX))
         waiting.setblocking(False)
         with contextlib.suppress(BlockingIOError):  # now its queue is full
             waiting.connect(str(run.socket))
-        assert client.is_alive(run)
+        assert control_socket.is_alive(run)
         with pytest.raises(ConflictError, match="may be suspended"):
-            client.ask(run, Status())
+            control_socket.ask(run, Status())

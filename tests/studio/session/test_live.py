@@ -18,12 +18,12 @@ from engines.core.errors import ConflictError
 from engines.core.types import NO_USAGE, CallKey, Decision, Operation
 from engines.pipeline.context import RunContext
 from engines.pipeline.control import RunControl
-from engines.pipeline.reviewers.human import HumanReviewer
+from engines.pipeline.reviewers import HumanReviewer
 from engines.record.libraries import LibraryFolder
 from engines.record.lock import is_held
 from engines.record.run_dir import RunDir, Workspace
 from studio.session import feed
-from studio.session.client import is_alive
+from studio.session.control_socket import is_alive
 from studio.session.live import LiveSession
 from studio.session.offline import OfflineSession
 from studio.session.requests import (

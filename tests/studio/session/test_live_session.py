@@ -28,10 +28,9 @@ from engines.core.types import (
 )
 from engines.pipeline.budget import Budget, BudgetedPolicy, BudgetLimits, CallPricing
 from engines.pipeline.context import RunContext
-from engines.pipeline.control import RunControl
-from engines.pipeline.outage import IN_A_ROW, Outage
+from engines.pipeline.control import IN_A_ROW, Outage, RunControl
 from engines.pipeline.recorder import Listener
-from engines.pipeline.reviewers.human import AutoReviewer, HumanReviewer
+from engines.pipeline.reviewers import AutoReviewer, HumanReviewer
 from engines.policies.limits import PausablePolicy, Slots
 from engines.record.journal import read_journal
 from engines.record.ledger import RecordLedger

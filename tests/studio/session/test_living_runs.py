@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from engines.record.run_dir import Workspace
-from studio.session import client
+from studio.session import control_socket
 from studio.session.requests import ReadQueue
 from tests.support.forked_studio import ForkedStudio
 from tests.support.processes import SMALL, STUDIO, running
@@ -51,7 +51,7 @@ def test_a_waiting_run_is_decided_over_its_socket_and_goes_on(tmp_path: Path) ->
     with running(tmp_path, "rehearsal", *SMALL, "--review", "wait") as process:
         process.until("StageEntered", stage="review")
         run = Workspace(tmp_path).run("rehearsal")
-        first = [op.id for op in client.ask(run, ReadQueue()).open]
+        first = [op.id for op in control_socket.ask(run, ReadQueue()).open]
         assert len(first) >= 2
         # approve the first, reject the second with a reason, take the rejection back, approve
         typed = "a\nr not now\nu\n" + "a\n" * len(first)

@@ -10,7 +10,7 @@ import pytest
 
 from engines.core.errors import ConflictError
 from engines.record.run_dir import RunDir
-from studio.session.socket_file import LONGEST_PATH, bind_path, check_owner, connect_path
+from studio.session.control_socket import LONGEST_PATH, bind_path, check_owner, connect_path
 
 LONG = "/" + "x" * LONGEST_PATH
 

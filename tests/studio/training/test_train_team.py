@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from engines.core import events as ev
-from engines.pipeline.evaluation.intervals import paired_interval_of
+from engines.pipeline.evaluation.statistics import paired_interval_of
 from engines.record.ledger import read_record
 from engines.record.run_dir import Workspace
 from tests.support.run_studio import studio

@@ -17,7 +17,7 @@ import pytest
 from engines.core.events import DecisionEvent
 from engines.core.types import Decision
 from engines.record.run_dir import RunDir, Workspace
-from studio.session import client
+from studio.session import control_socket
 from tests.bench import kill_screen
 from tests.bench.kill_screen import processes, run_pids
 from tests.support.processes import SMALL, STUDIO
@@ -161,7 +161,7 @@ def test_a_window_that_is_closed_ends_nothing_and_keeps_what_was_being_written(
         screen.type(" And more")
         screen.until("And more").hang_up()
         screen.ended()
-    assert client.is_alive(the_run(workspace))
+    assert control_socket.is_alive(the_run(workspace))
     kept = json.loads((the_run(workspace).path / "screen.json").read_bytes())
     assert "And more" in kept["edits"][name]
     with seated(workspace, *BACK) as screen:
@@ -359,7 +359,7 @@ def test_a_bug_in_the_screen_leaves_a_sane_terminal_and_the_run_alive(workspace:
         assert screen.ended() == 1
         assert screen.is_sane
         assert "ZeroDivisionError: a bug" in screen.text
-    assert client.is_alive(the_run(workspace))
+    assert control_socket.is_alive(the_run(workspace))
     assert [decision.operation_id for decision in decisions(workspace)] == [name]
 
 

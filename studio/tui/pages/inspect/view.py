@@ -13,8 +13,15 @@ from functools import lru_cache
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
-from engines.core.text.tool_marks import CallMark, last_chars, split_marks
-from engines.core.text.tool_text import call_text, model_text, said_text, split_status
+from engines.core.text.tool_text import (
+    CallMark,
+    call_text,
+    last_chars,
+    model_text,
+    said_text,
+    split_marks,
+    split_status,
+)
 from studio.render.words import acted_text, acts_cell, count_text, metrics_text
 from studio.secrets.sanitize import one_line
 from studio.tui.drawing.cells import fit, pad, wrap_pieces

@@ -6,7 +6,7 @@ from typing import Literal
 
 from rich.text import Text
 
-from engines.core.state.use_counts import NO_USES
+from engines.core.library_notes import NO_USES
 from studio.secrets.sanitize import one_line
 from studio.tui.drawing.cells import choose_glyphs
 from studio.tui.drawing.lines import Line, line, note_rows, paragraph

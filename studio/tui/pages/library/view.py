@@ -6,10 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from engines.core.effects import Effect
 from engines.core.events import LibraryCommitted
 from engines.core.library import Experience, Library
-from engines.core.state.use_counts import NO_USES, UseCounts
+from engines.core.library_notes import NO_USES, Effect, UseCounts
 from engines.core.text.similarity import word_count, word_diff
 from engines.core.types import Operation
 from studio.library.citations import Citation

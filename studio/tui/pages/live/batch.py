@@ -6,13 +6,22 @@ A view of `engines.core.state.run_state.StepState`. Pure.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Set
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Set
+from dataclasses import dataclass, replace
 
 from engines.core import events as ev
 from engines.core.state.run_state import RunState
-from engines.core.types import GroupOutcome, RecordRef, Reflection, Verdict, group_id, rollout_id
-from studio.render.words import acted_text, acts_cell
+from engines.core.types import (
+    CallKey,
+    GroupOutcome,
+    RecordRef,
+    Reflection,
+    Verdict,
+    group_id,
+    rollout_id,
+    try_id,
+)
+from studio.render.words import acted_text, acts_cell, count_text
 from studio.secrets.sanitize import one_line
 
 WON = 0.5
@@ -139,3 +148,172 @@ def reward_state(reward: float) -> str:
 def reward_text(reward: float) -> str:
     """`1.0`, `0.33`: with a second digit only where it says something."""
     return f"{reward:.1f}" if round(reward, 1) == round(reward, 2) else f"{reward:.2f}"
+
+
+MOST_SHOWN = 12
+"""Tries that have a pane; the others are only counted."""
+
+
+@dataclass(frozen=True, slots=True)
+class HeldOutTry:
+    """One try, and the problem it is at."""
+
+    problem: str
+    shown: RolloutStatus
+
+
+class HeldOut:
+    """Follows one evaluation. A try that has ended keeps its pane until another begins."""
+
+    def __init__(self) -> None:
+        self.progress: ev.EvaluationProgressed | None = None  # None: nothing is measured
+        self.tries: list[HeldOutTry] = []  # in the order of their panes
+        self._began: float | None = None  # when its first try began, if that was seen
+
+    def clear(self) -> None:
+        self.progress, self._began = None, None
+        self.tries.clear()
+
+    def handle_event(self, event: ev.DurableEvent | ev.TransientEvent, now: float) -> None:
+        match event:
+            case ev.EvaluationProgressed(done=done) if done < event.total:
+                before = self.progress
+                if before is None or (event.data, event.step) != (before.data, before.step):
+                    self.clear()
+                    self._began = None if done else now
+                self.progress = event
+                self._end(event)
+            case ev.EvaluationProgressed() | ev.EvaluationFinished() | ev.StepStarted():
+                self.clear()
+            case ev.RolloutStarted(key=key) if key.purpose == "evaluation" and self.progress:
+                one = RolloutStatus(try_id(key), key.position, key.index, "streaming")
+                self._show(HeldOutTry(event.problem, one))
+
+    def find(self, name: str) -> HeldOutTry | None:
+        return next((one for one in self.tries if one.shown.id == name), None)
+
+    def timing_text(self, now: float) -> str:
+        """`, 12 s, about 20 s left`, as far as it is known."""
+        from studio.report.progress import duration_text
+
+        if self.progress is None or self._began is None or (took := now - self._began) < 1.0:
+            return ""
+        text = f", {duration_text(took)}"
+        if done := self.progress.done:
+            text += f", about {duration_text((self.progress.total - done) * took / done)} left"
+        return text
+
+    def _show(self, one: HeldOutTry) -> None:
+        """Give it the pane of one that ended, or a new one while there is room."""
+        names = [each.shown.id for each in self.tries]
+        ended = (at for at, each in enumerate(self.tries) if each.shown.has_ended)
+        at = names.index(one.shown.id) if one.shown.id in names else next(ended, len(names))
+        if at < MOST_SHOWN:
+            self.tries[at : at + 1] = [one]
+
+    def _end(self, event: ev.EvaluationProgressed) -> None:
+        if event.key is None or (one := self.find(try_id(event.key))) is None:
+            return
+        reward = event.reward
+        said = "not judged" if reward is None else f"reward {reward_text(reward)}"
+        state = "error" if reward is None else reward_state(reward)
+        ended = replace(one, shown=replace(one.shown, state=state, said=said))
+        self.tries[self.tries.index(one)] = ended
+
+
+class BatchTracker:
+    """Follows one run by its events; what has ended is the state's own at every look."""
+
+    def __init__(self) -> None:
+        self.batch: Batch | None = None
+        self.under_way: set[str] = set()  # ids of rollouts that have begun and not ended
+        self.held_out = HeldOut()
+        self.doing = ""  # what is done before the first step
+        self.nodes: tuple[str, ...] | None = None  # of a cluster
+        self.places: dict[str, str] = {}  # tries under way there → their node
+
+    @property
+    def evaluating(self) -> ev.EvaluationProgressed | None:
+        """How far the evaluation under way is; None where there is none."""
+        return self.held_out.progress
+
+    def update(self, state: RunState | None) -> None:
+        """Take the batch under way from the state; between two steps the one before stays."""
+        self.batch = current_batch(state) or self.batch
+
+    def handle_snapshot(
+        self, state: RunState | None, under_way: Collection[str] | None, *, anew: bool
+    ) -> None:
+        """The state is another object, of another run where `anew`.
+
+        `under_way` is the run's own word on which rollouts are; None: it gave none.
+        """
+        if anew:
+            self.batch = None
+        if under_way is not None or anew:
+            self.under_way = set(under_way or ())
+        self.held_out.clear()  # one under way is told of anew
+        self.doing = ""
+        self.update(state)
+        if self.batch is not None:
+            self.under_way = {name for name in self.under_way if not self.has_ended(name)}
+
+    def restore_batch(self, batch: Batch | None, state: RunState | None) -> None:
+        """Take the journal's last batch between two steps: only there it is still known whole.
+
+        A batch that the state does not know of will be told by its own events.
+        """
+        if batch is None or state is None or state.current is not None:
+            return
+        if batch.step in state.steps and (self.batch is None or self.batch.step <= batch.step):
+            self.batch = batch
+
+    def has_ended(self, rollout: str) -> bool:
+        place = self.batch.place(rollout) if self.batch else None
+        return self.batch is not None and place in self.batch.rollouts
+
+    def handle_text(self, rollout: str) -> None:
+        """A text grows, so its rollout is under way, whether its beginning was heard or not."""
+        if self.batch is not None and self.batch.place(rollout) and not self.has_ended(rollout):
+            self.under_way.add(rollout)
+
+    def handle_disconnect(self) -> None:
+        """Nobody knows what is under way while there is no line to the run."""
+        self.under_way.clear()
+        self.held_out.clear()
+        self.nodes, self.places = None, {}
+
+    def handle_event(
+        self,
+        event: ev.DurableEvent | ev.TransientEvent,
+        state: RunState | None,
+        now: float = 0.0,
+    ) -> None:
+        self.held_out.handle_event(event, now)
+        self.doing = ""
+        match event:
+            case ev.NodesChanged(nodes=nodes):
+                self.nodes = nodes
+                self.places = {name: at for name, at in self.places.items() if at in nodes}
+            case ev.RolloutPlaced(key=key, node=node):
+                self.places[try_id(key)] = node
+            case ev.EvaluationProgressed(key=CallKey() as key):
+                self.places.pop(try_id(key), None)
+            case ev.RolloutStarted(key=key) if key.purpose == "rollout":
+                self.under_way.add(rollout_id(key.step, key.position, key.index))
+            case ev.RolloutFinished():
+                name = rollout_id(event.step, event.position, event.index)
+                self.under_way.discard(name)
+                self.places.pop(name, None)
+            case ev.StageEntered(stage="restore", step=step):
+                self.doing = f"restoring the weights after step {step} …"
+            case ev.StageEntered(stage="choice", detail=detail):
+                self.doing = f"trying {detail['lessons']} lessons to choose one"
+            case ev.StageEntered(stage="gate", detail=detail):
+                tries = f"{detail['made']} of at most {detail['most']} tries"
+                self.doing = f"trying {count_text(detail['operations'], 'operation')}: {tries}"
+            case ev.StepStarted():
+                self.under_way.clear()
+                self.update(state)
+            case ev.RunEnded():
+                self.handle_disconnect()

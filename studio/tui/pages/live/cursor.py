@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 from studio.tui.drawing.canvas import Mode
 from studio.tui.page import Page
-from studio.tui.pages.live.batch import Batch, RolloutStatus
-from studio.tui.pages.live.batch_tracker import BatchTracker
+from studio.tui.pages.live.batch import Batch, BatchTracker, RolloutStatus
 
 _LEAST_WIDTH = 20
 """Cells of a pane where several groups are shown."""

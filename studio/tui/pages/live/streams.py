@@ -11,8 +11,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
 from engines.core.errors import StudioError
-from engines.core.text.tool_marks import said_length
-from engines.core.text.tool_text import transcript_text
+from engines.core.text.tool_text import said_length, transcript_text
 from engines.core.types import RecordRef
 from studio.secrets.sanitize import one_line, sanitize
 from studio.session.requests import ReadQuestions

@@ -18,9 +18,8 @@ from studio.tui.drawing.lines import line
 from studio.tui.drawing.pane import PaneModel
 from studio.tui.keymap import bindings
 from studio.tui.page import Page
-from studio.tui.pages.live import sentences, view
-from studio.tui.pages.live.batch import RolloutStatus
-from studio.tui.pages.live.batch_tracker import BatchTracker
+from studio.tui.pages.live import view
+from studio.tui.pages.live.batch import BatchTracker, RolloutStatus
 from studio.tui.pages.live.cursor import BatchCursor
 from studio.tui.pages.live.streams import Questions, Streams
 from studio.tui.terminal.look import wants_ascii
@@ -154,7 +153,7 @@ class RolloutWall(Vertical):
         shown = self.placeholder
         if self._cursor.is_showing_end and state is not None:
             title = "How it ended"
-            found = sentences.run_summary_lines(state, shown.line_width, signs)
+            found = view.run_summary_lines(state, shown.line_width, signs)
         else:
             title = "Rollouts"
             found = [line(("rollouts appear here as they stream", "dim"))]

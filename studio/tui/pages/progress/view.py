@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from engines.core.state.curve import Point
+from engines.core.state.list_row import Point
 from engines.core.state.run_state import RunState
 from studio.facts.curves import (
     RunCurves,

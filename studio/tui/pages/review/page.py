@@ -19,15 +19,11 @@ from engines.core.types import DecisionAction
 from studio.session.session import Disconnected, EventReceived, Message, Session
 from studio.tui.keymap import Key
 from studio.tui.page import Page
-from studio.tui.pages.review import panes
-from studio.tui.pages.review.change_pane import ChangePane
-from studio.tui.pages.review.change_view import MODES
-from studio.tui.pages.review.decisions import DecisionKeys
-from studio.tui.pages.review.editing import WordingKeys
-from studio.tui.pages.review.evidence_view import rollout_of
+from studio.tui.pages.review.decisions import DecisionKeys, WordingKeys
 from studio.tui.pages.review.loader import ReviewLoader, RunReader
-from studio.tui.pages.review.queue import ItemQueue
-from studio.tui.pages.review.view import SORTS
+from studio.tui.pages.review.panes import ReviewPanes
+from studio.tui.pages.review.queue import ChangePane, ItemQueue
+from studio.tui.pages.review.view import MODES, SORTS, rollout_of
 from studio.tui.widgets.edit_box import EditBox
 from studio.tui.widgets.row_list import RowList
 
@@ -46,7 +42,7 @@ class ReviewPage(Page):
     def __init__(self) -> None:
         super().__init__()
         self._of: Session | None = None  # what the parts were last reset for
-        self.shown = panes.ReviewPanes(self)
+        self.shown = ReviewPanes(self)
         self.loader = ReviewLoader(self)
         self.queue = ItemQueue(self, self.shown)
         self.change = ChangePane(self, self.shown, self.queue, self.loader)

@@ -24,7 +24,7 @@ from studio.tui.drawing.cells import cell_width as cells
 from studio.tui.drawing.cells import fit, pad
 from studio.tui.drawing.lines import Line, Row, labelled_lines, line, note_rows, paragraph
 from studio.tui.page import Page, resume_run
-from studio.tui.pages.live.sentences import StageClock, starting_text
+from studio.tui.pages.live.view import StageClock, starting_text
 from studio.tui.pages.runs.page import RunsReader
 from studio.tui.pages.runs.view import detail_lines
 from studio.tui.pages.start import checks

@@ -17,7 +17,7 @@ from engines.agents.guided_try import GuidedTry
 from engines.agents.single_turn import prompt_messages
 from engines.core.errors import AnswersPending, CallFailed
 from engines.core.protocols import OnText
-from engines.core.text.tool_marks import CallMark, ResultMark, split_marks
+from engines.core.text.tool_text import CallMark, ResultMark, split_marks
 from engines.core.types import Completion, Message, Sampling, ToolCall, Usage
 from tests.support.builders import FakePolicy, answering
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from engines.core.events import EvaluationFinished
-from engines.core.state.best import best_step, comparable_evaluations
+from engines.core.state.run_state import best_step, comparable_evaluations
 from engines.core.types import NO_USAGE
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engines.core.state.curve import Point, curve_row, pool_points, practice_points
+from engines.core.state.list_row import Point, curve_row, pool_points, practice_points
 from tests.support.training_runs import a_state, begun, history, metrics, proposed, tried
 
 

@@ -8,8 +8,7 @@ import pytest
 
 from engines.core import events as ev
 from engines.core.library import OperationOutcome
-from engines.core.state.fold import fold, fold_events, fold_library
-from engines.core.state.losses import KEPT_LOSSES, KEPT_REPLY_CHARS
+from engines.core.state.fold import KEPT_LOSSES, KEPT_REPLY_CHARS, fold, fold_events, fold_library
 from engines.core.state.run_state import RunState
 from engines.core.types import (
     MERGED,

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from engines.core.codec import from_dict, to_dict
 from engines.core.library import Experience, Library
-from engines.core.state.use_counts import KEPT_CREDITS, NO_USES, StepCredits, UseCounts
+from engines.core.library_notes import KEPT_CREDITS, NO_USES, StepCredits, UseCounts
 from engines.core.types import Operation
 from tests.support.builders import a_library, an_operation, approved
 

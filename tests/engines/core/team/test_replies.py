@@ -8,16 +8,15 @@ from typing import Any
 
 import pytest
 
-from engines.core.team.replies import (
+from engines.core.team import (
+    SpokenStream,
     match_tool,
     read_analysis,
     read_check,
     read_command,
     read_plan,
-    spoken_lines,
 )
-from engines.core.team.stream import SpokenStream
-from engines.core.text.reply import MAX_REPLY_CHARS, ReplyProblem
+from engines.core.text.reply import MAX_REPLY_CHARS, ReplyProblem, spoken_lines
 
 TOOLS = {
     "wikipedia": {"properties": {"question": {"type": "string"}}},

@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engines.core.text import objects
-from engines.core.text.objects import find_objects, parse_objects
-from engines.core.text.reply import ReplyProblem
+from engines.core.text import reply as objects
+from engines.core.text.reply import ReplyProblem, find_objects, parse_objects
 
 ROWS = [{"operation": "add", "experience": "Carry: add the carry."}, {"operation": "keep"}]
 JSON = json.dumps(ROWS)

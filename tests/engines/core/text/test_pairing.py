@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engines.core.library import Experience, Library
-from engines.core.text.pairing import Entry, pair_entries
+from engines.core.text.similarity import Entry, pair_entries
 
 _WORDS = ("Carry the one.", "carry  the one", "Carry the ten.", "Draw a grid.", "Go away.", "…", "")
 _entries = st.lists(st.sampled_from(_WORDS), max_size=7).flatmap(

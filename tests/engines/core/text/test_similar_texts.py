@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engines.core.text.similar_texts import SimilarTexts
-from engines.core.text.similarity import similarity
+from engines.core.text.similarity import SimilarTexts, similarity
 
 WORDS = (
     "carry",

@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from engines.core.text.objects import parse_objects
-from engines.core.text.tex import escape_tex
+from engines.core.text.maths import escape_tex
+from engines.core.text.reply import parse_objects
 
 FORMULAS = r"""
 \frac{1}{2}

@@ -7,24 +7,22 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engines.core.text.tool_marks import (
+from engines.core.text.tool_text import (
     MARK,
+    STATUSES,
     CallMark,
     ResultMark,
+    argument_text,
     call_mark,
+    call_text,
     clean_text,
+    count_acts,
+    model_text,
     result_mark,
     said_length,
     split_marks,
-    unfinished_mark,
-)
-from engines.core.text.tool_text import (
-    STATUSES,
-    argument_text,
-    call_text,
-    count_acts,
-    model_text,
     split_status,
+    unfinished_mark,
 )
 from engines.core.tools import ToolResult
 from engines.core.types import Message, ToolCall

@@ -14,8 +14,12 @@ from engines.core.errors import StudioError
 from engines.core.ids import seed_for
 from engines.core.state.step_history import run_history
 from engines.core.types import Attempt, Job, Lesson, Operation
-from engines.pipeline.effect.choice import FIRST_TRY, choice_problems, compare_lessons
-from engines.pipeline.effect.effect_gate import EffectGate
+from engines.pipeline.effect.effect_gate import (
+    FIRST_TRY,
+    EffectGate,
+    choice_problems,
+    compare_lessons,
+)
 from studio.facts.step import step_facts
 from studio.render.step_lines import step_text
 from studio.report.progress import LinePrinter

@@ -14,17 +14,18 @@ import numpy as np
 import pytest
 import scipy  # its parts are loaded where they are used: they take a second
 
-from engines.pipeline.effect import paired
-from engines.pipeline.effect.holm import holm_adjusted
-from engines.pipeline.effect.paired import (
+from engines.pipeline.evaluation import statistics as paired
+from engines.pipeline.evaluation.statistics import (
     bootstrap_interval,
+    compare,
     detectable_effect,
+    holm_adjusted,
+    paired_changes,
+    paired_interval_of,
     power_at,
     sign_flip_test,
     standard_error,
 )
-from engines.pipeline.evaluation.comparison import compare, paired_changes
-from engines.pipeline.evaluation.intervals import paired_interval_of
 
 Tries = dict[str, list[float]]
 

@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 import scipy  # its parts are loaded where they are used: they take a second
 
-from engines.pipeline.effect.inclusion import dropout, random_half
 from engines.pipeline.effect.regression import (
     Observation,
+    dropout,
     false_discovery_bounds,
     leave_one_out_rollouts,
+    random_half,
     regress,
     smallest_effect,
 )

@@ -7,13 +7,13 @@ import itertools
 import pytest
 import scipy  # its parts are loaded where they are used: they take a second
 
-from engines.pipeline.effect.paired import sign_flip_tails
 from engines.pipeline.effect.sequential import (
     Look,
     SequentialPlan,
     boundaries_for,
     judge_look,
 )
+from engines.pipeline.evaluation.statistics import sign_flip_tails
 from tests.bench.gate import simulate
 
 PLAN = SequentialPlan(40, 4, 0.005, 40)

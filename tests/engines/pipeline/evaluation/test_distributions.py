@@ -8,7 +8,7 @@ import random
 import pytest
 import scipy  # its parts are loaded where they are used: they take a second
 
-from engines.pipeline.evaluation.intervals import (
+from engines.pipeline.evaluation.statistics import (
     beta_cdf,
     beta_quantile,
     sign_test,

@@ -32,13 +32,13 @@ from engines.core.types import (
 )
 from engines.data.dataset import read_problems
 from engines.pipeline.context import RunContext
-from engines.pipeline.evaluation.comparison import Comparison, compare
 from engines.pipeline.evaluation.evaluate import (
     Measurement,
     MeasurementSetup,
     PinnedVersion,
     measure,
 )
+from engines.pipeline.evaluation.statistics import Comparison, compare
 from engines.policies.limits import Slots
 from engines.policies.open import open_policy
 from engines.policies.rehearsal.reply import complete_request

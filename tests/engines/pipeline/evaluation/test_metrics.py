@@ -12,17 +12,20 @@ import numpy as np
 import pytest
 import scipy  # its parts are loaded where they are used: they take a second
 
-from engines.pipeline.evaluation.comparison import Comparison, compare, minimum_detectable_effect
-from engines.pipeline.evaluation.intervals import Interval, sign_test
-from engines.pipeline.evaluation.metrics import (
+from engines.pipeline.evaluation.statistics import (
+    Comparison,
+    Interval,
     Rate,
+    compare,
     group_by_question,
     mean_at_k,
     mean_interval,
+    minimum_detectable_effect,
     pass_at_k,
     pass_curve,
     pass_rate,
     question_means,
+    sign_test,
 )
 
 Row = Sequence[float | None]

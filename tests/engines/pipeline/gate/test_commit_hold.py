@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from engines.pipeline.reviewers.human import HumanReviewer
+from engines.pipeline.reviewers import HumanReviewer
 from tests.engines.pipeline.gate.test_gate import ADD, MORE, Desk
 
 

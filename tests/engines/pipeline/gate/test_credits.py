@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from engines.core import events as ev
+from engines.core.library_notes import UseCounts
 from engines.core.state.run_state import StepState
-from engines.core.state.use_counts import UseCounts
 from engines.core.types import NO_USAGE, Credit, Reflection
 from engines.pipeline.gate.credits import count_uses
 from tests.support.builders import a_library

@@ -27,8 +27,7 @@ from engines.core.types import (
 )
 from engines.pipeline.gate.gate import Gate
 from engines.pipeline.recorder import Recorder
-from engines.pipeline.reviewers.human import AutoReviewer, HoldExpired, HumanReviewer
-from engines.pipeline.reviewers.rules import read_rules
+from engines.pipeline.reviewers import AutoReviewer, HoldExpired, HumanReviewer, read_rules
 from engines.record.journal import Journal, read_journal
 from engines.record.libraries import LibraryFolder
 from tests.support.builders import (

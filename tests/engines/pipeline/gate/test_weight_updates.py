@@ -25,12 +25,10 @@ from engines.core.types import (
     WeightUpdate,
     weights_operation,
 )
-from engines.pipeline.checkpoints import Checkpoints
-from engines.pipeline.evaluation.metrics import low_contrast_warning
+from engines.pipeline.evaluation.statistics import low_contrast_warning
 from engines.pipeline.gate.gate import Gate
-from engines.pipeline.reviewers.human import AutoReviewer, HumanReviewer
-from engines.pipeline.reviewers.limits import MetricLimits
-from engines.pipeline.reviewers.rules import read_rules
+from engines.pipeline.replay_training import Checkpoints
+from engines.pipeline.reviewers import AutoReviewer, HumanReviewer, MetricLimits, read_rules
 from engines.record.journal import Journal
 from engines.record.scores import ScoreBook
 from studio.config.loading import load_run

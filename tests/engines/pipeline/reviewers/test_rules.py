@@ -9,7 +9,7 @@ import pytest
 from engines.core.errors import ConfigError
 from engines.core.library import Library
 from engines.core.types import Decision, Flag, Operation
-from engines.pipeline.reviewers.rules import read_rules
+from engines.pipeline.reviewers import read_rules
 from tests.support.builders import a_library, an_operation
 
 LIBRARY = a_library("Carry: when digits add to ten or more, carry one.")

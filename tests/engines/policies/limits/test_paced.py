@@ -10,7 +10,7 @@ import pytest
 from engines.agents.single_turn import SingleTurn
 from engines.core.errors import lost_usage
 from engines.core.types import CallKey, Completion, Job, Message, Problem, Sampling, Usage
-from engines.core.waiting.deadline import deadline
+from engines.core.waiting import deadline
 from engines.policies.limits import Slots, StreamPacedPolicy
 from engines.policies.open import is_scripted
 from engines.record.ledger import RecordLedger

@@ -16,7 +16,7 @@ from engines.core.errors import ConflictError
 from engines.core.library import Library
 from engines.core.types import Decision, Group, Lesson, LostWork, Operation, Reflection
 from engines.pipeline.context import RunContext
-from engines.pipeline.reviewers.human import AutoReviewer, HumanReviewer
+from engines.pipeline.reviewers import AutoReviewer, HumanReviewer
 from engines.record.run_dir import RunDir, Workspace
 from engines.training_free.engine import TrainingFreeEngine
 from studio.exit_codes import run_exit_code
@@ -24,7 +24,7 @@ from studio.facts.run import load_run_facts
 from studio.render.run_lines import run_text
 from studio.review.review_run import RunReview, open_session
 from studio.run.linter import LazyLinter
-from studio.session.client import ask
+from studio.session.control_socket import ask
 from studio.session.requests import Drop, Mend
 from studio.session.server import serve
 from tests.support.harness import practised

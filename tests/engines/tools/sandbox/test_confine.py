@@ -11,13 +11,15 @@ from textwrap import dedent
 
 import pytest
 
-from engines.tools.sandbox.tiers import choose_tier, find_tier
+from engines.process.tiers import choose_tier, find_tier
 
 TRY = """
     import json, os, pathlib, signal, socket, subprocess, sys, tempfile
-    from engines.tools.sandbox.confine import confine_worker
+    from engines.process import namespaces
+    from engines.process.confinement import confine
+    own = namespaces.system_paths(programs=False)
     inside, outside, parent = sys.argv[1], sys.argv[2], int(sys.argv[3])
-    layers = confine_worker({arguments})
+    layers = confine({arguments})
     def outcome(attempt):
         try:
             attempt()
@@ -36,8 +38,8 @@ TRY = """
 """
 TRACE = """
     import ctypes, sys
-    from engines.tools.sandbox.confine import confine_worker
-    confine_worker(readable=None, network=True)
+    from engines.process.confinement import confine
+    confine(None, readable=None, writable=(), code=False, network=True)
     print(ctypes.CDLL(None).ptrace(16, int(sys.argv[3]), 0, 0))
 """
 
@@ -62,7 +64,7 @@ async def said_by(code: str, folder: Path) -> str:
 
 
 async def test_a_worker_of_ours_reads_its_interpreter_and_nothing_else(tmp_path: Path) -> None:
-    code = TRY.format(arguments="readable=(), writable=[inside]")
+    code = TRY.format(arguments="None, readable=own, writable=[inside], code=True")
     layers, outcomes = json.loads(await said_by(code, tmp_path))
     assert layers == ["landlock", "seccomp"]
     allowed = {name for name, outcome in outcomes.items() if outcome == "done"}
@@ -73,7 +75,7 @@ async def test_a_worker_of_ours_reads_its_interpreter_and_nothing_else(tmp_path:
 async def test_a_worker_with_code_of_the_user_reads_all_and_writes_its_folder(
     tmp_path: Path,
 ) -> None:
-    code = TRY.format(arguments="readable=None, writable=[inside], network=True")
+    code = TRY.format(arguments="None, readable=None, writable=[inside], code=False, network=True")
     layers, outcomes = json.loads(await said_by(code, tmp_path))
     assert layers == ["landlock", "seccomp"]
     refused = {name for name, outcome in outcomes.items() if outcome == "PermissionError"}
@@ -85,6 +87,6 @@ async def test_it_traces_no_process_outside(tmp_path: Path) -> None:
 
 
 async def test_with_resource_limits_alone_nothing_is_confined(tmp_path: Path) -> None:
-    code = TRY.format(arguments="'resource-limits-only', readable=()")
+    code = TRY.format(arguments="[], readable=(), writable=(), code=True")
     layers, outcomes = json.loads(await said_by(code, tmp_path))
     assert layers == [] and set(outcomes.values()) == {"done"}

@@ -15,10 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from engines.tools.sandbox.limits import Limits
-from engines.tools.sandbox.sandbox import Sandbox
-from engines.tools.sandbox.session import RESTARTED, RunResult
-from engines.tools.sandbox.tiers import TierReport, find_tier
+from engines.process.confinement import Limits
+from engines.process.tiers import TierReport, find_tier
+from engines.tools.sandbox.sandbox import RESTARTED, RunResult, Sandbox
 from tests.engines.tools.sandbox.hostile import HOSTILE, Hostile
 
 SECRET = "SECRET" + "SAUCE"

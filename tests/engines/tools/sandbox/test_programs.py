@@ -14,12 +14,10 @@ from textwrap import dedent
 
 import pytest
 
-from engines.tools.sandbox import tiers
-from engines.tools.sandbox.layers import landlock
-from engines.tools.sandbox.limits import Limits
-from engines.tools.sandbox.program import Program, ProgramResult
-from engines.tools.sandbox.sandbox import Sandbox
-from engines.tools.sandbox.tiers import choose_tier, find_tier
+from engines.process import landlock, tiers
+from engines.process.confinement import Limits
+from engines.process.tiers import choose_tier, find_tier
+from engines.tools.sandbox.sandbox import Program, ProgramResult, Sandbox
 
 LIMITS = Limits(wall_s=60, memory_mb=1024)
 NOT_THERE = f"/tmp/not-there-{os.getpid()}"

@@ -6,19 +6,17 @@ import asyncio
 import os
 import signal
 import sys
-import sysconfig
 import tempfile
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
-from engines.tools.sandbox import tiers
-from engines.tools.sandbox.layers import seccomp
-from engines.tools.sandbox.limits import Limits
-from engines.tools.sandbox.sandbox import Sandbox, SandboxError
-from engines.tools.sandbox.session import MAX_CODE, RESTARTED, parse_reply
-from engines.tools.sandbox.tiers import LAYERS, TierReport, choose_tier, find_tier
+from engines.process import seccomp, tiers
+from engines.process.confinement import Limits
+from engines.process.template import paths_of_code
+from engines.process.tiers import LAYERS, TierReport, choose_tier, find_tier
+from engines.tools.sandbox.sandbox import MAX_CODE, RESTARTED, Sandbox, SandboxError, parse_reply
 
 NOTHING = dict.fromkeys(LAYERS[:-1], "not allowed") | {"resource limits": "ok"}
 
@@ -270,15 +268,9 @@ def test_jumps_of_a_filter_stay_inside_and_it_ends_with_a_verdict(x86: bool, cod
     assert content[-8:-6] == b"\x06\x00"
 
 
-async def test_packages_are_found_where_the_studio_is_installed_among_them(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    packages = sysconfig.get_paths()["purelib"]
-    monkeypatch.setattr("engines.tools.sandbox.host.STUDIO", packages)
-    sandbox = Sandbox(preload=("numpy",))
-    await sandbox.start()
-    try:
-        result = await sandbox.session().run("import numpy\nint(numpy.arange(4).sum())")
-    finally:
-        await sandbox.aclose()
-    assert (result.status, result.value) == ("ok", "6")
+def test_code_does_not_import_the_studio_from_its_checkout() -> None:
+    paths = ["/checkout", "/lib", "/site-packages"]
+    packages = ["/site-packages"]
+    assert paths_of_code(paths, packages, "/checkout") == ["/lib", "/site-packages"]
+    # Where the studio was installed, its folder is the one of all packages.
+    assert paths_of_code(paths, packages, "/site-packages") == paths

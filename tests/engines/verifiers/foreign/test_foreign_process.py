@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from engines.core.types import Verdict
-from engines.tools.sandbox.tiers import find_tier
+from engines.process.tiers import find_tier
 from engines.verifiers.foreign.process import parse_message
 from engines.verifiers.foreign.verifier import FunctionSettings, FunctionVerifier
 from tests.support.builders import answering

@@ -68,8 +68,9 @@ async def judged(gold: str, *answers: str, verifier: MathVerifier) -> list[float
 
 
 def children_of(pid: int) -> list[int]:
-    text = Path(f"/proc/{pid}/task/{pid}/children").read_text()
-    return [int(child) for child in text.split()]
+    # Each thread lists its own.
+    texts = [file.read_text() for file in Path(f"/proc/{pid}/task").glob("*/children")]
+    return sorted(int(child) for text in texts for child in text.split())
 
 
 def ends(pid: int, within_s: float = 30) -> bool:

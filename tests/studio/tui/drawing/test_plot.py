@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engines.core.state.curve import Point
+from engines.core.state.list_row import Point
 from studio.facts.curves import run_curves
 from studio.tui.drawing.cells import GLYPHS_ASCII, GLYPHS_UNICODE, Glyphs
 from studio.tui.drawing.lines import plain_text, width_of

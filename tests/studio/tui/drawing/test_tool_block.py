@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engines.core.text.tool_marks import call_mark, result_mark
+from engines.core.text.tool_text import call_mark, result_mark
 from engines.core.tools import ToolResult, ToolStatus
 from engines.core.types import ToolCall
 from studio.tui.drawing.canvas import StreamCanvas

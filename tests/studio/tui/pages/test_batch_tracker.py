@@ -9,10 +9,9 @@ from engines.core import events as ev
 from engines.core.state.fold import fold
 from engines.core.state.run_state import RunState
 from engines.core.types import CallKey
-from studio.tui.pages.live.batch import current_batch
-from studio.tui.pages.live.batch_tracker import BatchTracker
-from studio.tui.pages.live.feed import load_event_history
-from studio.tui.pages.live.sentences import event_texts
+from studio.tui.pages.live.batch import BatchTracker, current_batch
+from studio.tui.pages.live.page import load_event_history
+from studio.tui.pages.live.view import event_texts
 from tests.studio.tui.stage import finished_workspace, held_workspace
 from tests.support.builders import a_rollout_finished
 

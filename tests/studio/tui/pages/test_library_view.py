@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
+from engines.core.events import LibraryCommitted
 from engines.core.library import Library
-from engines.core.state.library_events import LibraryCommitted
 from engines.core.text.citations import find_cited_ids
 from engines.core.types import Decision
 from studio.library.citations import Citation

@@ -23,7 +23,7 @@ from studio.session.session import (
     TextReceived,
 )
 from studio.tui.app import StudioApp
-from studio.tui.pages.live.batch_tracker import BatchTracker
+from studio.tui.pages.live.batch import BatchTracker
 from studio.tui.pages.live.cursor import BatchCursor
 from studio.tui.pages.live.page import LivePage
 from studio.tui.pages.live.streams import Streams, load_rollout_texts

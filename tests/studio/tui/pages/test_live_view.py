@@ -9,17 +9,19 @@ from engines.core.types import CallKey, Reflection, Usage, Verdict
 from studio.tui.drawing.cells import cell_width
 from studio.tui.drawing.lines import Line, plain_text, width_of
 from studio.tui.header import SessionStatus
-from studio.tui.pages.live.batch import Batch, current_batch
-from studio.tui.pages.live.batch_tracker import MOST_SHOWN, HeldOut
-from studio.tui.pages.live.sentences import StageClock, event_texts, run_summary_lines, status_line
+from studio.tui.pages.live.batch import MOST_SHOWN, Batch, HeldOut, current_batch
 from studio.tui.pages.live.view import (
+    StageClock,
+    event_texts,
     facts_lines,
     group_line,
     group_rows,
     node_lines,
     pane_model,
     rollout_glyphs,
+    run_summary_lines,
     stage_line,
+    status_line,
     strip_line,
 )
 from tests.support.builders import a_lesson, a_rollout_finished, a_run, a_step, an_operation

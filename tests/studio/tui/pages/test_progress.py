@@ -73,7 +73,7 @@ def test_the_range_of_steps_is_halved_while_it_is_mostly_empty() -> None:
 
 
 def test_ten_thousand_steps_are_dots_with_their_running_mean() -> None:
-    from engines.core.state.curve import Point
+    from engines.core.state.list_row import Point
     from studio.facts.curves import Series
 
     few = run_curves(a_state(*history()))

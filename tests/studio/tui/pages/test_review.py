@@ -19,9 +19,9 @@ from engines.core.types import Decision, DecisionPreview, Flag, Operation, Unpar
 from engines.training_free.proposals import Resubmission
 from studio.session.session import Disconnected, EventReceived
 from studio.tui.app import StudioApp
-from studio.tui.pages.review import change_pane
-from studio.tui.pages.review.evidence_view import rollout_of
+from studio.tui.pages.review import queue
 from studio.tui.pages.review.page import ReviewPage
+from studio.tui.pages.review.view import rollout_of
 from studio.tui.widgets.confirm import Confirm
 from studio.tui.widgets.prompt import Prompt
 from tests.studio.tui.stage import FakeSession, app_on, finished_workspace, held_workspace, picture
@@ -732,7 +732,7 @@ async def test_opened_anew_the_panes_stand_as_on_a_screen_started_now(tmp_path: 
 async def test_panes_stand_the_same_however_long_an_operation_was_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(change_pane, "_LATE_S", 0.001)
+    monkeypatch.setattr(queue, "_LATE_S", 0.001)
     screens = []
     for number, late in enumerate((False, True)):
         async with a_desk(tmp_path / str(number)) as desk:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from rich.color import ColorSystem
 
-from studio.tui.pages.review import change_view, queue, view
+from studio.tui.pages.review import queue, view
 from tests.studio.tui.pages.test_review import a_desk, an_add
 from tests.studio.tui.terminal.test_frames import Drawn
 
@@ -32,7 +32,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
         monkeypatch.setattr(owner, name, wrapped)
 
     for owner, name in (
-        (queue, "items"), (queue, "item_row"), (view, "_item_of"), (change_view, "change_lines"),
+        (queue, "items"), (queue, "item_row"), (view, "_item_of"), (queue, "change_lines"),
     ):  # fmt: skip
         count(owner, name)
     return counted

@@ -27,29 +27,25 @@ from studio.review.wording import find_similar
 from studio.tui.drawing.cells import GLYPHS_ASCII, GLYPHS_UNICODE
 from studio.tui.drawing.lines import Line, crop_line, plain_text, width_of
 from studio.tui.keymap import KEYS
-from studio.tui.pages.review.change_view import (
-    change_lines,
-    decided_lines,
-    diff_lines,
-    side_by_side,
-)
-from studio.tui.pages.review.change_view import item_rows as rows_of_items
-from studio.tui.pages.review.evidence_view import (
-    evidence_rows,
-    rollout_of,
-    similar_rows,
-)
 from studio.tui.pages.review.loader import FindingsRequest, RunReader
 from studio.tui.pages.review.panes import share_rows
 from studio.tui.pages.review.view import (
     KINDS,
     SORTS,
     Item,
+    change_lines,
     commit_lines,
+    decided_lines,
+    diff_lines,
+    evidence_rows,
     item_row,
     items,
     legend_lines,
+    rollout_of,
+    side_by_side,
+    similar_rows,
 )
+from studio.tui.pages.review.view import item_rows as rows_of_items
 from tests.studio.tui.stage import held_workspace
 
 HOSTILE = "[red]a[/red] \x1b[2J \u202eevil 👩\u200d👩\u200d👧 漢字かな 🇩🇪 wide"

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from engines.core import events as ev
-from engines.core.text.tool_marks import call_mark, result_mark
-from engines.core.text.tool_text import transcript_text
+from engines.core.text.tool_text import call_mark, result_mark, transcript_text
 from engines.core.tools import ToolResult
 from engines.core.types import Message, ToolCall
 from studio.facts.rollout import RolloutFacts, read_rollout

@@ -17,8 +17,14 @@ from studio.tui.drawing.cells import GLYPHS_ASCII
 from studio.tui.drawing.lines import Line, plain_text, width_of
 from studio.tui.header import SessionStatus
 from studio.tui.pages.live.batch import current_batch
-from studio.tui.pages.live.sentences import event_texts, run_summary_lines, status_line
-from studio.tui.pages.live.view import facts_lines, stage_line, stage_lines
+from studio.tui.pages.live.view import (
+    event_texts,
+    facts_lines,
+    run_summary_lines,
+    stage_line,
+    stage_lines,
+    status_line,
+)
 from studio.tui.pages.review.view import Item, commit_lines, item_row
 from studio.tui.pages.training_view import brief_lines, panel_lines, update_lines
 from studio.tui.settings.file import ScreenSettings

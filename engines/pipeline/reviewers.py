@@ -1,0 +1,382 @@
+"""Who decides: everything by itself, or a person outside this process."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import re
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from engines.core.errors import ConfigError
+from engines.core.library import Library
+from engines.core.protocols import Reviewer
+from engines.core.text.similarity import SimilarTexts
+from engines.core.types import (
+    AUTO,
+    BASE_MOVED,
+    CONFLICT,
+    DUPLICATE,
+    FLAG_NAMES,
+    HELD_OUT_LEAK,
+    HURTS,
+    REJECTED_BY_AUTO,
+    RULES,
+    UNSCORED,
+    Decision,
+    Flag,
+    Operation,
+    OperationKind,
+)
+
+_SURE = 0.9
+"""Likeness from which a near copy says nothing of its own."""
+_ID = re.compile(r"\b[A-Z]\w*\d\b")
+
+
+class AutoReviewer:
+    """Approves whatever fits the library and has no flag that it `rejects`.
+
+    The gate rejects what does not fit. Two flags it leaves to a person: an experience that someone
+    changed while a proposal about it was under way, since approving by itself would undo their
+    edit; and a wording that repeats a held-out question, since an evaluation that is spoiled shows
+    nothing of it. What only its likeness to an experience speaks against is rejected while that
+    experience stands in the draft.
+    """
+
+    name = AUTO
+
+    def __init__(self, rejects: Collection[str] = REJECTED_BY_AUTO) -> None:
+        self._rejects = frozenset(rejects)
+
+    async def review(
+        self, operations: Sequence[Operation], library: Library
+    ) -> AsyncIterator[Decision]:
+        for operation in operations:
+            flags = {flag.name: flag for flag in operation.flags}
+            fault = next((f for f in operation.flags if self._is_fault(f, library)), None)
+            if BASE_MOVED in flags and library.get(operation.target) is not None:
+                reason = f"{operation.target} was changed meanwhile"
+                yield Decision(operation.id, "defer", reason=reason, reviewer=self.name)
+            elif leak := flags.get(HELD_OUT_LEAK):
+                yield Decision(operation.id, "defer", reason=leak.detail, reviewer=self.name)
+            elif fault is not None and (operation.kind in ("add", "modify") or fault.name == HURTS):
+                reason = f"{fault.name}: {fault.detail}"
+                yield Decision(operation.id, "reject", reason=reason, reviewer=self.name)
+            else:
+                yield Decision(operation.id, "approve", reviewer=self.name)
+
+    def _is_fault(self, flag: Flag, library: Library) -> bool:
+        if flag.name not in self._rejects:
+            return False
+        if flag.name == DUPLICATE and flag.score is not None and flag.score < _SURE:
+            return False
+        return flag.name not in (DUPLICATE, CONFLICT) or any(
+            library.get(word) is not None for word in _ID.findall(flag.detail)
+        )
+
+
+class HoldExpired(Exception):
+    """Nobody decided within the time the run was told to hold."""
+
+
+class HumanReviewer:
+    """Waits for decisions that reach the gate from outside (socket, screen).
+
+    It yields nothing itself: whoever decides outside wants the gate's answer to the very decision.
+    """
+
+    name = "wait"
+
+    def __init__(self, hold_s: float | None = None) -> None:
+        self._hold_s = hold_s
+        self._changed = asyncio.Event()
+        self.is_done: Callable[[], bool] = lambda: False  # set by the gate
+
+    def notify(self) -> None:
+        """Something was decided or undone."""
+        self._changed.set()
+
+    async def review(
+        self, operations: Sequence[Operation], library: Library
+    ) -> AsyncIterator[Decision]:
+        """Hold until nothing is undecided; raises HoldExpired where `hold_s` passes before."""
+        try:
+            async with asyncio.timeout(self._hold_s):
+                while not self.is_done():
+                    self._changed.clear()
+                    await self._changed.wait()
+        except TimeoutError as error:
+            raise HoldExpired from error
+        for decision in tuple[Decision, ...]():  # what makes this an iterator
+            yield decision
+
+
+_NAMES = {
+    "kl": "the KL divergence",
+    "kl_step": "the KL divergence of the step",
+    "grad_norm": "the gradient norm",
+}
+
+
+class MetricLimits:
+    """Rejects updates that lead too far.
+
+    `max_kl` is the most mean KL divergence from the reference, in nats a token, and the most of
+    one step, which tells where the other cannot; `max_grad_norm` the most gradient norm before
+    clipping. None: any finite one. Both KL figures are of what an update leads to, so one that
+    was rejected leaves no trace in the next one's.
+    """
+
+    name = "bounds"
+
+    def __init__(self, max_kl: float | None = None, max_grad_norm: float | None = None) -> None:
+        self._limits = {"kl": max_kl, "kl_step": max_kl, "grad_norm": max_grad_norm}
+        self.metrics_of: Callable[[Operation], Mapping[str, float]] = lambda _: {}  # the gate's
+
+    async def review(
+        self, operations: Sequence[Operation], library: Library
+    ) -> AsyncIterator[Decision]:
+        for operation in operations:
+            found = self.metrics_of(operation) if operation.kind == "weights" else {}
+            if reason := self._objection(found):
+                yield Decision(operation.id, "reject", reason=reason, reviewer=self.name)
+
+    def _objection(self, found: Mapping[str, float]) -> str:
+        for name, limit in self._limits.items():
+            value = found.get(name)
+            if value is None:
+                continue
+            if not math.isfinite(value):
+                return f"{_NAMES[name]} ({name}) is not finite"
+            if limit is not None and value > limit:
+                return f"{_NAMES[name]} ({name}) is {value:.4g}, above its limit of {limit:.4g}"
+        return ""
+
+
+_FORM = "A rule file is `rules:` and a list of `- when: {…}`, `do: …`, `reason: …`."
+
+
+class Conditions(BaseModel):
+    """All that are given must hold; none given holds always."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    kind: tuple[OperationKind, ...] = ()
+    groups_at_least: int | None = None  # distinct groups behind the operation
+    groups_below: int | None = None
+    words_above: int | None = None
+    matches: str | None = None  # regular expression, searched in the text
+    similar_at_least: float | None = Field(default=None, gt=0, le=1)  # to any other experience
+    flagged: bool | None = None
+    flag: tuple[str, ...] = ()  # any of them
+    score_at_least: float | None = Field(default=None, ge=0, le=1)  # of a flag that is meant
+
+    @field_validator("kind", "flag", mode="before")
+    @classmethod
+    def _accept_one_or_many(cls, value: object) -> object:
+        return (value,) if isinstance(value, str) else value
+
+    @field_validator("flag")
+    @classmethod
+    def _check_flags(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for name in value:
+            if name not in FLAG_NAMES:
+                near = get_close_matches(name, FLAG_NAMES, n=1, cutoff=0.5)
+                known = f"there are {', '.join(FLAG_NAMES)}"
+                offer = f'did you mean "{near[0]}"?' if near else known
+                raise ValueError(f'there is no flag "{name}"; {offer}')
+        return value
+
+    @field_validator("kind", "flag")
+    @classmethod
+    def _check_not_empty(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        if not value:
+            raise ValueError("it names none; leave it out where any will do")
+        return value
+
+    @model_validator(mode="after")
+    def _check_satisfiable(self) -> Conditions:
+        """Refuse what no operation can meet: the rule would never do anything."""
+        least, below = self.groups_at_least, self.groups_below
+        if below is not None and max(least or 0, 0) >= below:
+            wanted = f"{least} or more and " if least is not None else ""
+            raise ValueError(f"no operation has {wanted}fewer than {below} groups behind it")
+        if self.flagged is False and (self.flag or self.score_at_least is not None):
+            given = "flag" if self.flag else "score_at_least"
+            raise ValueError(f"`flagged: false` and `{given}` cannot both hold")
+        bare = [name for name in self.flag if name in UNSCORED]
+        if self.score_at_least is not None and bare:
+            raise ValueError(f'flag "{bare[0]}" has no score, so it reaches no `score_at_least`')
+        return self
+
+    @field_validator("matches")
+    @classmethod
+    def _check_pattern(cls, value: str | None) -> str | None:
+        if value is not None:
+            try:
+                re.compile(value)
+            except re.error as error:
+                raise ValueError(f"not a regular expression: {error}") from error
+        return value
+
+    @property
+    def can_match_weights(self) -> bool:
+        """Whether a weight update can be meant: what is said of wordings says nothing of it."""
+        return "weights" in self.kind or self == Conditions()
+
+    def are_met(self, operation: Operation, library: Library, index: SimilarTexts) -> bool:
+        """`index` finds the texts that are as alike as `similar_at_least` says."""
+        groups = len({rollout.rpartition("r")[0] for rollout in operation.evidence})
+        checks = [
+            not self.kind or operation.kind in self.kind,
+            self.groups_at_least is None or groups >= self.groups_at_least,
+            self.groups_below is None or groups < self.groups_below,
+            self.words_above is None or len(operation.text.split()) > self.words_above,
+            self.matches is None or re.search(self.matches, operation.text) is not None,
+            self.flagged is None or operation.is_flagged is self.flagged,
+            not (self.flag or self.score_at_least is not None) or self._has_flag(operation),
+        ]
+        if self.similar_at_least is None or not all(checks):
+            return all(checks)
+        index.hold({e.id: e.text for e in library.experiences})
+        return index.nearest(operation.text, (operation.target,)) is not None
+
+    def _has_flag(self, operation: Operation) -> bool:
+        """Whether a flag that is meant stands there; one without a score reaches none."""
+        least = self.score_at_least
+        return any(
+            (not self.flag or flag.name in self.flag)
+            and (least is None or (flag.score is not None and flag.score >= least))
+            for flag in operation.flags
+        )
+
+
+class Rule(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    when: Conditions = Conditions()
+    do: Literal["approve", "reject", "defer", "ask"]
+    reason: str = ""
+
+    @model_validator(mode="after")
+    def _check_reason(self) -> Rule:
+        if self.do == "reject" and not self.reason:
+            raise ValueError("a rule that rejects needs a reason")
+        return self
+
+
+class _RuleFile(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    rules: tuple[Rule, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RuleReviewer:
+    """Decides by rules, in the order of the operations."""
+
+    rules: tuple[Rule, ...]
+    name: str
+
+    async def review(
+        self, operations: Sequence[Operation], library: Library
+    ) -> AsyncIterator[Decision]:
+        indexes = [SimilarTexts(rule.when.similar_at_least or 1.0) for rule in self.rules]
+        for operation in operations:
+            weights = operation.kind == "weights"
+            for number, (rule, index) in enumerate(zip(self.rules, indexes, strict=True), 1):
+                if weights and not rule.when.can_match_weights:
+                    continue
+                if not rule.when.are_met(operation, library, index):
+                    continue
+                if rule.do != "ask" and not (weights and rule.do == "defer"):
+                    reason = rule.reason or f"rule {number}"
+                    yield Decision(operation.id, rule.do, reason=reason, reviewer=self.name)
+                break
+
+
+def read_rules(path: Path) -> RuleReviewer:
+    """Raises ConfigError where it is missing, no YAML, or says something rules cannot say."""
+    try:
+        parsed = _RuleFile.model_validate(yaml.safe_load(path.read_text("utf-8")))
+    except OSError as error:
+        cause = f"cannot be read ({error.strerror})."
+        raise ConfigError(str(path), cause, "Name a rule file after `rules:`.") from error
+    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
+        raise ConfigError(str(path), f"is not YAML ({error}).", "Mend it.") from error
+    except ValidationError as error:
+        raise _explain_error(path, error) from error
+    return RuleReviewer(parsed.rules, f"{RULES}{path.name}")
+
+
+def _explain_error(path: Path, error: ValidationError) -> ConfigError:
+    """The first thing that is wrong, with its line, in our words."""
+    first = error.errors(include_url=False)[0]
+    loc = first["loc"]
+    place = f"{path}:{_line_number(path, loc)}"
+    key = str(loc[-1]) if loc else ""
+    rule = f"rule {loc[1] + 1}: " if len(loc) > 1 and isinstance(loc[1], int) else ""
+    match first["type"]:
+        case "extra_forbidden":
+            holder = Conditions if "when" in loc else Rule if len(loc) > 2 else _RuleFile
+            near = get_close_matches(key, holder.model_fields, n=1)
+            known = f"There are: {', '.join(holder.model_fields)}."
+            move = f"Did you mean `{near[0]}`?" if near else known
+            return ConfigError(place, f"{rule}`{key}` is not known here.", move)
+        case "missing":
+            return ConfigError(place, f"{rule}`{key}` is missing.", _FORM)
+        case "model_type" | "dict_type" | "tuple_type" | "list_type":
+            what = f"`{key}`" if key else "the file"
+            return ConfigError(place, f"{rule}{what} has another form.", _FORM)
+    said = first["msg"].removeprefix("Value error, ").replace("Input should be", "it must be")
+    names = [str(part) for part in loc if isinstance(part, str) and part != "rules"]
+    about = f"`{names[-1]}`: " if names else ""
+    end = "" if said.endswith("?") else "."
+    return ConfigError(place, f"{rule}{about}{said}{end}", "Mend it.")
+
+
+def _line_number(path: Path, loc: Sequence[str | int]) -> int:
+    """The line, from 1, of the deepest part of a place that the file holds."""
+    node = yaml.compose(path.read_text("utf-8"))
+    line = 1
+    for part in loc:
+        if isinstance(node, yaml.MappingNode):
+            found = next((pair for pair in node.value if pair[0].value == part), None)
+        elif isinstance(node, yaml.SequenceNode) and isinstance(part, int):
+            found = next(((entry, entry) for entry in node.value[part : part + 1]), None)
+        else:
+            break
+        if found is None:
+            break
+        line, node = found[0].start_mark.line + 1, found[1]
+    return line
+
+
+def open_reviewers(
+    spec: str, hold_s: float | None, rejects: Sequence[str] = REJECTED_BY_AUTO
+) -> tuple[Reviewer, ...]:
+    """`auto`, `wait`, or `rules:FILE`, where a person decides what no rule does.
+
+    A step waits `hold_s` seconds for a person; None: without end. `rejects` are the flags that
+    auto rejects.
+
+    Raises ConfigError: another name, or the rules cannot be read.
+    """
+    kind, _, file = spec.partition(":")
+    match kind:
+        case "auto":
+            return (AutoReviewer(rejects),)
+        case "wait":
+            return (HumanReviewer(hold_s),)
+        case "rules" if file:
+            return (read_rules(Path(file).expanduser()), HumanReviewer(hold_s))
+    raise ConfigError(
+        f"reviewer {spec!r}", "there is no such reviewer.", "Choose auto, wait or rules:FILE."
+    )

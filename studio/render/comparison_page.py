@@ -1,0 +1,142 @@
+"""A comparison of logs as a page: what `studio compare` prints as text, Markdown or HTML."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from studio.facts.comparison import ComparisonFacts, LogFacts, SetPair
+from studio.render.page import Block, Items, Page, Part, Table
+from studio.render.words import difference_text, rate_text, signs_text
+from studio.secrets.sanitize import one_line
+
+_NAMED = 5  # problems of a list
+
+
+def comparison_page(facts: ComparisonFacts) -> Page:
+    labels = [f"{log.letter}  {one_line(log.label, 120)}" for log in facts.logs]
+    labels[0] += " (baseline)"
+    parts: list[Block] = [Part("Compared", [Items(labels)]), _verdicts(facts)]
+    if facts.min_effect is not None:
+        short = [f"{pair.log} on {_set_name(pair.set)}" for pair in facts.short_of_effect()]
+        reached = f"not reached by {', '.join(short)}" if short else "reached everywhere"
+        parts.append(Part(f"Effect of {facts.min_effect:+g} or more", [Items([reached])]))
+    for pair in facts.comparisons:
+        parts.append(Part(f"A to {pair.log}, {_set_name(pair.set)}", [Items(_details(pair))]))
+    parts.append(_measured(facts.logs))
+    if any(log.practised for log in facts.logs):
+        parts.append(_practice(facts))
+    letters_of_note: dict[str, list[str]] = {}
+    for log in facts.logs:
+        for note in log.notes:
+            letters_of_note.setdefault(note, []).append(log.letter)
+    notes = [f"{', '.join(letters)}: {note}" for note, letters in letters_of_note.items()]
+    notes += facts.notes
+    if notes:
+        parts.append(Part("Notes", [Items(notes)]))
+    return Page("studio compare", parts)
+
+
+def _set_name(name: str, width: int = 60) -> str:
+    return one_line(name or "all", width)
+
+
+def p_text(p: float) -> str:
+    return "<0.001" if p < 0.0005 else f"{p:.3f}"
+
+
+def _verdicts(facts: ComparisonFacts) -> Part:
+    rows = []
+    for pair in facts.comparisons:
+        before, after = pair.means
+        change = pair.comparison
+        rows.append(
+            (
+                _set_name(pair.set),
+                pair.log,
+                f"{before:.3f}",
+                f"{after:.3f}",
+                difference_text(change),
+                p_text(pair.p_adjusted),
+                change.verdict,
+            )
+        )
+    headings = ("SET", "LOG", "BEFORE", "AFTER", "DIFFERENCE", "P", "VERDICT")
+    blocks: list[Block] = [Table("Each log against the baseline", headings, rows)]
+    if len(rows) > 1:
+        blocks.insert(0, Items([f"p and verdicts hold for all {len(rows)} at once (Holm)"]))
+    return Part("Verdicts", blocks)
+
+
+def _details(pair: SetPair) -> list[str]:
+    """Flipped cases first, then the rest of what the verdict rests on."""
+    lines = []
+    for words, worse in (("right to wrong", True), ("wrong to right", False)):
+        flips = pair.flips(worse=worse)
+        lines.append(f"{words}: {_names([case.question or case.problem for case in flips])}")
+    lines.append(signs_text(pair.comparison))
+    if pair.bootstrap is not None:
+        lines.append(f"bootstrap {pair.bootstrap.low:+.3f} to {pair.bootstrap.high:+.3f}")
+    if pair.smallest_effect is None:
+        lines.append("too few problems, or too much alike, to say what it could show")
+    else:
+        power = ", ".join(f"{effect:g} in {chance:.0%}" for effect, chance in pair.power.items())
+        lines.append(
+            f"with the noise seen it would likely show {pair.smallest_effect:.3f} or more; "
+            f"of a true {power} of cases"
+        )
+    for letter, alone in zip(("A", pair.log), pair.unmatched, strict=True):
+        if alone:
+            lines.append(f"only in {letter}: {_names(alone)}")
+    if pair.practised_elsewhere:
+        data = one_line(pair.practised_elsewhere, 60)
+        lines.append(f"another set than was practised on ({data})")
+    return lines
+
+
+def _names(problems: Sequence[str]) -> str:
+    few = "; ".join(one_line(name, 40) for name in problems[:_NAMED])
+    more = "; …" * (len(problems) > _NAMED)
+    return f"{len(problems)} ({few}{more})" if problems else "0"
+
+
+def _measured(logs: Iterable[LogFacts]) -> Part:
+    sets: dict[str, list[tuple[str, ...]]] = {}
+    for log in logs:
+        for facts in log.sets:
+            judged = f"{facts.judged}"
+            if facts.judged < facts.rollouts:
+                judged += f" of {facts.rollouts}"
+            tokens, cost = facts.tokens_per_try, facts.cost_usd_per_try
+            row = (
+                _set_name(facts.set),
+                log.letter,
+                rate_text(facts.mean, facts.interval),
+                str(facts.problems),
+                judged,
+                "-" if tokens is None else f"{tokens:,.0f}",
+                "-" if cost is None else f"{cost:.5f}",
+            )
+            sets.setdefault(facts.set, []).append(row)
+    headings = ("SET", "LOG", "MEAN", "PROBLEMS", "TRIES", "TOKENS", "$ A TRY")
+    rows = [row for of_set in sets.values() for row in of_set]
+    return Part("Measured", [Table("Means with their 95 % intervals", headings, rows)])
+
+
+def _practice(facts: ComparisonFacts) -> Part:
+    """Quality beside what it took: frozen model, library or weights."""
+    sets = list(dict.fromkeys(pair.set for pair in facts.comparisons))
+    rows = []
+    for log in facts.logs:
+        cells = ["-", "-", "-", "-"]
+        if (practised := log.practised) is not None:
+            spent = practised.spent
+            cost = "-" if spent.cost_usd is None else f"{spent.cost_usd:.2f}"
+            cells = [practised.learned, str(practised.problems), f"{spent.tokens:,}", cost]
+        means = {of_set.set: of_set.mean for of_set in log.sets}
+        for name in sets:
+            mean = means.get(name)
+            cells.append("none" if mean is None else f"{mean:.3f}")
+        rows.append([log.letter, *cells])
+    names = [_set_name(name, 16) for name in sets]
+    headings = ("LOG", "LEARNED", "PROBLEMS", "TOKENS", "$", *names)
+    return Part("Practice", [Table("What each had practised, and what that took", headings, rows)])
