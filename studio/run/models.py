@@ -393,7 +393,6 @@ class LocalModels:
             threads=self.threads or local.threads,
             # Two roles may share one model, whoever samples.
             rollouts_url=None,
-            rollouts_sleep=False,
             seed=self.config.seed,
         )
 

@@ -75,7 +75,7 @@ def make_publisher(
 
 
 _BROUGHT = (
-    *("model", "api_key", "temperature", "top_p", "max_tokens", "stop", "timeout_s", "max_retries"),
+    *("model", "api_key", "temperature", "top_p", "max_tokens", "timeout_s", "max_retries"),
     *("extra_body", "headers", "price_in_usd_per_mtok", "price_out_usd_per_mtok", "adapter"),
     "price_cached_usd_per_mtok",
 )

@@ -48,7 +48,7 @@ def build_model(
     with quiet_transformers(), _explain_load_errors(place, source, folder):
         cached = folder is None and _must_use_cache(source)
         how: dict[str, Any] = {
-            "trust_remote_code": settings.trust_remote_code,
+            "trust_remote_code": False,
             "local_files_only": cached,
         }
         config = transformers.AutoConfig.from_pretrained(source, **how)
@@ -222,8 +222,8 @@ def _explain_load_errors(place: str, source: str, folder: Path | None) -> Iterat
         raise
     except Exception as error:  # libraries raise OSError, ValueError, KeyError, safetensors' own
         if "trust_remote_code" in str(error):
-            cause = "it comes with program code of its own, which is not run unasked."
-            move = "Read that code, then write trust_remote_code: true."
+            cause = "it comes with program code of its own, which is never run."
+            move = "Choose a model that transformers knows by itself."
             raise PolicyError(place, cause, move) from None
         if folder is None and isinstance(error, OSError):
             raise PolicyError(

@@ -36,7 +36,7 @@ def add_lora(model: Any, settings: LoraSettings, seed: int, place: str) -> Any:
             f"the model has no layer {unknown[0]!r} to adapt."
             if unknown
             else "none of its layers has a name that LoRA adapts by default.",
-            "Write the names of its linear layers as lora.targets.",
+            "Choose a model whose blocks have such layers: q_proj, v_proj, …",
         )
     config = peft.LoraConfig(
         r=settings.rank,

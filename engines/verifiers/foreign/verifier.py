@@ -15,7 +15,7 @@ from typing import Any, Literal, get_args
 
 from engines.core.codec import fix_surrogates
 from engines.core.errors import AnswersPending, CallFailed, VerifierError, lost_usage
-from engines.core.settings import setting
+from engines.core.settings import derived, setting
 from engines.core.types import NO_USAGE, Message, Problem, RecordRef, Role, Rollout, Usage, Verdict
 from engines.core.waiting import gather_all
 from engines.process.pool import Answer, ModelAccess, ProcessPool, Trouble
@@ -41,21 +41,17 @@ class FunctionSettings:
     function: str | None = setting(
         None, "name of the function; null: the only one of a known form", examples=["verify_func"]
     )
-    signature: Signature | Literal["auto"] = setting(
-        "auto", "whose form the function has; auto: told by the names of its parameters"
-    )
+    signature: Signature | Literal["auto"] = derived("auto")  # told by the names of its parameters
     timeout_score: float | None = setting(
         None, "reward after the deadline, inside range; null leaves it unjudged", examples=[0]
     )
     deadline_s: float = setting(30.0, "seconds for one call, without the models that it asks", gt=0)
     workers: int = setting(1, "processes that call it", ge=1)
-    concurrency: int = setting(16, "calls of a coroutine at a time in one process", ge=1)
+    concurrency: int = derived(16)  # calls of a coroutine at a time in one process
     range: tuple[float, float] = setting(
         (0.0, 1.0), "lowest and highest of its rewards, mapped to 0 to 1", examples=["[0,10]"]
     )
-    completions: Literal["auto", "text", "messages"] = setting(
-        "auto", 'what functions of TRL get; auto: messages to those that read […]["content"]'
-    )
+    completions: Literal["auto", "text", "messages"] = derived("auto")  # what functions of TRL get
 
     def __post_init__(self) -> None:
         named = self.function is None or self.function.isidentifier()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, PrivateAttr, field_validator, model_validator
 
@@ -36,6 +36,9 @@ from studio.config.settings.training import (
     SFTConfig,
 )
 
+SELECTED = 10
+"""Experiences chosen for a problem where not all stand in its prompt."""
+
 
 class LibraryConfig(Settings):
     """Where experiences are kept and what the run begins with."""
@@ -57,21 +60,16 @@ class LibraryConfig(Settings):
     select_above: Int | None = key(
         SHOWN_WHOLE,
         "experiences that stand in every prompt at most; of more, each problem gets the pinned and "
-        "library.select_most relevant ones; null: always all",
+        f"the {SELECTED} most relevant ones; null: always all",
         ge=1,
         le=MAX_COUNT,
         examples=[50],
     )
-    select_most: Int = key(
-        10, "experiences chosen for a problem, besides the pinned ones", ge=1, le=MAX_COUNT
-    )
 
-    @model_validator(mode="after")
-    def _validate_selection(self) -> LibraryConfig:
-        if self.select_above is not None and self.select_most > self.select_above:
-            cause = "more would be chosen than may stand in every prompt"
-            raise refusal("select_most", cause, "Set it to library.select_above at most.")
-        return self
+    @property
+    def select_most(self) -> int:
+        """How many are chosen for a problem, besides the pinned ones."""
+        return min(SELECTED, self.select_above or SELECTED)
 
 
 class GateConfig(Settings):
@@ -168,6 +166,9 @@ class RayConfig(Settings):
     )
 
 
+_MODEL: dict[str, Any] = {"examples": ["openai:gpt-4o-mini"]}
+
+
 class RunConfig(Settings):
     """A whole run."""
 
@@ -177,8 +178,14 @@ class RunConfig(Settings):
     )
     seed: Int = key(1, "number from which all chance of the run follows")
     policy: PolicyConfig = Field(description="model that practises")
-    reflector: PolicyConfig | None = key(None, "model that draws the lessons; null: the policy")
-    judge: PolicyConfig | None = key(None, "model that judges answers; null: the policy")
+    reflector: PolicyConfig | None = key(
+        None,
+        "model that draws lessons, with settings as policy has; null: the policy",
+        **_MODEL,
+    )
+    judge: PolicyConfig | None = key(
+        None, "model that judges answers, with settings as policy has; null: the policy", **_MODEL
+    )
     agent: AgentConfig = AgentConfig()
     data: DataConfig = DataConfig()
     practice: Annotated[PracticeConfig, as_section(PracticeConfig)] = PracticeConfig()

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from urllib.parse import unquote
 
 from studio.config.settings.base import Settings, key
-from studio.config.settings.policy import Address, Headers, check_address
+from studio.config.settings.policy import Address, check_address
 
 PHOENIX = ("PHOENIX_ENDPOINT", "PHOENIX_COLLECTOR_ENDPOINT")
 OTLP = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
@@ -25,13 +25,6 @@ class TracingConfig(Settings):
         "$OTEL_EXPORTER_OTLP_ENDPOINT, and without these no spans",
         examples=["http://127.0.0.1:6006"],
     )
-    project: str | None = key(
-        None,
-        f"project in Phoenix; null: $PHOENIX_PROJECT_NAME, else {PROJECT}",
-        min_length=1,
-        examples=["arithmetic"],
-    )
-    headers: Headers = key({}, "further headers of its requests", examples=["'{X-Team: practice}'"])
     content: bool = key(
         True, "whether spans hold what was said: questions, replies, arguments, results and errors"
     )
@@ -66,8 +59,7 @@ def find_collector(settings: TracingConfig, environ: Mapping[str, str]) -> Colle
     headers = dict(read_headers(environ))
     if (api_key := environ.get("PHOENIX_API_KEY")) and (settings.base_url or name in PHOENIX):
         headers.setdefault("authorization", f"Bearer {api_key}")
-    headers |= {k.lower(): v.get_secret_value() for k, v in settings.headers.items()}
-    project = settings.project or environ.get("PHOENIX_PROJECT_NAME") or PROJECT
+    project = environ.get("PHOENIX_PROJECT_NAME") or PROJECT
     return CollectorAddress(url, project, headers, settings.base_url is not None)
 
 

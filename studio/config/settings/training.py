@@ -170,7 +170,6 @@ class GRPOConfig(GRPOSettings):
     checkpoint_steps: int | None = setting(
         None, "steps between two checkpoints; null: one each epoch", ge=1, examples=[20]
     )
-    keep: int = setting(3, "checkpoints that are kept, besides the best", ge=1, le=MAX_COUNT)
     monitor: Literal["wandb", "mlflow", "swanlab"] | None = setting(
         None, "where curves are shown besides, by that library", examples=["wandb"]
     )
@@ -186,7 +185,6 @@ class _Demonstrations:
         min_length=1,
         examples=["run:arithmetic"],
     )
-    min_reward: float = setting(1.0, "least reward of the rollouts taken from a run", ge=0, le=1)
 
 
 @dataclass(frozen=True, slots=True)

@@ -140,7 +140,7 @@ def test_weights_that_are_missing_are_never_made_up(tmp_path: Path) -> None:
     [
         ({"architectures": ["LlamaForSequenceClassification"]}, "no causal language model"),
         ({"model_type": "vit", "architectures": ["ViTModel"]}, "no causal language model"),
-        ({"auto_map": {"AutoConfig": "own.Config"}, "model_type": "own"}, "not run unasked"),
+        ({"auto_map": {"AutoConfig": "own.Config"}, "model_type": "own"}, "never run"),
     ],
 )
 def test_another_kind_of_model_is_refused(
