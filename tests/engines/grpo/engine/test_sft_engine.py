@@ -14,9 +14,8 @@ import torch
 from engines.core.errors import ConflictError
 from engines.core.library import Library
 from engines.core.types import Group, Lesson, Problem, WeightUpdate
-from engines.grpo.engine.sft import SFTEngine
+from engines.grpo.engine.sft import SFTEngine, pack, token_losses
 from engines.grpo.engine.weight_engine import WeightEngine
-from engines.grpo.loss.sft import pack, token_losses
 from engines.grpo.loss.sft_data import parse_demonstration, tokenise_demonstration
 from engines.grpo.settings import SFTSettings
 from engines.policies.hf_local.model import LocalModel

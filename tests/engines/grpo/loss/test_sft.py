@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from engines.core.errors import ConfigError
-from engines.grpo.loss.sft import (
+from engines.grpo.engine.sft import (
     accumulate,
     group_into_forwards,
     is_packing_exact,
