@@ -2,10 +2,27 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 from engines.core.types import Usage
+from engines.record.run_dir import Workspace
+from studio.data.catalogue import add_data, check_data, listed_data, preview_data
+from studio.data.prepare import Wanted, prepare
 from studio.facts.comparison import Log, LogRow, Practised, compare_logs
+from studio.facts.data_set import Item, SessionImport
 from studio.facts.rollout import rollout_facts
 from studio.render.comparison_page import comparison_page
+from studio.render.data_lines import (
+    added_notes,
+    added_text,
+    check_text,
+    data_table,
+    import_text,
+    item_text,
+    prepared_text,
+    preview_text,
+)
 from studio.render.page import render_markdown, render_text
 from studio.render.rollout_lines import rollout_text
 from studio.tui.drawing.lines import plain_text
@@ -47,3 +64,56 @@ def test_a_comparison() -> None:
     page = comparison_page(facts)
     assert missing_figures(render_text(page), facts, besides=("95",)) == []
     assert missing_figures(render_markdown(page), facts, besides=("95",)) == []
+
+
+def test_data_sets(tmp_path: Path) -> None:
+    rows = [{"question": f"What is {n} + 7?", "answer": str(n + 7)} for n in range(3)]
+    rows += [{"question": "What is 2 + 7?", "answer": "8"}, {"question": "Why?"}]
+    file = tmp_path / "sums.jsonl"
+    file.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    workspace = Workspace(tmp_path / "practice")
+    listed = listed_data(workspace)
+    assert missing_figures(data_table(listed), listed) == []
+    (added,) = add_data(workspace, str(file), None, {})
+    told = "\n".join([added_text(added), *added_notes(added)])
+    assert "4, 5" not in told and missing_figures(told, added) == []
+    facts, _ = check_data("sums", workspace, {})
+    assert missing_figures(check_text(facts), facts) == []
+    problems = preview_data("sums", workspace, {}, limit=4)
+    assert missing_figures(preview_text(problems), problems) == []
+    plan = prepare(workspace, Wanted("aime24", limit=3), dry_run=True)
+    assert missing_figures(prepared_text(plan[0]), plan) == []
+
+
+def test_imported_sessions() -> None:
+    facts = SessionImport(
+        name="mine",
+        format="claude",
+        path=Path("mine.jsonl"),
+        dry_run=False,
+        written=True,
+        problems=12,
+        tries=31,
+        groups=4,
+        sessions=9,
+        subagents=2,
+        outcomes={"right": 17, "wrong": 14},
+        signals={"tests passed": 8},
+        redacted=5,
+        private=3,
+        dropped={"texts of the system": 6},
+    )
+    assert missing_figures(import_text(facts), facts) == []
+    recorded = {"reward": 0.25, "model": "m", "response": "line\n" * 30}
+    item = Item(
+        item=2,
+        of=7,
+        content="abc",
+        reviewed=False,
+        may_be_used=False,
+        question="What is 17 + 25?",
+        answer="42",
+        tries=[recorded, {}],
+    )
+    # The number of lines that are hidden is what was shown of it, no fact.
+    assert missing_figures(item_text(item), item, besides=("1", "7")) == []
