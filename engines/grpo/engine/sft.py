@@ -36,7 +36,6 @@ from engines.grpo.loss.sft_data import (
 from engines.grpo.ranks.ranks import UpdateCancelled
 from engines.grpo.settings import SFTSettings
 from engines.policies.hf_local.model import LocalModel, is_out_of_memory
-from engines.policies.hf_local.weights import lora_dropout
 
 ROW_TOKENS = 2048  # of a packed row at most, more only where one example is longer
 ROW_EXAMPLES = 2
@@ -276,15 +275,13 @@ class SFTEngine(WeightEngine):
 
         self.optimiser.zero_grad()
         try:
-            packs = self._can_pack(examples)
-            with lora_dropout(self._local.model, self._local.settings.seed + self._optimiser_steps):
-                return accumulate(
-                    self._local,
-                    examples,
-                    packs=packs,
-                    forward_tokens=self._forward_tokens,
-                    before_each=check_stop,
-                )
+            return accumulate(
+                self._local,
+                examples,
+                packs=self._can_pack(examples),
+                forward_tokens=self._forward_tokens,
+                before_each=check_stop,
+            )
         except RuntimeError as error:
             if not is_out_of_memory(error):
                 raise
