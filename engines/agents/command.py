@@ -19,7 +19,9 @@ from typing import Literal
 from engines.agents import left_files
 from engines.agents.gateway.server import Gateway
 from engines.agents.guided_try import GuidedTry
+from engines.agents.open import AgentNeeds
 from engines.agents.programs import Program, ProgramResult, ProgramRunner
+from engines.core.codec import fields_of
 from engines.core.ids import call_seed
 from engines.core.protocols import OnText, Policy
 from engines.core.text.sanitize import escape_unsafe
@@ -163,6 +165,22 @@ class CommandAgent:
         if text not in self._told:
             self._told.add(text)
             self.tell(text)
+
+
+def open_agent(needs: AgentNeeds) -> CommandAgent:
+    settings, folder = needs.settings, needs.folder
+    same = ("command", "problem_as", "answer_from", "network", "allow_hosts", "instructions")
+    return CommandAgent(
+        **fields_of(settings, *same),
+        env={name: needs.environ[name] for name in settings.pass_env if name in needs.environ},
+        readable=tuple(map(Path, settings.readable)),
+        sampling=needs.sampling,
+        runner=needs.runner,
+        run_seed=needs.seed,
+        folders=folder and folder / "tries",
+        kept=folder and folder / "left",
+        tell=needs.tell,
+    )
 
 
 def lay_out_problem(folder: Path, problem: Problem) -> None:

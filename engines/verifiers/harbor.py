@@ -32,11 +32,6 @@ _START = ("bash", "-c", 'cd app && exec bash "$STUDIO_TESTS/test.sh"')
 
 
 @dataclass(frozen=True, slots=True)
-class HarborSettings:
-    """The grader of task folders has no settings: its task says all."""
-
-
-@dataclass(frozen=True, slots=True)
 class HarborVerifier:
     """`kept` is where `CommandAgent` moved the folders of its tries."""
 

@@ -18,7 +18,7 @@ from pydantic import ValidationError
 from engines.core.errors import DataError
 from engines.data.source import HELD_OUT, PRACTISED, DataSource, resolve_data
 from engines.policies.open import is_scripted
-from engines.record.cassette.file import Tape
+from engines.record.cassette import Tape
 from engines.secrets.mask import MASK, Mask
 from engines.tools.settings import TOOL_KEYS
 from studio.config.agent_file import mount_agent, mount_parts

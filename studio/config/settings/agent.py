@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
+from engines.agents.open import KINDS
 from engines.core.settings import MAX_COUNT
 from engines.core.text.prompts import load_prompt
 from engines.core.tools import Network
@@ -28,16 +28,12 @@ class MountedExperience(Settings):
     pinned: bool = Field(default=False, description="whether nothing may change or delete it")
 
 
-TOOL_TURNS = 8
-"""Replies of an agent with tools at most, where a run file does not say otherwise."""
-TEAM_TURNS = 5
-"""Steps of a team at most, where a run file does not say otherwise."""
 _OWN = ("OPENAI_", "ANTHROPIC_", "STUDIO_", "HOME", "TMPDIR")
 """What the names of variables begin with that only a program's gateway and folder decide."""
-
-
-_ACTS: Mapping[str, str] = {"tools": "tools", "command": "command", "function": "function"}
-"""Kinds of agents, and the key that each needs and no other has."""
+if TYPE_CHECKING:
+    KindName = str
+else:
+    KindName = Literal[tuple(KINDS)]
 
 
 class AgentConfig(Settings):
@@ -55,7 +51,7 @@ class AgentConfig(Settings):
     cite: bool = key(
         True, "whether the agent is asked to name experiences that help, as [E3], in its reasoning"
     )
-    kind: Literal["single_turn", "calculator", "tools", "team", "command", "function"] = key(
+    kind: KindName = key(
         "single_turn",
         "how it answers: in one reply, in several that may ask for a calculation or call tools, as "
         "a team, or as a program or function of one's own; follows from team, tools, command or "
@@ -64,8 +60,8 @@ class AgentConfig(Settings):
     )
     max_turns: Int = key(
         2,
-        f"replies of a try at most, where an agent gives several, or steps of a team; {TOOL_TURNS} "
-        f"with tools, {TEAM_TURNS} in a team",
+        "replies of a try at most, where an agent gives several, or steps of a team; "
+        f"{KINDS['tools'].max_turns} with tools, {KINDS['team'].max_turns} in a team",
         ge=1,
         le=MAX_COUNT,
     )
@@ -144,14 +140,13 @@ class AgentConfig(Settings):
     def _infer_kind(cls, given: object) -> object:
         if not isinstance(given, dict):
             return given
-        kinds = [kind for kind, name in _ACTS.items() if given.get(name)]
-        if given.get("team") is not None:
-            kinds = ["team"]
-        elif given.get("kind") == "team":
-            given = {**given, "team": {}}
+        unset: tuple[object, ...] = (None, "", (), [])
+        kinds = [kind for kind, row in KINDS.items() if row.key and given.get(row.key) not in unset]
         made: dict[str, Any] = {"kind": kinds[0], **given} if kinds else dict(given)
-        if made.get("kind") in ("tools", "team"):
-            made.setdefault("max_turns", TOOL_TURNS if made["kind"] == "tools" else TEAM_TURNS)
+        if made.get("kind") == "team" and made.get("team") is None:
+            made["team"] = {}
+        if row := KINDS.get(made.get("kind", "single_turn")):
+            made.setdefault("max_turns", row.max_turns)
         if made.get("allow_hosts"):
             made.setdefault("network", "allowlist")
         return made
@@ -161,16 +156,12 @@ class AgentConfig(Settings):
         if self.kind == "team" and not self.tools:
             move = "Set agent.tools, for example to [my_tools.py:look_up]."
             raise refusal("tools", "a team has nothing to find anything out with", move)
-        for kind, name in _ACTS.items():
+        for kind, row in KINDS.items():
             kinds = (kind, "team") if kind == "tools" else (kind,)
-            if bool(getattr(self, name)) != (self.kind in kinds):
+            if row.key and bool(getattr(self, row.key)) != (self.kind in kinds):
                 cause = "agent.kind and the key that says what it runs do not fit each other"
-                move = f"Set agent.kind={kind} and agent.{name}, or neither."
-                raise refusal(name, cause, move)
-        if (self.kind == "team") != (self.team is not None):
-            raise refusal(
-                "team", "an agent of kind team has one, and no other", "Set both, or neither."
-            )
+                move = f"Set agent.kind={kind} and agent.{row.key}, or neither."
+                raise refusal(row.key, cause, move)
         if not all(re.fullmatch(r"[\w.*-]+(:\d+)?", host) for host in self.allow_hosts):
             move = "Write example.com, *.example.com or 10.0.0.5:8000."
             raise refusal("allow_hosts", "an entry is no host", move)
