@@ -22,7 +22,7 @@ from engines.pipeline.recorder import Recorder
 from engines.pipeline.reviewers import open_reviewers
 from engines.policies.limits import Slots, Throttled
 from engines.record.appender import write_atomic
-from engines.record.cassette.file import is_played, open_cassette
+from engines.record.cassette import is_played, open_cassette
 from engines.record.derived.run_state import open_run
 from engines.record.journal import Journal
 from engines.record.ledger import RecordLedger
