@@ -19,7 +19,7 @@ from engines.core.types import Problem, Rollout, Usage, Verdict
 from engines.pipeline.control import Outage
 from engines.pipeline.evaluation.evaluate import MeasurementSetup
 from engines.policies.limits import PausablePolicy, Slots
-from engines.record.cassette.file import open_cassette
+from engines.record.cassette import open_cassette
 from engines.record.ledger import RecordLedger
 from engines.record.run_dir import Workspace
 from studio.config.loading import LoadedRun

@@ -22,8 +22,7 @@ from engines.core.waiting import slow_stage
 from engines.policies.team import TeamPolicy
 from engines.policies.tool_use import Protocol, ToolUsePolicy
 from engines.process.scratch_folder import ScratchFolder
-from engines.record.cassette.file import Cassette, Entry, is_played, plain_request
-from engines.record.cassette.tools import taped_toolbox
+from engines.record.cassette import Cassette, Entry, is_played, plain_request, taped_toolbox
 from studio.config.settings.agent import AgentConfig
 from studio.config.settings.policy import EmbeddingConfig, PolicyConfig
 from studio.config.settings.run import RunConfig

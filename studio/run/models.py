@@ -31,12 +31,13 @@ from engines.policies.limits import (
 )
 from engines.policies.open import is_scripted, open_policy
 from engines.policies.replay import ReplayPolicy
-from engines.record.cassette.file import Cassette, is_played
-from engines.record.cassette.replies import (
+from engines.record.cassette import (
+    Cassette,
     OpenEmbedder,
     PlayedPolicy,
     RecordingPolicy,
     TapedEmbedder,
+    is_played,
 )
 from engines.rollouts.manager import RolloutManager
 from engines.verifiers.judge import JudgeContext

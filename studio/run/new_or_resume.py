@@ -17,7 +17,7 @@ from engines.data.dataset import read_problems
 from engines.data.sampler import Sampler
 from engines.pipeline.replay_training import load_history
 from engines.pipeline.reviewers import open_reviewers
-from engines.record.cassette.file import Tape, is_played
+from engines.record.cassette import Tape, is_played
 from engines.record.run_dir import RunDir, Workspace
 from engines.verifiers.open import needs_answer
 from studio.config.loading import LoadedRun, load_run
