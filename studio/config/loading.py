@@ -367,8 +367,6 @@ def _doubtful_settings(config: RunConfig) -> tuple[str, ...]:
     if config.practice.group_size == 1 and config.data.practice is not None:
         contrast = "a single try shows no contrast, so nothing can be learned from it"
         notes.append(f"practice.group_size is 1: {contrast}.")
-    if practice.algorithm in ("grpo", "both") and config.grpo.lora.dropout:
-        notes.append("grpo.lora.dropout takes effect in fine-tuning (sft) alone; GRPO drops none.")
     usual = AgentConfig().max_turns
     if config.agent.kind == "single_turn" and config.agent.max_turns != usual:
         notes.append("agent.max_turns has no effect: an agent of kind single_turn replies once.")

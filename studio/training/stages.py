@@ -17,9 +17,9 @@ from studio import exit_codes
 from studio.config.loading import LoadedRun
 from studio.estimate.dry_run import tell_estimate
 from studio.exit_codes import run_exit_code
+from studio.facts.next_command import command_after_run
 from studio.render.json import print_result
 from studio.render.lines import tell_next, to_stderr
-from studio.report.next_step import command_after_run
 from studio.run.headless import run_headless
 from studio.run.models import LocalModels, is_local
 from studio.run.new_or_resume import RunPlan, RunRequest, load_plan

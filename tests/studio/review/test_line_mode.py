@@ -24,7 +24,7 @@ from engines.core.types import (
     Usage,
     Verdict,
 )
-from engines.training_free.proposals import ReplyOrigin, Resubmission, read_resubmission
+from engines.training_free.consolidation import ReplyOrigin, Resubmission, read_resubmission
 from studio.review.evidence import EvidenceRollout, GroupEvidence
 from studio.review.line_mode import LineReview
 from studio.session.requests import ReviewQueue
