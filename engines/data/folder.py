@@ -12,11 +12,9 @@ Source: "Structure your repository" and `Dataset.save_to_disk` in the documentat
 from __future__ import annotations
 
 import json
-import os
 import re
 import tomllib
 from collections.abc import Sequence
-from errno import ELOOP
 from pathlib import Path
 from typing import Any
 
@@ -88,44 +86,20 @@ def _no_data_error(folder: Path) -> DataError:
     return DataError(str(folder), f"The folder holds no data; its {do}.", move)
 
 
-def broken_link_error(path: Path) -> DataError | None:
-    """What to say of a link that leads nowhere; None where the path is no such link."""
-    if not os.path.islink(path) or os.path.exists(path):
-        return None
-    try:
-        path.stat()
-    except FileNotFoundError:
-        leads = f"{os.readlink(path)} is not there"
-    except OSError as error:
-        leads = "it leads back to itself" if error.errno == ELOOP else f"{error.strerror}"
-    move = "Mend the link, or fetch the file again."
-    return DataError(str(path), f"It is a broken link: {leads}.", move)
-
-
 def _data_files(folder: Path) -> list[Path]:
-    """The data files of a folder, by name; raises DataError where one is a broken link."""
+    """Return the data files of a folder, by name."""
     found = []
     for path in sorted(folder.glob("*")):
         named = suffix_of(path) in READABLE and path.name not in _ABOUT
         if not named or path.name.startswith(".") or stem_of(path).lower() == "readme":
             continue
-        if broken := broken_link_error(path):
-            raise broken
         if path.is_file():
             found.append(path)
     return found
 
 
 def _subfolders(folder: Path) -> list[Path]:
-    found = []
-    for path in sorted(folder.glob("*")):
-        if path.name.startswith("."):
-            continue
-        if not path.suffix and (broken := broken_link_error(path)):
-            raise broken
-        if path.is_dir():
-            found.append(path)
-    return found
+    return [path for path in sorted(folder.glob("[!.]*")) if path.is_dir()]
 
 
 def _splits_by_file(folder: Path) -> Splits:

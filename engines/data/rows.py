@@ -25,7 +25,6 @@ from engines.core.extras import install_command
 from engines.data.folder import (
     SUFFIXES,
     TASK_FILE,
-    broken_link_error,
     read_task,
     suffix_of,
     unpacked_name,
@@ -139,8 +138,6 @@ def _read_bytes(path: Path, most: int = -1) -> bytes:
 
 
 def _unreadable_error(path: Path, error: OSError) -> DataError:
-    if broken := broken_link_error(path):
-        return broken
     if not isinstance(error, FileNotFoundError | NotADirectoryError):
         reason = error.strerror or str(error)
         return DataError(str(path), f"It cannot be read: {reason}.", "Check its permissions.")

@@ -19,7 +19,7 @@ from typing import Any
 from urllib.parse import quote
 
 from engines.core.errors import DataError, suggest_name
-from engines.data.folder import SUFFIXES, Splits, broken_link_error, find_splits, stem_of, suffix_of
+from engines.data.folder import SUFFIXES, Splits, find_splits, stem_of, suffix_of
 
 PRACTISED = ("train",)
 """Splits that are meant where a folder is practised on and none is named, best first."""
@@ -128,7 +128,7 @@ def locate(name: str, roots: Sequence[Path]) -> DataSource:
                 return DataSource(copy)
     if empty is not None:
         find_splits(empty)  # says what it lacks
-    raise _broken_link_error(readings, roots) or _not_found_error(name, roots)
+    raise _not_found_error(name, roots)
 
 
 def list_sources(folder: Path) -> Iterator[DataSource]:
@@ -136,12 +136,7 @@ def list_sources(folder: Path) -> Iterator[DataSource]:
 
     Of two with one name, the first is what the name means.
     """
-    # A link that leads nowhere is listed too; what is wrong is told where it is read.
-    found = [
-        path
-        for path in folder.glob("*")
-        if suffix_of(path) in SUFFIXES and (path.is_file() or broken_link_error(path))
-    ]
+    found = [f for f in folder.glob("*") if suffix_of(f) in SUFFIXES and f.is_file()]
     found.sort(key=lambda path: SUFFIXES.index(suffix_of(path)))
     found += [
         path
@@ -185,25 +180,12 @@ def _no_split_error(path: Path, split: str, splits: Splits) -> DataError:
 
 def _not_found_error(name: str, roots: Sequence[Path]) -> DataError:
     nearby = (path for root in roots for path in root.glob("*") if suffix_of(path) in SUFFIXES)
-    names = sorted({stem_of(path) for path in nearby if broken_link_error(path) is None})
+    names = sorted({stem_of(path) for path in nearby if path.exists()})
     move = "Give the path of a file or of a data set's folder."
     if names:
         move = suggest_name(Path(name).stem, names)
     searched = ", ".join(str(root) for root in roots) or "no folder"
     return DataError(f'data set "{name}"', f"It is not found. Searched: {searched}.", move)
-
-
-def _broken_link_error(
-    readings: Sequence[tuple[str, str | None]], roots: Sequence[Path]
-) -> DataError | None:
-    """What to say where the name is that of a link which leads nowhere."""
-    meant = (
-        candidate
-        for text, _ in readings
-        for root in roots
-        for candidate in _candidate_paths(root, Path(text).expanduser(), folder=False)
-    )
-    return next(filter(None, map(broken_link_error, meant)), None)
 
 
 _HEAD = b"SQLite format 3\0"

@@ -17,7 +17,7 @@ import heapq
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, replace
-from typing import Protocol, Self
+from typing import Self
 
 from engines.core.protocols import OnText, Policy
 from engines.core.types import Completion, Job, Message, Sampling
@@ -27,22 +27,13 @@ CROWDED = (429, 503)
 """Statuses that mean: not so many at a time."""
 
 
-class Resizable(Protocol):
-    @property
-    def limit(self) -> int: ...
-
-    def resize(self, limit: int) -> None: ...
-
-    def lend(self) -> AbstractAsyncContextManager[None]: ...
-
-
 class Congestion:
     """Narrows slots while an endpoint refuses; their limit now is the most there ever will be.
 
     `tell` is told once, when the limit first falls.
     """
 
-    def __init__(self, slots: Resizable, tell: Callable[[str], None] | None = None) -> None:
+    def __init__(self, slots: Slots, tell: Callable[[str], None] | None = None) -> None:
         self._slots = slots
         self._most = slots.limit
         self._answered = 0  # since the limit last changed
@@ -177,26 +168,6 @@ def bind_to_job(policy: Policy, job: Job) -> Policy:
     return policy if bind is None else bind(job)
 
 
-class Throttled:
-    """A policy that holds a slot for the whole of each call, its retries included."""
-
-    def __init__(self, policy: Policy, slots: Slots, priority: Priority = ()) -> None:
-        self._policy = with_congestion(policy, slots.congestion)
-        self._slots = slots
-        self._priority = priority
-        self.name, self.ping, self.aclose = policy.name, policy.ping, policy.aclose
-
-    def for_job(self, job: Job) -> Policy:
-        bound = bind_to_job(self._policy, job)
-        return self if bound is self._policy else Throttled(bound, self._slots, self._priority)
-
-    async def complete(
-        self, messages: Sequence[Message], sampling: Sampling, on_text: OnText | None = None
-    ) -> Completion:
-        async with self._slots.acquire(self._priority):
-            return await self._policy.complete(messages, sampling, on_text)
-
-
 @dataclass(frozen=True, slots=True)
 class WrappedPolicy:
     """Its subclasses own `complete`. Bound to a job or to slots, it is the same round `inner`."""
@@ -221,6 +192,24 @@ class WrappedPolicy:
 
     async def aclose(self) -> None:
         await self.inner.aclose()
+
+
+@dataclass(frozen=True, slots=True)
+class Throttled(WrappedPolicy):
+    """A policy that holds a slot for the whole of each call, its retries included."""
+
+    slots: Slots
+    priority: Priority = ()
+
+    def __post_init__(self) -> None:
+        inner = with_congestion(self.inner, self.slots.congestion)
+        object.__setattr__(self, "inner", inner)
+
+    async def complete(
+        self, messages: Sequence[Message], sampling: Sampling, on_text: OnText | None = None
+    ) -> Completion:
+        async with self.slots.acquire(self.priority):
+            return await self.inner.complete(messages, sampling, on_text)
 
 
 BEAT_S = 0.1

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -100,10 +100,6 @@ class VLLMRollouts:
         ]
         self._replicas = Replicas(len(self._servers))
         self._base = own.model
-        self._awake = asyncio.Event()
-        self._awake.set()
-        self._under_way = 0
-        self._idle = asyncio.Condition()
         self._processed: dict[VLLMServer, bool] = {}  # as far as measured
         self._measuring = asyncio.Lock()  # so that a hundred first calls measure once
 
@@ -116,8 +112,7 @@ class VLLMRollouts:
         """
         ids = self.server.encode(messages, sampling.tools)
         try:
-            async with self._while_awake():
-                reply, true_to = await self._sample(messages, ids, sampling)
+            reply, true_to = await self._sample(messages, ids, sampling)
         except CallFailed as failed:
             if failed.kind == "timeout" and not isinstance(failed, EndpointFailed):
                 failed.usage = Usage(len(ids), 0, 1)  # the prompt at least was worked on
@@ -149,50 +144,6 @@ class VLLMRollouts:
         self.adapter = name
         if before is not None:
             await gather_all(self._unload(server, before) for server in self._servers)
-
-    @asynccontextmanager
-    async def asleep(self) -> AsyncIterator[None]:
-        """The servers' memory is free for the time of the block; calls wait until it is over.
-
-        Raises PolicyError: a server cannot sleep.
-        """
-        self._awake.clear()
-        try:
-            async with self._idle:
-                await self._idle.wait_for(lambda: not self._under_way)
-            # Level 1 keeps the weights in the memory of the CPU, the adapters among them.
-            await self._switch("sleep?level=1")
-            try:
-                yield
-            finally:
-                await self._switch("wake_up")
-        finally:
-            self._awake.set()
-
-    async def _switch(self, path: str) -> None:
-        async def ask(server: VLLMServer) -> None:
-            try:
-                await server.ask(path, {}, under="")
-            except EndpointFailed as failed:
-                raise PolicyError(
-                    self._place(server),
-                    f"it does not do {path.partition('?')[0]} ({_reason_text(failed)}).",
-                    "Start it with VLLM_SERVER_DEV_MODE=1 and --enable-sleep-mode, or write "
-                    "policy.local.rollouts_sleep: false.",
-                ) from None
-
-        await gather_all(ask(server) for server in self._servers)
-
-    @asynccontextmanager
-    async def _while_awake(self) -> AsyncIterator[None]:
-        await self._awake.wait()
-        self._under_way += 1
-        try:
-            yield
-        finally:
-            self._under_way -= 1
-            async with self._idle:
-                self._idle.notify_all()
 
     async def _load(self, server: VLLMServer, name: str, folder: Path) -> None:
         body = {"lora_name": name, "lora_path": str(folder.resolve())}

@@ -9,8 +9,7 @@ from engines.core.state.fold import fold_history
 from engines.core.state.history import RunHistory, StepHistory
 from engines.record.journal import HEAD_BYTES, parse_entry
 from engines.record.run_dir import RunDir
-from engines.record.segments.files import find_segment
-from engines.record.segments.reading import Place, is_unchanged, read
+from engines.record.segments import Place, find_segment, is_unchanged, read
 
 _LATER = rb'"kind":"(?:Operations?Decided|DecisionUndone|LessonReturned|Reply\w+)"'
 """What may be about a step although it happened in a later one."""

@@ -28,7 +28,7 @@ from engines.core.types import (
     Usage,
 )
 from engines.core.waiting import gather_all
-from engines.training_free.proposals import past_decisions_block
+from engines.training_free.consolidation import past_decisions_block
 from engines.training_free.reading import (
     PACKAGE,
     DoubtRow,
@@ -164,13 +164,9 @@ class GroupReader:
         self, group: Group, attempts: Sequence[ShownAttempt]
     ) -> tuple[tuple[ShownAttempt, ...], tuple[LostWork, ...], Usage, tuple[RecordRef, ...]]:
         """The attempts with texts that fit together, summarised or cut where they did not."""
-        mode, above = self._settings.summarise, self._settings.summarise_above_chars
+        above = self._settings.summarise_above_chars
         is_long = sum(len(a.text) for a in attempts) > self._settings.read_chars
-        long = [
-            a
-            for a in attempts
-            if mode == "always" or (mode == "auto" and is_long and len(a.text) > above)
-        ]
+        long = [a for a in attempts if is_long and len(a.text) > above]
         replies = await gather_all(self._ask_summary(group, attempt) for attempt in long)
         read = {attempt.index: attempt for attempt in attempts if attempt not in long}
         losses: list[LostWork] = []

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 from engines.core.settings import MAX_COUNT, derived, setting
 from engines.core.types import Sampling
@@ -39,14 +38,7 @@ class TrainingFreeSettings:
     min_contrast: float = setting(
         0.05, "smallest difference in reward that lessons are drawn from", ge=0, le=1
     )
-    summarise: Literal["auto", "always", "never"] = setting(
-        "auto",
-        "whether rollouts are summarised before they are compared; auto: long ones, in groups "
-        "above read_chars",
-    )
-    summarise_above_chars: int = setting(
-        2000, "characters from which summarise: auto calls a rollout long", ge=1
-    )
+    summarise_above_chars: int = derived(2000)  # of a rollout, in a group above read_chars
     # About 10,000 tokens. Below, a summary costs more than the text it saves.
     read_chars: int = setting(
         40_000, "characters of a group's rollouts that are read whole at most", ge=100
@@ -58,12 +50,8 @@ class TrainingFreeSettings:
         ge=1,
         le=16,
     )
-    proposals_per_call: int = setting(
-        8, "proposals that one call consolidates; more are merged first", ge=2, le=100
-    )
-    operations_per_call: int = setting(
-        200, "operations that one reply may hold; more are refused", ge=1, le=10_000
-    )
+    proposals_per_call: int = derived(8)  # that one call consolidates; more are merged first
+    operations_per_call: int = derived(200)  # of one reply; more are refused
     library_limit: int | None = setting(
         50, "experiences in the library at most; null: no limit", ge=1
     )

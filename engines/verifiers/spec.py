@@ -15,10 +15,15 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from engines.core.errors import VerifierError, did_you_mean
-from engines.core.settings import bounds_text
+from engines.core.settings import bounds_text, is_derived
 
 S = TypeVar("S")
 At = tuple[str, ...]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class NoSettings:
+    """Settings of a verifier that has none."""
 
 
 class SpecError(VerifierError):
@@ -35,7 +40,11 @@ def parse_settings(kind: type[S], name: str, given: Mapping[str, Any], at: At) -
     Raises SpecError: an unknown setting, or a value that cannot be.
     """
     place, hints = f'verifier "{name}"', get_type_hints(kind)
-    known = {field.name: field.metadata for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
+    known = {
+        field.name: field.metadata
+        for field in dataclasses.fields(kind)  # type: ignore[arg-type]
+        if not is_derived(field.metadata)
+    }
     values: dict[str, Any] = {}
     for key, value in given.items():
         if key not in known:

@@ -7,7 +7,6 @@ backtracks without end would stop the whole run.
 from __future__ import annotations
 
 import asyncio
-import functools
 import re
 import unicodedata
 from collections.abc import Sequence
@@ -15,12 +14,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 from engines.core.errors import VerifierError
-from engines.core.settings import setting
+from engines.core.settings import derived, setting
 from engines.core.types import Problem, Rollout, Verdict
 from engines.process.pool import ForkLauncher, ProcessPool, Trouble
 from engines.verifiers.choice import judge_choices
 from engines.verifiers.math.notation import WRAPPED
-from engines.verifiers.spec import check_settings
 from engines.verifiers.stated_answer import (
     TAIL_CHARS,
     find_stated_answer,
@@ -34,7 +32,6 @@ from engines.verifiers.stated_answer import (
 PATTERN_DEADLINE_S = 1.0
 """For one answer: a pattern may backtrack without end."""
 _PLACE = 'verifier "text"'
-_ARTICLES = re.compile(r"\b(?:a|an|the)\b")
 _EDGES = " \t\r\n\"'`*_“”‘’$"
 _CHOICE_WHOLE = re.compile(
     r"\W*(?:(?:option|choice|answer)\W+)?([A-Za-z])(?:\W*|[).:,\]}]+\s.*|\s+[-–—:]\s.*|\s+(?:because|since|as)\s.*)",
@@ -56,19 +53,12 @@ class TextSettings:
     mode: Literal["exact", "contains", "choice", "regex"] = setting(
         "exact", "how answer and expected text are compared", examples=["contains"]
     )
-    ignore_articles: bool = setting(False, "whether a, an and the count for nothing")
-    ignore_punctuation: bool = setting(
-        False, "whether punctuation counts for nothing, except in numbers"
-    )
-    letters: str = setting("ABCDE", "letters of the choices that exist", examples=["ABCD"])
+    letters: str = derived("ABCDE")  # of the choices that exist
     pattern: str | None = setting(
         None, "regular expression of mode regex, with one group", examples=[r'''"'is (\d+)'"''']
     )
 
     def __post_init__(self) -> None:
-        if self.mode == "choice":
-            letters = self.letters.isascii() and self.letters.isalpha()
-            check_settings(_PLACE, (letters, "letters holds more than letters.", "Set it to ABCD."))
         if self.mode == "regex":
             _check_pattern(self.pattern)
 
@@ -78,11 +68,6 @@ class TextVerifier:
         self._settings = settings or TextSettings()
         regex = self._settings.mode == "regex"
         self._pool = pattern_pool() if regex else None
-        self._normalise = functools.partial(
-            normalise_text,
-            ignore_articles=self._settings.ignore_articles,
-            ignore_punctuation=self._settings.ignore_punctuation,
-        )
 
     async def check(self) -> None:
         """Nothing to load: processes start with the first answer that needs them."""
@@ -110,8 +95,8 @@ class TextVerifier:
             case "exact":
                 matched = self._first_match(text, expected)
             case "contains":
-                words = self._normalise(text)
-                held = (gold for gold in expected if _contains_words(words, self._normalise(gold)))
+                words = normalise_text(text)
+                held = (gold for gold in expected if _contains_words(words, normalise_text(gold)))
                 matched = next(held, None)
             case "choice":
                 letters = self._settings.letters
@@ -134,8 +119,8 @@ class TextVerifier:
         return Verdict(1.0, f"matches {short_text(matched)}")
 
     def _first_match(self, text: str, expected: Sequence[str]) -> str | None:
-        normal = self._normalise(text)
-        return next((gold for gold in expected if self._normalise(gold) == normal), None)
+        normal = normalise_text(text)
+        return next((gold for gold in expected if normalise_text(gold) == normal), None)
 
 
 def pattern_pool() -> ProcessPool:
@@ -144,17 +129,11 @@ def pattern_pool() -> ProcessPool:
     return ProcessPool(launcher, workers=1, deadline_s=PATTERN_DEADLINE_S)
 
 
-def normalise_text(
-    text: str, *, ignore_articles: bool = False, ignore_punctuation: bool = False
-) -> str:
+def normalise_text(text: str) -> str:
     """The form in which texts are compared: NFKC, no case, single blanks, no outer quotes."""
     text = unicodedata.normalize("NFKC", WRAPPED.sub(r"\1", text)).casefold().strip(_EDGES)
     if text.endswith("."):
         text = text[:-1].rstrip(_EDGES)
-    if ignore_punctuation:
-        text = _without_punctuation(text)
-    if ignore_articles:
-        text = _ARTICLES.sub(" ", text)
     return " ".join(text.split())
 
 
@@ -176,17 +155,6 @@ def find_chosen_letter(text: str, letters: str, *, stated: bool) -> str | None:
 def _contains_words(words: str, gold: str) -> bool:
     """True when gold stands in words, not as a part of a longer word."""
     return bool(gold) and bool(re.search(rf"(?<!\w){re.escape(gold)}(?!\w)", words))
-
-
-def _without_punctuation(text: str) -> str:
-    """Blank punctuation and symbols, except beside a digit: -5 is not 5, nor 3.5 35."""
-    padded = f" {text} "
-    return "".join(
-        " "
-        if unicodedata.category(character)[0] in "PS" and not (before.isdigit() or after.isdigit())
-        else character
-        for before, character, after in zip(padded, padded[1:], padded[2:], strict=False)
-    )
 
 
 def _check_pattern(pattern: str | None) -> None:

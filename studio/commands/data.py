@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -14,8 +13,7 @@ import typer
 from studio import exit_codes
 from studio.commands import AsJson, ask_line, open_workspace
 from studio.render.json import print_json, print_result
-from studio.render.lines import table, tell_next
-from studio.secrets.sanitize import sanitize
+from studio.render.lines import table, tell_next, to_stderr
 
 SessionFormat = Literal["claude", "codex", "opencode", "atif", "inspect", "otel"]
 
@@ -65,17 +63,16 @@ def list_data(context: typer.Context, json: AsJson = False) -> None:
         studio data list --json
     """
     from studio.data.catalogue import bundled_folder, listed_data
+    from studio.render.data_lines import data_table
 
-    found = listed_data(open_workspace(context))
-    rows = [(e.name, "-" if e.n is None else str(e.n), e.where, e.path) for e in found]
-    text = table(("NAME", "N", "FROM", "PATH"), rows)
-    print_result([asdict(entry) for entry in found], text, json=json)
-    for entry in found:
+    listed = listed_data(open_workspace(context))
+    print_result(listed, data_table(listed), json=json)
+    for entry in listed:
         # Ours are as they should be, also those that one of the workspace hides.
         if entry.trouble and not Path(entry.path).is_relative_to(bundled_folder()):
-            print(f"note: {entry.trouble}", file=sys.stderr)
+            to_stderr(f"note: {entry.trouble}")
     if not json:
-        tell_next(f"studio data check {quote(found[0].name)}", context.obj)
+        tell_next(f"studio data check {quote(listed[0].name)}", context.obj)
 
 
 @app.command()
@@ -105,34 +102,18 @@ def add(
         studio data add exam.csv --name exam --question prompt --answer solution
     """
     from studio.data.catalogue import add_data, add_talks, field_names
-    from studio.data.text import line_sets_text
-    from studio.render.words import count_text
+    from studio.render.data_lines import added_notes, added_text
 
     fields = field_names(question, answer)
     add_file = add_talks if as_chat else add_data
     added = add_file(open_workspace(context), file, name, fields)
-    if json:
-        rows = [{"name": a.name, "path": str(a.path), "n": a.n, "new": a.new} for a in added]
-        print_json(rows[0] if len(rows) == 1 else rows)
-    for one in added:
-        path = sanitize(str(one.path))
-        if one.new and not json:
-            print(f"{one.name}: {count_text(one.n, 'problem')} added as {path}")
-        elif not json:
-            print(f"{one.name}: nothing changed, {path} has this content already")
-        if one.without_answer:
-            lack = f"{one.name}: {one.without_answer} of {one.n} have no answer"
-            print(f"note: {lack}: the math and text verifiers refuse those", file=sys.stderr)
-        if one.with_tools:
-            n = count_text(one.with_tools, "row")
-            print(f"note: {one.name}: {n} with calls of tools left out", file=sys.stderr)
-        if one.contradictory:
-            which = line_sets_text(one.contradictory, one.unit)
-            print(f"note: {one.name}: questions with different answers: {which}", file=sys.stderr)
-        if one.hides_bundled:
-            print(f"note: it hides the bundled data set {one.name}", file=sys.stderr)
+    text = "\n".join(map(added_text, added))
+    print_result(added[0] if len(added) == 1 else added, text, json=json)
+    for facts in added:
+        for note in added_notes(facts):
+            to_stderr(f"note: {note}")
     if fields:
-        print("note: in the copy the fields are called question and answer", file=sys.stderr)
+        to_stderr("note: in the copy the fields are called question and answer")
     if not json:
         tell_next(f"studio data preview {quote(added[0].name)}", context.obj)
 
@@ -171,24 +152,18 @@ def prepare(
         studio data prepare planner-182k --from downloads
         studio data prepare webwalkerqa --from downloads --levels 4:7:6 --limit 51
     """
-    from studio.data.catalogue import bundled_folder
-    from studio.data.prepare import Wanted, parse_levels
-    from studio.data.prepare import prepare as prepare_data
-    from studio.data.text import prepared_data, prepared_text
+    from studio.data import prepare as preparing
+    from studio.render.data_lines import prepared_notes, prepared_text
 
-    ratio = parse_levels(levels) if levels else None
-    wanted = Wanted(data, from_path, name, limit, seed, shuffle, ratio)
-    found = prepare_data(open_workspace(context), wanted, dry_run=dry_run)
-    rows = [prepared_data(one, dry_run) for one in found]
-    print_result(rows, "\n".join(prepared_text(one, dry_run) for one in found), json=json)
-    for one in found:
-        if (bundled_folder() / f"{one.name}.jsonl").is_file():
-            print(f"note: it hides the bundled data set {one.name}", file=sys.stderr)
-        if one.twins:
-            same = f"{one.name} has the same rows as {', '.join(one.twins)}"
-            print(f"note: {same}: do not practise on one and evaluate on another", file=sys.stderr)
+    ratio = preparing.parse_levels(levels) if levels else None
+    wanted = preparing.Wanted(data, from_path, name, limit, seed, shuffle, ratio)
+    prepared = preparing.prepare(open_workspace(context), wanted, dry_run=dry_run)
+    print_result(prepared, "\n".join(map(prepared_text, prepared)), json=json)
+    for facts in prepared:
+        for note in prepared_notes(facts):
+            to_stderr(f"note: {note}")
     if not json and not dry_run:
-        tell_next(f"studio data preview {quote(found[0].name)}", context.obj)
+        tell_next(f"studio data preview {quote(prepared[0].name)}", context.obj)
 
 
 @app.command()
@@ -206,16 +181,11 @@ def preview(
         studio data preview arithmetic
         studio data preview my-problems.jsonl -n 2
     """
-    from engines.data.dataset import read_numbered_problems
-    from engines.data.rows import open_table
-    from studio.data.catalogue import field_names, find_data
-    from studio.data.text import preview_text, problem_data
+    from studio.data.catalogue import field_names, preview_data
+    from studio.render.data_lines import preview_text
 
-    source = find_data(name, open_workspace(context))
-    fields = field_names(question, answer)
-    shown = read_numbered_problems(source, fields=fields, needs_answer=False, limit=n)
-    rows = [problem_data(line, problem) for line, problem in shown]
-    print_result(rows, preview_text(shown, open_table(source).unit), json=json)
+    problems = preview_data(name, open_workspace(context), field_names(question, answer), limit=n)
+    print_result(problems, preview_text(problems), json=json)
     if not json:
         tell_next(f"studio data check {quote(name)}", context.obj)
 
@@ -237,25 +207,17 @@ def check(
         studio data check my-problems.jsonl --json
     """
     from engines.core.errors import DataError
-    from engines.data.dataset import check_dataset
-    from studio.data.catalogue import field_names, find_data
-    from studio.data.text import report_data, report_text
+    from studio.data.catalogue import check_data, field_names
+    from studio.render.data_lines import check_text
 
-    source = find_data(name, open_workspace(context))
-    report = check_dataset(source, fields=field_names(question, answer))
-    about = source.stem, str(source), report
-    print_result(report_data(*about), report_text(*about), json=json)
-    if 0 < report.n == len(report.without_answer) and not report.tries:
+    facts, following = check_data(name, open_workspace(context), field_names(question, answer))
+    print_result(facts, check_text(facts), json=json)
+    if not following:
         move = "Name the field that holds it: --answer NAME; without any, practise with "
         move += "practice.given_ground_truth=false."
-        raise DataError(str(source), "No row has an answer.", move)
+        raise DataError(facts.path, "No row has an answer.", move)
     if not json:
-        after = f"studio headless rehearsal --name {quote(name)} data.practice={quote(name)}"
-        if report.tries and source.path.parent == open_workspace(context).datasets:
-            after = f"studio data review {quote(source.stem)}"
-        elif report.tries:
-            after = f"studio data add {quote(name)}"
-        tell_next(after, context.obj)
+        tell_next(following, context.obj)
 
 
 @app.command()
@@ -276,7 +238,7 @@ def verifiers(context: typer.Context, json: AsJson = False) -> None:
     print_result([asdict(entry) for entry in found], table(headings, rows, fold=4), json=json)
     for entry in found:
         if entry.trouble:
-            print(f"note: {entry.trouble}", file=sys.stderr)
+            to_stderr(f"note: {entry.trouble}")
 
 
 @app.command("import")
@@ -308,9 +270,10 @@ def import_(
         studio data import claude my-session.jsonl --name sessions
         studio data import claude my-session.jsonl --dry-run
     """
-    from studio.data.sessions import import_sessions, import_text
+    from studio.data.sessions import import_sessions
+    from studio.render.data_lines import import_text
 
-    done = import_sessions(
+    facts = import_sessions(
         open_workspace(context, masks=True),
         format,
         path.expanduser(),
@@ -318,9 +281,9 @@ def import_(
         dry_run=dry_run,
         anonymous=anonymous,
     )
-    print_result(done, import_text(done, dry_run=dry_run), json=json)
+    print_result(facts, import_text(facts), json=json)
     if not json and not dry_run:
-        tell_next(f"studio data review {quote(done['name'])}", context.obj)
+        tell_next(f"studio data review {quote(facts.name)}", context.obj)
 
 
 @app.command()
@@ -342,33 +305,29 @@ def review(
         studio data review sessions
         studio data review sessions --json
     """
-    from engines.data.checks import content_hash, is_unreviewed
-    from studio.data.item_review import item_data, replay_text, review_items
-    from studio.data.sessions import change_items, find_items, mark, read_items, read_marks
+    from studio.data import sessions
     from studio.render.words import count_text
     from studio.review.editor import edit_text
 
     workspace = open_workspace(context, masks=True)
-    target = find_items(workspace, name)
-    changes = read_marks(marks) if marks is not None else {}
-    if yes:
-        changes |= {content_hash(row): mark for row in read_items(target) if is_unreviewed(row)}
-    if changes and (stale := len(changes) - change_items(workspace, target, changes)):
-        gone = f"{count_text(stale, 'decision')} for items that are not there now"
-        print(f"note: {gone}", file=sys.stderr)
-    rows = read_items(target)
+    target = sessions.find_items(workspace, name)
+    changes = sessions.read_marks(marks) if marks is not None else {}
+    if stale := sessions.apply_marks(workspace, target, changes, all_waiting=yes):
+        to_stderr(f"note: {count_text(stale, 'decision')} for items that are not there now")
     if json:
-        print_json([item_data(number, row) for number, row in enumerate(rows, start=1)])
+        print_json(sessions.read_items_of(target))
         return exit_codes.DONE
     ended = False
     if not yes and marks is None:
         say = partial(print, flush=True)
-        ended = not review_items(workspace, target, ask_line, say, edit_text)
-        rows = read_items(target)
-    left = sum(map(is_unreviewed, rows))
-    print(f"{name}: {len(rows) - left} of {count_text(len(rows), 'item')} may be used")
-    if not left and (told := replay_text(name, rows)):
-        for note in told[1:]:
-            print(f"note: {note}", file=sys.stderr)
-        tell_next(told[0], context.obj)
-    return exit_codes.OPERATIONS_OPEN if ended and left else exit_codes.DONE
+        ended = not sessions.review_items(workspace, target, ask_line, say, edit_text)
+    items = sessions.read_items_of(target)
+    reviewed = sum(item.may_be_used for item in items)
+    print(f"{name}: {reviewed} of {count_text(len(items), 'item')} may be used")
+    if reviewed == len(items) and (
+        lines := sessions.replay_lines(name, sessions.read_items(target))
+    ):
+        for note in lines[1:]:
+            to_stderr(f"note: {note}")
+        tell_next(lines[0], context.obj)
+    return exit_codes.OPERATIONS_OPEN if ended and reviewed < len(items) else exit_codes.DONE

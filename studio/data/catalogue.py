@@ -5,16 +5,17 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
+from shlex import quote
 from tempfile import TemporaryDirectory
 from typing import Any
 
 from engines.core.errors import ConfigError, ConflictError, DataError
 from engines.core.ids import digest_bytes
 from engines.data.checks import Numbered, check_rows
-from engines.data.dataset import read_numbered_problems
+from engines.data.dataset import check_dataset, read_numbered_problems
 from engines.data.folder import SUFFIXES, find_splits
 from engines.data.rows import Unit, open_table
 from engines.data.source import PRACTISED, DataSource, list_sources, locate, resolve_data
@@ -22,33 +23,7 @@ from engines.record.appender import make_folder, write_atomic
 from engines.record.derived.catalogue import write_dataset_row
 from engines.record.libraries import check_name
 from engines.record.run_dir import Workspace
-from studio.data.chat import read_talks
-
-
-@dataclass(frozen=True, slots=True)
-class ListedData:
-    """A data set one can name. `n` is None where the file cannot be read: `trouble` says why."""
-
-    name: str
-    n: int | None
-    where: str  # "workspace", "bundled", or "hidden" behind one of the workspace
-    path: str
-    trouble: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class AddedData:
-    """The result of adding a file; `new` is False where it had been added before."""
-
-    name: str
-    path: Path
-    n: int
-    without_answer: int
-    new: bool
-    hides_bundled: bool
-    contradictory: tuple[tuple[int, ...], ...]  # lines with one question and no answer in common
-    unit: Unit  # what they count
-    with_tools: int = 0  # talks left out since they call tools
+from studio.facts.data_set import AddedData, DataCheck, ListedData, NumberedProblem
 
 
 def bundled_folder() -> Path:
@@ -59,6 +34,35 @@ def field_names(question: str | None, answer: str | None) -> dict[str, str]:
     """The mapping that `engines.data.dataset` takes, from two options."""
     given = {"question": question, "answer": answer}
     return {field: name for field, name in given.items() if name is not None}
+
+
+def hides_bundled(name: str) -> bool:
+    """Tell if a data set of the workspace would hide a bundled one."""
+    return (bundled_folder() / f"{name}.jsonl").is_file()
+
+
+def preview_data(
+    name: str, workspace: Workspace, fields: Mapping[str, str], limit: int
+) -> list[NumberedProblem]:
+    """Return the first problems as practice would meet them."""
+    source = find_data(name, workspace)
+    numbered = read_numbered_problems(source, fields=fields, needs_answer=False, limit=limit)
+    unit = open_table(source).unit
+    return [NumberedProblem(line, unit, problem) for line, problem in numbered]
+
+
+def check_data(name: str, workspace: Workspace, fields: Mapping[str, str]) -> tuple[DataCheck, str]:
+    """Look for usual mistakes; returns also the command that follows, "" where none can."""
+    source = find_data(name, workspace)
+    facts = DataCheck(source.stem, str(source), check_dataset(source, fields=fields))
+    report = facts.report
+    if 0 < report.n == len(report.without_answer) and not report.tries:
+        return facts, ""
+    if report.tries and source.path.parent == workspace.datasets:
+        return facts, f"studio data review {quote(source.stem)}"
+    if report.tries:
+        return facts, f"studio data add {quote(name)}"
+    return facts, f"studio headless rehearsal --name {quote(name)} data.practice={quote(name)}"
 
 
 def find_data(name: str, workspace: Workspace) -> DataSource:
@@ -143,14 +147,14 @@ def _write_data(
     # Also for a file that was there: the catalogue may have been lost since.
     write_dataset(workspace, target, data, len(numbered))
     return AddedData(
-        target.stem,
-        target,
-        len(numbered),
-        sum(problem.answer is None for _, problem in numbered),
-        new,
-        (bundled_folder() / target.name).is_file(),
-        check_rows(numbered).contradictory,
-        unit,
+        name=target.stem,
+        path=target,
+        n=len(numbered),
+        without_answer=sum(problem.answer is None for _, problem in numbered),
+        new=new,
+        hides_bundled=hides_bundled(target.stem),
+        contradictory=check_rows(numbered).contradictory,
+        unit=unit,
     )
 
 
@@ -223,3 +227,60 @@ def _list_folder(folder: Path, where: str, taken: dict[str, Path]) -> Iterator[L
             yield ListedData(called, None, shown, str(source.path), str(error))
         else:
             yield ListedData(called, n, shown, str(source.path))
+
+
+_ROLES = {
+    **dict.fromkeys(("human", "user"), "user"),
+    **dict.fromkeys(("gpt", "chatgpt", "bing", "assistant"), "assistant"),
+    **dict.fromkeys(("system", "developer"), "system"),
+    **dict.fromkeys(("tool", "function", "function_call", "observation", "tool_call"), "tool"),
+}
+_TURNS = ("messages", "conversations")
+_SHAPES = 'Write {"messages": [{"role": …, "content": …}]}, or "conversations" of from and value.'
+
+
+def read_talks(source: DataSource, left_out: list[int]) -> Iterator[dict[str, Any]]:
+    """The rows as problems; the numbers of those with calls of tools join `left_out`.
+
+    Raises DataError: a row holds no talk, or one in which nothing is asked.
+    """
+    for number, place, row in open_table(source).rows:
+        if isinstance(row, DataError):
+            raise row
+        turns = next((row[name] for name in _TURNS if isinstance(row.get(name), list)), None)
+        if turns is None:
+            cause = f"The row holds no talk; its fields are: {', '.join(row)}."
+            raise DataError(place, cause, _SHAPES)
+        talk = [_parse_turn(place, turn) for turn in turns]
+        if None in talk:
+            left_out.append(number)
+            continue
+        if isinstance(row.get("system"), str) and row["system"].strip():
+            talk.insert(0, ("system", row["system"]))
+        answer = talk.pop() if talk and talk[-1] and talk[-1][0] == "assistant" else None
+        if not (talk and talk[-1] and talk[-1][0] == "user"):
+            cause = "The talk does not end with a question, or a question and its answer."
+            raise DataError(place, cause, "Mend it, or take the row out.")
+        *history, (_, question) = (turn for turn in talk if turn)
+        kept = {key: value for key, value in row.items() if key not in (*_TURNS, "system", "tools")}
+        kept |= {"question": question, "answer": answer[1] if answer else None}
+        yield {**kept, "history": [{"role": role, "content": text} for role, text in history]}
+
+
+def _parse_turn(place: str, turn: Any) -> tuple[str, str] | None:
+    """Role and text of a turn; None where it belongs to the call of a tool."""
+    if not isinstance(turn, dict):
+        raise DataError(place, "The talk holds what is no turn.", _SHAPES)
+    named = turn.get("role") or turn.get("from")
+    role = _ROLES.get(named) if isinstance(named, str) else None
+    if role == "tool" or turn.get("tool_calls") or turn.get("function_call"):
+        return None
+    text = turn.get("content", turn.get("value"))
+    if isinstance(text, list):
+        parts = [part.get("text") for part in text if isinstance(part, dict)]
+        whole = len(parts) == len(text) and all(isinstance(part, str) for part in parts)
+        text = "\n".join(map(str, parts)) if whole else None
+    if role is None or not isinstance(text, str):
+        cause = f"A turn of {str(named)[:40]!r} has no known role or no text."
+        raise DataError(place, cause, _SHAPES)
+    return role, text

@@ -6,31 +6,31 @@ Nothing is written before it is redacted. The mark stands in the data file, with
 from __future__ import annotations
 
 import json
-import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from engines.core.errors import ConfigError, DataError
 from engines.core.ids import digest
-from engines.data.checks import MARK, content_hash, outcome_word, set_mark
+from engines.data.checks import MARK, ORIGIN, content_hash, is_unreviewed, outcome_word, set_mark
 from engines.data.rows import open_table
 from engines.data.sessions.reading import read_sessions
-from engines.data.sessions.steps import Intake, as_object
+from engines.data.sessions.steps import Intake, as_object, parse_json
 from engines.data.sessions.tries import Try, read_tries
 from engines.record.appender import write_atomic
 from engines.record.lock import write_lock
 from engines.record.run_dir import Workspace
 from engines.secrets.redactor import Redactor
 from studio.data.catalogue import check_data_name, find_data, write_dataset
+from studio.facts.data_set import Item, SessionImport
+from studio.render.data_lines import clip_text, item_text
 from studio.render.words import count_text
 from studio.secrets.output import current_mask, remember
 from studio.secrets.run_files import environment_secrets
-from studio.secrets.sanitize import sanitize
 
 Row = dict[str, Any]
-_MANY = re.compile(r'(?<![\w"-])(?:(step|text|request|piece|line|file|sample)s|(tr|entr)ies)\b')
 
 
 def import_sessions(
@@ -41,10 +41,8 @@ def import_sessions(
     *,
     dry_run: bool = False,
     anonymous: bool = False,
-) -> dict[str, Any]:
+) -> SessionImport:
     """Read, redact and write datasets/NAME.jsonl, where nothing is reviewed yet.
-
-    Returns what it came to; `written` is False for a dry run, or where all of it is there already.
 
     Raises DataError: there is nothing of the format, or no request with a reply. ConfigError: the
     name cannot be one, or belongs to other content.
@@ -75,48 +73,24 @@ def import_sessions(
     intake.drop("pieces of binary content", redact.binary)
     target = workspace.datasets / f"{name}.jsonl"
     written = not dry_run and _write_new(workspace, target, rows)
-    outcomes = [one for row in rows for one in row["outcomes"]]
-    return {
-        "name": name,
-        "format": format,
-        "path": str(target),
-        "written": written,
-        "problems": len(rows),
-        "tries": len(outcomes),
-        "groups": sum(len(row["outcomes"]) > 1 for row in rows),
-        "sessions": len(sessions),
-        "subagents": sum(map(len, linked.values())),
-        "outcomes": dict(Counter(outcome_word(one["reward"]) for one in outcomes)),
-        "signals": dict(Counter(signal for one in outcomes for signal in one["signals"])),
-        "redacted": redact.count + final.count,
-        "private": redact.private + final.private,
-        "dropped": {final(what): n for what, n in sorted(intake.dropped.items()) if n},
-    }
-
-
-def import_text(done: Mapping[str, Any], *, dry_run: bool = False) -> str:
-    def counts(name: str, none: str) -> str:
-        return ", ".join(_count(n, what) for what, n in done[name].items()) or none
-
-    unit = "sample" if done["format"] == "inspect" else "session"
-    many, of = count_text(done["problems"], "problem"), count_text(done["sessions"], unit)
-    several = count_text(done["groups"], "problem with several", "problems with several")
-    homes = "home folder or address", "home folders or addresses"
-    private = f", {count_text(done['private'], *homes)}" if done["private"] else ""
-    where = "in" if done["written"] else "not written:" if dry_run else "nothing changed, all in"
-    return sanitize(
-        f"{done['name']}: {many} from {of}, {where} {done['path']}\n"
-        f"  tries     {counts('outcomes', '')}; {several}\n"
-        f"  signals   {counts('signals', 'none')}\n"
-        f"  redacted  {count_text(done['redacted'], 'secret')}{private}\n"
-        f"  linked    {count_text(done['subagents'], 'sub-agent')}\n"
-        f"  dropped   {counts('dropped', 'nothing')}"
+    outcomes = [outcome for row in rows for outcome in row["outcomes"]]
+    return SessionImport(
+        name=name,
+        format=format,
+        path=target,
+        dry_run=dry_run,
+        written=written,
+        problems=len(rows),
+        tries=len(outcomes),
+        groups=sum(len(row["outcomes"]) > 1 for row in rows),
+        sessions=len(sessions),
+        subagents=sum(map(len, linked.values())),
+        outcomes=Counter(outcome_word(outcome["reward"]) for outcome in outcomes),
+        signals=Counter(signal for outcome in outcomes for signal in outcome["signals"]),
+        redacted=redact.count + final.count,
+        private=redact.private + final.private,
+        dropped={final(what): n for what, n in sorted(intake.dropped.items()) if n},
     )
-
-
-def _count(n: int, what: str) -> str:
-    """What was met, named for many of it."""
-    return f"{n:,} {_MANY.sub(lambda m: m[1] or f'{m[2]}y', what, 1) if n == 1 else what}"
 
 
 def _make_rows(
@@ -222,6 +196,16 @@ def change_items(workspace: Workspace, target: Path, changes: Mapping[str, Chang
     return met
 
 
+def apply_marks(
+    workspace: Workspace, target: Path, changes: Mapping[str, Change], *, all_waiting: bool
+) -> int:
+    """Change items, and mark all that wait; returns how many decisions fit no item any more."""
+    wanted = dict(changes)
+    if all_waiting:
+        wanted |= {content_hash(row): mark for row in read_items(target) if is_unreviewed(row)}
+    return len(wanted) - change_items(workspace, target, wanted) if wanted else 0
+
+
 def rewrite(to: Row) -> Change:
     return lambda _: to
 
@@ -269,3 +253,149 @@ def read_marks(file: Path) -> dict[str, Change]:
         if wanted:
             changes[content] = take_out if wanted == "out" else mark
     return changes
+
+
+_ASK = "Mark as reviewed? y yes, n no: take it out, e edit, v view all, s skip, q quit: "
+_HELP = """\
+  y  models may see the item, as it is now
+  n  take it out; it is kept beside the data, in NAME.jsonl.taken-out
+  e  change it in your editor: question and tries
+  v  show all of it
+  s  leave it as it is
+  q  stop; what is answered is kept"""
+
+
+def read_item(number: int, of: int, row: Row) -> Item:
+    """Return an item as models would see it."""
+    tries = []
+    for reply, outcome in pair_tries(row):
+        change = ""
+        if "outcomes" in row and outcome.get("reply") != reply_digest(reply):
+            change = "kept though the try was changed" if outcome else "it was not recorded"
+        tries.append({**outcome, **reply, "change": change})
+    return Item(
+        item=number,
+        of=of,
+        content=content_hash(row),
+        reviewed=row.get(MARK) is True and not is_unreviewed(row),
+        may_be_used=not is_unreviewed(row),
+        question=str(row.get("question")),
+        answer=str(row.get("answer") or ""),
+        tries=tries,
+    )
+
+
+def read_items_of(target: Path) -> list[Item]:
+    rows = read_items(target)
+    return [read_item(number, len(rows), row) for number, row in enumerate(rows, start=1)]
+
+
+def _count_hidden(item: Item) -> int:
+    """Return how many lines are not shown in full before all of the item is asked for."""
+    texts = [item.question, *(str(recorded.get("response")) for recorded in item.tries)]
+    return sum(clip_text(text)[1] for text in texts)
+
+
+def replay_lines(name: str, rows: Sequence[Row]) -> list[str]:
+    """How to practise on imported items, and what to know of it; nothing for other data."""
+    sizes = [len(pair_tries(row)) for row in rows if ORIGIN in row]
+    if not sizes:
+        return []
+    several = sorted((n for n in sizes if n > 1), reverse=True)
+    size = several[len(several) // 2] if several else 1  # more than half of those fill it
+    words = f"studio headless replay data.practice={quote(name)} verifier=recorded"
+    words += f" practice.group_size={size} reflector=openai:MODEL"
+    notes = ["without a model as reflector the preset's scripted one shows the mechanics alone"]
+    if over := sum(max(0, n - size) for n in sizes):
+        notes.append(f"{count_text(over, 'try', 'tries')} left out by practice.group_size={size}")
+    if lone := sizes.count(1):
+        notes.append(f"{count_text(lone, 'item')} with one try: it has no contrast to learn from")
+    return [words, *notes]
+
+
+def review_items(
+    workspace: Workspace,
+    target: Path,
+    ask: Callable[[str], str | None],
+    say: Callable[[str], None],
+    edit: Callable[[str], str | None],
+) -> bool:
+    """Show every item that has no mark and ask; each answer is written at once.
+
+    False: the answers ended before the items did. What was not shown is not marked at once.
+    """
+    rows = read_items(target)
+    for number, row in enumerate(rows, start=1):
+        if not is_unreviewed(row):
+            continue
+        item = read_item(number, len(rows), row)
+        hidden, text, prompt, answer = _count_hidden(item), item_text(item), _ASK, ""
+        while answer not in ("y", "n", "s", "q"):
+            say(text)
+            line = ask(prompt)
+            if line is None:
+                return False
+            answer, prompt = line.strip().lower()[:1], _ASK
+            if answer == "y" and hidden:
+                answer, text = "", f"{count_text(hidden, 'line')} of it not shown in full yet."
+                prompt, hidden = "y again marks it, v shows them: ", 0
+                continue
+            if answer == "v":
+                hidden = 0
+            elif answer == "e" and (edited := _edit(workspace, target, row, edit, say)):
+                row = edited
+                item = read_item(number, len(rows), row)
+                hidden = _count_hidden(item)
+            text = _HELP if answer == "?" else item_text(item, whole=answer == "v")
+        if answer == "q":
+            return True
+        if answer in ("y", "n") and not change_items(
+            workspace, target, {content_hash(row): mark if answer == "y" else take_out}
+        ):
+            say("It was changed meanwhile by someone else, and stays as it is there.")
+    return True
+
+
+def _edit(
+    workspace: Workspace,
+    target: Path,
+    row: Row,
+    edit: Callable[[str], str | None],
+    say: Callable[[str], None],
+) -> Row | None:
+    """The item as it was edited and written; None where it stays as it is, which is said."""
+    written = edit(_editable(row))
+    changed = row if written is None else _parse_edited(row, written)
+    if isinstance(changed, str):
+        say(changed)
+    elif changed == row:
+        say("Nothing was changed.")
+    elif change_items(workspace, target, {content_hash(row): rewrite(changed)}):
+        return changed
+    return None
+
+
+def _editable(row: Row) -> str:
+    """Question and tries as JSON, line by line; a try that is taken out there is gone."""
+    tries = [str(reply.get("response")).split("\n") for reply, _ in pair_tries(row)]
+    shown = {"question": str(row.get("question")).split("\n"), "tries": tries}
+    return json.dumps(shown, ensure_ascii=False, indent=1) + "\n"
+
+
+def _parse_edited(row: Row, written: str) -> Row | str:
+    """The item of an edited text, redacted anew; a text says what is wrong with it."""
+    found, redact = as_object(parse_json(written)), Redactor()
+    given, tries = found.get("question"), found.get("tries")
+    known = pair_tries(row)
+    if not isinstance(given, list) or not isinstance(tries, list) or len(tries) != len(known):
+        return "It must stay JSON with question and as many tries, [] for one that goes: as before."
+    question = redact("\n".join(map(str, given))).strip()
+    replies, outcomes = [], []
+    for lines, (reply, outcome) in zip(tries, known, strict=True):
+        if lines and isinstance(lines, list):
+            text = redact("\n".join(map(str, lines)))
+            replies.append({**reply, "response": text})
+            outcomes.append({**outcome, "reply": reply_digest(replies[-1])})
+    if not question or not replies:
+        return "No question or no try is left: answer n to take the item out."
+    return {**row, "question": question, "rollouts": replies, "outcomes": outcomes}

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field, replace
 
 from engines.data.sampler import Sampler
 from engines.pipeline.budget import CallPricing
-from engines.training_free.proposals import plan_calls
-from studio.config.settings.training import PracticeConfig
+from engines.training_free.consolidation import plan_calls
+from studio.config.settings.practice import PracticeConfig
 
 _PURPOSES = {
     "rollouts": "rollout",
@@ -286,7 +286,7 @@ def _step_calls(facts: Facts, most: bool, step: int) -> Iterator[_Calls]:
     shown = min(size, SHOWN.pick(most)) if practice.given_ground_truth else size
     budget = practice.read_chars / BYTES_A_TOKEN
     exceeds = rollout * shown > budget and rollout > practice.summarise_above_chars / BYTES_A_TOKEN
-    retold = practice.summarise == "always" or (practice.summarise == "auto" and (most or exceeds))
+    retold = most or exceeds
     summary = _reply_tokens(facts, "summary", facts.reflector, most)
     if retold:
         prompt = facts.summarise + facts.question + rollout

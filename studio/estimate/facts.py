@@ -36,7 +36,7 @@ from studio.run.held_out import (
     prompt_writer,
     score_book_opener,
 )
-from studio.run.library_start import choose_library
+from studio.run.library import choose_library
 from studio.run.models import weights_digest
 from studio.run.new_or_resume import RunPlan, forked_library
 
@@ -249,20 +249,14 @@ def _verifier_names(spec: object) -> list[str]:
 def _reply_lengths(
     measured: MeasuredUsage, config: RunConfig, only: Sequence[str] = tuple(ASSUMED)
 ) -> tuple[dict[str, float], list[str]]:
-    """The likely length of a reply by purpose, and notes on where those asked for come from.
-
-    What the run file expects of a role goes before what was measured.
-    """
-    never = {"summary"} if config.practice.summarise == "never" else set()
-    never |= set() if config.practice.reflects else set(_LESSONS)
+    """The likely length of a reply by purpose, and notes on where those asked for come from."""
+    never = set() if config.practice.reflects else set(_LESSONS)
     never |= set() if judge_questions(config.verifier.spec).most else {"judge"}
     replies, sources = dict[str, float](), dict[str, list[str]]()
     for purpose in (*ASSUMED, "evaluation"):
         role = config.role(_ROLES.get(purpose, "reflector"))
         n, of = measured.n[purpose], ""
-        if role.expected_tokens is not None:
-            replies[purpose], source = float(role.expected_tokens), " by expected_tokens"
-        elif n:
+        if n:
             replies[purpose], source = measured.reply[purpose] / n, f" as in run {measured.run}"
             of = f" (n={n})"
         else:

@@ -18,20 +18,19 @@ from engines.core import events as ev
 from engines.core.errors import ConflictError, StudioError
 from engines.core.library import Library
 from engines.core.protocols import Linter
-from engines.core.types import Operation, human_operation_id
+from engines.core.text.sanitize import one_line
+from engines.core.text.similarity import Entry, pair_entries
+from engines.core.types import CONFLICT, Flag, Operation, OperationKind, human_operation_id
 from engines.record.appender import sync_folder, write_atomic
-from engines.record.derived.catalogue import (
-    load_run_rows,
-    write_library_rows,
-    write_run_row,
-)
+from engines.record.derived.catalogue import load_run_rows, write_library_rows, write_run_row
+from engines.record.formats.source import ForeignEntry, ForeignLibrary
 from engines.record.journal import Journal
 from engines.record.libraries import check_name
 from engines.record.lock import write_lock
 from engines.record.run_dir import RunDir, Workspace
 from engines.record.seal import add_seal, seal_fits
 from engines.record.yaml_text import dump_yaml
-from engines.training_free.proposals import flag_repeats
+from engines.training_free.consolidation import flag_repeats
 from studio.library.references import FoundVersion
 
 Row = Mapping[str, Any]  # a run as the catalogue has it
@@ -190,3 +189,116 @@ def merge_target(
         move = f"Give {head.name} as OURS, or a new library by --into."
         raise ConflictError(f"library {head.name}", cause, move)
     return head
+
+
+@dataclass(frozen=True, slots=True)
+class Arrivals:
+    """What is to be asked, and why that is less than the file holds."""
+
+    operations: tuple[Operation, ...]  # ids are given later
+    already: int  # the library, or the file itself, has the wording
+    pinned: tuple[str, ...]  # another wording of these pinned ones is in the file
+
+
+def import_operations(
+    found: ForeignLibrary,
+    head: Library,
+    base: Library | None,
+    source: str,
+    reason: str = "",
+    mask: Callable[[str], str] = str,
+) -> Arrivals:
+    """Each entry as an add, or as a modify of the one that it is another wording of.
+
+    Where the file says that it is of this library, its ids mean what they mean here, and what reads
+    as in `base`, the version that it was made of, is nothing new.
+    """
+    is_own = found.exported is not None and found.exported[0] == head.name
+    unedited = {(e.id, e.text) for e in base.experiences} if base and is_own else set()
+    known = {entry.text for entry in head.experiences}
+    operations, pinned = list[Operation](), list[str]()
+    for entry in found.entries:
+        text, before = mask(entry.text), head.get(entry.id) if is_own else None
+        if text in known or (entry.id, text) in unedited:
+            continue
+        if before is not None and before.pinned:
+            pinned.append(before.id)
+            continue
+        known.add(text)
+        why = "; ".join(filter(None, (reason, _origin(found, entry, source))))
+        kind: OperationKind = "modify" if before else "add"
+        target = before.id if before else None
+        operations.append(Operation("", kind, target, text, why))
+    already = len(found.entries) - len(operations) - len(pinned)
+    return Arrivals(tuple(operations), already, tuple(pinned))
+
+
+def _origin(found: ForeignLibrary, entry: ForeignEntry, source: str) -> str:
+    """`imported from notes.md (ace math-00003, Fractions), helpful=5 harmful=0`."""
+    name = ", ".join(filter(None, (f"{found.format} {entry.id}".rstrip(), entry.section)))
+    return f"imported from {source} ({name}){f', {entry.note}' if entry.note else ''}"
+
+
+def merge_operations(
+    base: Library, ours: Library, theirs: Library, source: str = "theirs"
+) -> tuple[Operation, ...]:
+    """What is to be done to `ours`, in the order of the base, additions last; ids are given later.
+
+    Of each entry of the base: what theirs left alone, or changed as ours did, asks nothing; what
+    theirs alone changed is a modify or delete; what both changed differently is the same with the
+    flag `conflict`, and an add where ours deleted it. Entries new in theirs are adds without an id,
+    whatever ours gave theirs to, unless ours has the wording.
+    """
+    before, mine, other = _entries(base), _entries(ours), _entries(theirs)
+    kept, came = dict(pair_entries(before, mine)), dict(pair_entries(before, other))
+    changes, adds = list[Operation](), list[Operation]()
+    for at, was in enumerate(before):
+        own = mine[kept[at]] if at in kept else None
+        new = other[came[at]][1] if at in came else None
+        if (change := _merge_entry(was, own, new, source)) is not None:
+            (adds if change.kind == "add" else changes).append(change)
+    new_here = set(range(len(other))) - set(came.values())
+    adds += [
+        Operation("", "add", text=other[at][1], rationale=f"new in {source} ({other[at][0]})")
+        for at in sorted(new_here)
+    ]
+    # A wording that an operation may take away is offered all the same.
+    asked = {change.target for change in changes}
+    here = {text for name, text in mine if name not in asked}
+    fresh = dict[str, Operation]()
+    for add in adds:
+        if add.text not in here:
+            fresh.setdefault(add.text, add)
+    return (*changes, *fresh.values())
+
+
+def _entries(library: Library) -> list[Entry]:
+    """Ids and wordings, each on one line; an entry without words is none."""
+    lines = ((entry.id, one_line(entry.text)) for entry in library.experiences)
+    return [(name, text) for name, text in lines if text]
+
+
+def _merge_entry(was: Entry, own: Entry | None, new: str | None, source: str) -> Operation | None:
+    """What becomes of one entry of the base; `own` and `new` are None where a side deleted it."""
+    name, text = was
+    if own is None:
+        if new is None or new == text:
+            return None
+        return _conflict("add", None, new, f"ours deleted {name}, {source} reworded it", was)
+    target, kept = own
+    if new in (text, kept):
+        return None
+    kind: OperationKind = "delete" if new is None else "modify"
+    did = f"{source} {'deleted' if new is None else 'reworded'} it"
+    if kept == text:
+        return Operation("", kind, target, new or "", did)
+    # What a delete takes away and what an add says is shown anyway.
+    others = (f"ours ({target}): {kept}", f"{source}: {new}") if new is not None else ()
+    return _conflict(kind, target, new or "", f"ours reworded it, {did}", was, *others)
+
+
+def _conflict(
+    kind: OperationKind, target: str | None, text: str, what: str, was: Entry, *others: str
+) -> Operation:
+    why = "\n".join((f"base ({was[0]}): {was[1]}", *others))
+    return Operation("", kind, target, text, why, flags=(Flag(CONFLICT, detail=what),))

@@ -32,7 +32,7 @@ TRIED_PROBLEMS = 40
 """On which an operation is tried that somebody asks about, where `review.gate` says no number."""
 _MEASURED_BY = (
     "seed",
-    *(f"policy.{name}" for name in ("model", "top_p", "max_tokens", "stop", "extra_body")),
+    *(f"policy.{name}" for name in ("model", "top_p", "max_tokens", "extra_body")),
     *("agent.instructions", "verifier"),
 )
 

@@ -18,12 +18,15 @@ from engines.pipeline.replay_training import Checkpoints, HistorySegment, load_h
 from engines.pipeline.reviewers import MetricLimits
 from studio.config.settings.run import RunConfig
 from studio.run.models import Roles, Tell
-from studio.run.new_or_resume import RunPlan
-from studio.run.resume_checks import weight_facts
+from studio.run.new_or_resume import RunPlan, weight_facts
 
 if TYPE_CHECKING:
     from engines.grpo.ranks.accelerated import AcceleratedRanks
     from engines.policies.hf_local.policy import HFLocal
+
+
+KEPT = 3
+"""Checkpoints that are kept, besides the best."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +96,7 @@ async def open_training(
     if roles.rollouts is not None:
         from engines.grpo.engine.vllm_synced import VLLMSyncedEngine
 
-        sleeps = plan.loaded.config.policy.local.rollouts_sleep
-        synced = VLLMSyncedEngine(engine, local, roles.rollouts, folder / "served", sleeps=sleeps)
+        synced = VLLMSyncedEngine(engine, local, roles.rollouts, folder / "served")
         await synced.publish()
         engine, publish = synced, synced.publish
     # Once a run: a later process trains with the threads of the first.
@@ -112,7 +114,7 @@ async def open_training(
     return Training(
         folder,
         engine,
-        Checkpoints(plan.run.path, folder, engine.save, grpo.checkpoint_steps, grpo.keep, tell),
+        Checkpoints(plan.run.path, folder, engine.save, grpo.checkpoint_steps, KEPT, tell),
         MetricLimits(grpo.reject_kl_above, grpo.reject_grad_norm_above),
         first_weights,
     )

@@ -31,6 +31,8 @@ from studio.config.loading import LoadedRun, load_run
 from studio.render.lines import to_stderr
 
 _ID_CHARS = 8
+FULL_REWARD = 1.0
+"""Of the rollouts that are learnt from."""
 
 
 def write_demonstrations(
@@ -84,7 +86,7 @@ def _run_demonstrations(
         raise ConflictError(f"run {run.run}", "it practised on nothing.", move)
     read = read_problems(theirs.data_path(data.practice), fields=data.fields, needs_answer=False)
     problems = {problem.id: problem for problem in read}
-    least = loaded.config.sft.min_reward
+    least = FULL_REWARD
     found: dict[tuple[Any, ...], Demonstration] = {}
     right = judged = 0
     for segment in load_history(run, workspace):
@@ -102,7 +104,7 @@ def _run_demonstrations(
     what = "rollouts with a library in their prompt" if with_library else "rollouts"
     if not found:
         none = f"none of its {judged} judged {what} has a reward of {least:g} or more."
-        move = "Practise longer, lower sft.min_reward, or name another run in sft.data."
+        move = "Practise longer, or name another run in sft.data."
         raise ConflictError(f"run {run.run}", none if judged else f"it has no judged {what}.", move)
     verified = f"{right} of {judged} judged {what} of run {run.run} (reward {least:g} or more)"
     as_text = "" if exact else f", as text: their tokens are those of {theirs.config.policy.model}"

@@ -41,10 +41,10 @@ from engines.record.export import format_agent_yaml
 from engines.record.run_dir import RunDir, Workspace
 from engines.record.seal import refuse_altered
 from engines.record.yaml_text import load_yaml
+from studio.facts.run import load_state_with_parents
 from studio.library.references import version_at
-from studio.report.fork_history import load_state_with_parents
 from studio.run.models import BUNDLED, model_path
-from studio.run.resume_checks import read_run_yaml
+from studio.run.new_or_resume import read_run_yaml
 
 SERVERS = ("vllm",)
 _AGENT = "agent.yaml"
@@ -106,8 +106,6 @@ class Export:
         words += ["--lora-modules", f"{self.run}={self.folder}", "--max-lora-rank", str(allowed)]
         if base_facts(self.found.folder).get("quantise") == "nf4":
             words += ["--quantization", "bitsandbytes"]
-        if self.base.trust_remote_code:
-            words += ["--trust-remote-code"]
         return words
 
 
@@ -209,7 +207,6 @@ def base_settings(checkpoint: Path, run_file: Mapping[str, Any]) -> LocalSetting
         path=model_path(_BUNDLED) if moved else base["name"],
         dtype="bfloat16" if base.get("quantise") == "nf4" else base.get("dtype", "auto"),
         device="cpu",  # merging needs room for the whole model and no speed
-        trust_remote_code=run_file.get("policy.local.trust_remote_code") is True,
         threads=1,
     )
 
@@ -240,8 +237,8 @@ def card_facts(
 def run_settings(run: RunDir) -> dict[str, Any]:
     """The run file by dotted key, as it was written; empty where it cannot be read.
 
-    Only the card shows it, and it decides whether the base model's own code may run, so that one
-    which is no longer valid does no harm. Raises DamagedError: it was altered.
+    Only the card shows it, so that one which is no longer valid does no harm. Raises DamagedError:
+    it was altered.
     """
     refuse_altered(run.run_file)
     return dict(_flatten(read_run_yaml(run.run_file) or {}, ""))

@@ -188,8 +188,8 @@ def memory(bench: Bench) -> dict[str, Any]:
     # without summaries, so that whole replies stand in the reflector's prompts as well.
     bench.script(chars=8_000)
     groups = bench.large // GROUP
-    whole = bench.practised(groups, batch_size=groups, epochs=1, summarise="never")
-    steps = bench.practised(groups, epochs=1, summarise="never")
+    whole = bench.practised(groups, batch_size=groups, epochs=1, read_chars=10**9)
+    steps = bench.practised(groups, epochs=1, read_chars=10**9)
     return {
         "peak_mb": round(small, 1),
         "rollouts": groups * GROUP,

@@ -35,8 +35,6 @@ class FakeVLLM:
 
     processed: bool = False  # --logprobs-mode processed_logprobs
     runtime_loading: bool = True  # VLLM_ALLOW_RUNTIME_LORA_UPDATING
-    sleep_mode: bool = False  # --enable-sleep-mode and VLLM_SERVER_DEV_MODE
-    asleep: bool = False
     gives: str = "ids"  # "ids", "named" (older servers) or "text" (no vLLM at all)
     adapters: dict[str, str] = field(default_factory=dict)
     endpoint: FakeEndpoint = field(default_factory=lambda: FakeEndpoint([]))
@@ -55,14 +53,6 @@ class FakeVLLM:
             case "/v1/models":
                 names = [BASE, *self.adapters]
                 await _json(exchange, 200, {"data": [{"id": name} for name in names]})
-            case "/sleep?level=1" if self.sleep_mode:
-                self.asleep = True
-                await exchange.plain(200, b"")
-            case "/wake_up" if self.sleep_mode:
-                self.asleep = False
-                await exchange.plain(200, b"")
-            case _ if self.asleep:
-                await _refuse(exchange, 500, "EngineCore is asleep")
             case "/v1/load_lora_adapter" if self.runtime_loading:
                 await self._load(exchange, body["lora_name"], body["lora_path"])
             case "/v1/unload_lora_adapter" if self.runtime_loading:

@@ -7,15 +7,12 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from engines.core.library import Library
 from engines.core.protocols import Engine
-from engines.core.types import Group, Lesson, Reflection, WeightUpdate
+from engines.core.types import WeightUpdate
 from engines.grpo.checkpoint.contents import EngineState, write_checkpoint
-from engines.policies.hf_local.model import empty_gpu_cache
 
 if TYPE_CHECKING:
     from engines.policies.hf_local.model import LocalModel
@@ -25,35 +22,16 @@ if TYPE_CHECKING:
 class VLLMSyncedEngine:
     """Implements `Engine`; what leaves the weights alone is the engine's own.
 
-    The servers must see the same `folder`, from which they read adapters. Those on the GPU that
-    trains have its memory while they sample: with `sleeps` they leave it to an update.
+    The servers must see the same `folder`, from which they read adapters.
     """
 
     def __init__(
-        self,
-        engine: Engine,
-        local: LocalModel,
-        rollouts: VLLMRollouts,
-        folder: Path,
-        *,
-        sleeps: bool = False,
+        self, engine: Engine, local: LocalModel, rollouts: VLLMRollouts, folder: Path
     ) -> None:
         self.engine = engine
-        self.plan, self.reflect, self.save = engine.plan, engine.reflect, engine.save
+        self.plan, self.reflect = engine.plan, engine.reflect
+        self.consolidate, self.save = engine.consolidate, engine.save
         self._local, self._rollouts, self._folder = local, rollouts, folder
-        self._sleeps = sleeps
-
-    async def consolidate(
-        self, batch: Sequence[Group], reflections: Sequence[Reflection], library: Library
-    ) -> Lesson:
-        """As the engine's own. Raises PolicyError: a server cannot sleep."""
-        if not self._sleeps:
-            return await self.engine.consolidate(batch, reflections, library)
-        async with self._rollouts.asleep():
-            try:
-                return await self.engine.consolidate(batch, reflections, library)
-            finally:
-                empty_gpu_cache()
 
     async def apply(self, update: WeightUpdate) -> int:
         """As the engine's own; then rollouts come from the new weights.

@@ -47,10 +47,29 @@ DRAIN_S = 0.5
 """How long to wait for the end of the body after [DONE], so the connection is reused."""
 
 
-class OpenAICompat:
-    """One endpoint and one model, over one HTTP client for the whole run.
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """What one caller of an endpoint brings: what hears of its calls, and what they differ in."""
 
-    `transport` makes the transport of that client (rehearsal in process).
+    congestion: Congestion | None = None  # that of the slots from which it calls
+    reservation: Reservation | None = None  # of the money for one call
+    fields: Mapping[str, Any] = field(default_factory=dict)  # further ones of the request
+    timeout_s: float | None = None  # None: as the endpoint is set, and so below
+    max_retries: int | None = None
+    place: int | None = None  # the only address that is asked; None: any
+
+
+@dataclass(frozen=True, slots=True)
+class _Address:
+    settings: EndpointSettings
+    client: LazyClient
+
+
+class OpenAICompat:
+    """One endpoint and one model, over one HTTP client an address for the whole run.
+
+    `transport` makes the transport of those clients (rehearsal in process). Each caller has a view
+    of its own; connections, the dialect and what is known of the addresses are those of all.
     """
 
     def __init__(
@@ -64,15 +83,11 @@ class OpenAICompat:
         self.settings = settings
         self.name = name or f"openai:{settings.model}"
         self.dialect = Dialect()
+        self.caller = Caller()
         self._sleep = sleep
-        own = [settings] + [
-            replace(settings, base_url=url, replicas=()) for url in settings.replicas
-        ]
-        self._clients = [LazyClient(each, self.name, transport) for each in own]
-        self._client = self._clients[0]
-        self._replicas = Replicas(len(own)) if len(own) > 1 else None  # None: there is one address
-        self.congestion: Congestion | None = None
-        self.reservation: Reservation | None = None
+        own = [replace(settings, base_url=url) for url in (settings.base_url, *settings.replicas)]
+        self._addresses = [_Address(at, LazyClient(at, self.name, transport)) for at in own]
+        self._replicas = Replicas(len(own))
 
     async def complete(
         self, messages: Sequence[Message], sampling: Sampling, on_text: OnText | None = None
@@ -81,40 +96,22 @@ class OpenAICompat:
 
         After a reply that was cut, `on_text` goes on where the shown text ended: with a
         seed that the endpoint honours the pieces still add up to the completion. The usage
-        of a reply includes what lost tries before it may have cost; where the call is
-        cancelled, `lost_to` tells what they and the try under way may have.
+        of a reply includes what lost attempts before it may have cost; where the call is
+        cancelled, `lost_to` tells what they and the one under way may have.
         """
-        for client in self._clients:
-            client.open()  # before the deadline: the first call pays for the import
-        own, seen = self.settings, _TextForwarder(on_text)
-        call = _Call(self, prompt_tokens(messages, sampling.tools))
-
-        async def try_once() -> Completion:
-            call.body = chat_request(own.model, messages, sampling, own.max_tokens, self.dialect)
-            began = self.congestion.note_request() if self.congestion else 0
-            try:
-                if self._replicas is None:
-                    made = await self._try(call, seen)
-                else:
-                    with self._replicas.take(messages) as chosen:
-                        made = await self._at(chosen.place)._try(call, seen)
-            except EndpointFailed as failed:
-                if self.congestion and call.is_crowded(failed):
-                    self.congestion.note_refusal(began)
-                raise
-            if self.congestion:
-                self.congestion.note_answer()
-            return replace(made, usage=call.usage + made.usage)
-
+        for address in self._addresses:
+            address.client.open()  # before the deadline: the first call pays for the import
+        own, caller = self.settings, self.caller
         policy = RetryPolicy(
             url=own.url,
-            limit_s=own.timeout_s,
-            max_retries=own.max_retries,
+            limit_s=caller.timeout_s or own.timeout_s,
+            max_retries=own.max_retries if caller.max_retries is None else caller.max_retries,
             seed=sampling.seed or 0,
             about=messages[-1].content if messages else "",
             sleep=self._sleep,
         )
-        return await retry_call(try_once, policy, call)
+        call = _Call(self, messages, sampling, _TextForwarder(on_text))
+        return await retry_call(call.ask, policy, call)
 
     def with_congestion(self, congestion: Congestion) -> Policy:
         """The same endpoint and connections, as seen from certain slots.
@@ -122,153 +119,77 @@ class OpenAICompat:
         What the congestion control hears of being refused is no failure of the call, which
         waits its turn and has its deadline.
         """
-        view = copy(self)
-        view.congestion = congestion
-        return view
+        return self._view(congestion=congestion)
 
     def with_reservation(self, reservation: Reservation) -> Policy:
-        """The same for one call, whose money is reserved for each try anew."""
-        view = copy(self)
-        view.reservation = reservation
-        return view
+        """The same for one call, whose money is reserved for each attempt anew."""
+        return self._view(reservation=reservation)
 
     def with_fields(self, fields: Mapping[str, Any]) -> Policy:
         """The same for one call, whose request has further fields."""
+        return self._view(fields=fields)
+
+    def _view(self, **changes: Any) -> OpenAICompat:
         view = copy(self)
-        view.settings = replace(self.settings, extra_body={**self.settings.extra_body, **fields})
+        view.caller = replace(self.caller, **changes)
         return view
 
     async def ping(self) -> None:
         """One of several addresses that does not answer is left out, and the notes say so."""
-        if self._replicas is None:
-            return await self._ping()
-        pings = (self._at(one.place)._ping() for one in self._replicas.every)
-        found = await asyncio.gather(*pings, return_exceptions=True)
-        errors = [error for error in found if error is not None]
+        pings = (self._ping(place) for place in range(len(self._addresses)))
+        results = await asyncio.gather(*pings, return_exceptions=True)
+        errors = [error for error in results if error is not None]
         for error in errors:
-            if len(errors) == len(found) or not isinstance(error, PolicyError):
+            if len(errors) == len(results) or not isinstance(error, PolicyError):
                 raise error
             self.dialect.remarks.add(f"{error.place} is left out until it answers: {error.cause}")
-        return None
 
-    async def _ping(self) -> None:
-        own = self.settings
-        self._client.check_key()
+    async def _ping(self, place: int) -> None:
+        own, client = self.settings, self._addresses[place].client
+        client.check_key()
         limit_s, retries = min(own.timeout_s, PING_S), min(own.max_retries, 1)
         view = copy(self)
-        view.settings = replace(own, timeout_s=limit_s, max_retries=retries)
-        view.congestion = view.reservation = None
+        view.caller = Caller(timeout_s=limit_s, max_retries=retries, place=place)
         question = (Message("user", "Say OK."),)
         try:
             await view.complete(question, Sampling(temperature=None, max_tokens=1, seed=1))
         except CallFailed as failed:
             if isinstance(failed, EndpointFailed) and "output limit was reached" in failed.body:
                 return  # a hosted reasoning model's way to say that one token was too few
-            listed = await self.list_models() if getattr(failed, "status", 0) == 404 else Listing()
-            raise self._client.policy_error(failed, tuple(listed.contexts)) from None
+            is_missing = getattr(failed, "status", 0) == 404
+            listing = await self.list_models(place) if is_missing else Listing()
+            raise client.policy_error(failed, tuple(listing.contexts)) from None
 
     async def aclose(self) -> None:
-        for client in self._clients:
-            await client.aclose()
+        for address in self._addresses:
+            await address.client.aclose()
 
-    def has_other(self) -> bool:
-        """Whether a try that failed can be made at another address at once."""
-        return self._replicas is not None and self._replicas.has_other()
-
-    def _at(self, place: int) -> OpenAICompat:
-        """The same at one of its addresses."""
-        view = copy(self)
-        view._client, view._replicas = self._clients[place], None
-        view.settings = self._client_settings(place)
-        return view
-
-    def _client_settings(self, place: int) -> EndpointSettings:
-        urls = (self.settings.base_url, *self.settings.replicas)
-        return replace(self.settings, base_url=urls[place], replicas=())
-
-    async def _try(self, call: _Call, seen: _TextForwarder) -> Completion:
-        """Ask once. The error never chains: its cause may quote the key."""
-        import httpx2
-        import openai
-
-        own = self.settings
-        reply = StreamedReply()
-        seen.restart()
-        try:
-            await self._read_stream(call.body, reply, seen)
-            seen(reply.end())
-        except asyncio.CancelledError:  # mostly the deadline
-            call.add_lost_try(reply)
-            raise
-        except (openai.APIError, httpx2.HTTPError, RedirectRefused) as error:
-            if not isinstance(error, openai.APIStatusError) and not is_unsent(error):
-                call.add_lost_try(reply)
-            raise failure_of(own, error) from None
-        except ReplyError as error:
-            if reply.has_begun:  # else it is an error status that came late
-                call.add_lost_try(reply)
-            raise EndpointFailed(
-                "status",
-                f"{own.url} reported an error within its reply: {own.redact(str(error))}",
-                transient=error.status is None or is_transient(error.status),
-                status=error.status,
-                body=str(error),
-            ) from None
-        except CallFailed as failed:  # of the reply's form
-            call.add_lost_try(reply)
-            text = f"{own.redact(str(failed).partition(': ')[2])} ({own.url})"
-            again = failed.kind != "too long"  # a model that rambles does so again
-            raise EndpointFailed(failed.kind, text, transient=again) from None
-        made, paid = reply.completion(own.model), reply.usage
-        if meaning_of(made.finish) == "broken":
-            call.add_lost_try(reply)
-            text = f"{own.url} ended its reply with {made.finish!r}"
-            raise EndpointFailed("cut", text, transient=True)
-        self.dialect.note_reply(own.model, made)
-        if paid is None or not paid.completion_tokens:
-            self.dialect.uncounted += 1
-            paid = call.estimate_usage(reply)
-        return replace(made, usage=replace(paid, cost_usd=own.cost_usd(paid)))
-
-    async def _read_stream(
-        self, body: Mapping[str, Any], reply: StreamedReply, seen: _TextForwarder
-    ) -> None:
-        import httpx2
-
-        # The overloads of `create` do not describe the raw response of a stream.
-        create = cast(Any, self._client.open().chat.completions.with_streaming_response.create)
-        # All of it goes as further fields, which the library sends as they are: walking the
-        # types of every message cost it a quarter of a call's CPU (openai 3.52).
-        whole = {**body, **self.settings.extra_body}
-        asked = create(model=self.settings.model, messages=(), stream=True, extra_body=whole)
-        try:
-            async with asked as response:
-                chunks = response.iter_bytes()
-                async for chunk in chunks:
-                    seen(reply.feed(chunk))
-                    if reply.done:
-                        break
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(DRAIN_S):
-                        async for _ in chunks:
-                            pass
-        except httpx2.HTTPError:
-            if not reply.is_complete:  # what breaks after the last word costs nothing
-                raise
-
-    async def list_models(self) -> Listing:
-        """What the endpoint offers; nothing where it does not say."""
+    async def list_models(self, place: int = 0) -> Listing:
+        """What an address offers; nothing where it does not say."""
         import httpx2
         import openai
 
         try:
             async with asyncio.timeout(CONNECT_S):
-                listing = self._client.open().models.with_streaming_response.list()
-                async with listing as response:
+                client = self._addresses[place].client.open()
+                async with client.models.with_streaming_response.list() as response:
                     body = await read_capped(response.iter_bytes(), LISTING_BYTES)
         except (openai.APIError, httpx2.HTTPError, RedirectRefused, TimeoutError):
             return Listing()
         return Listing(parse_listing(body))
+
+    def has_other(self) -> bool:
+        """Whether an attempt that failed can be made at another address at once."""
+        return self.caller.place is None and self._replicas.has_other()
+
+    @contextmanager
+    def address_for(self, messages: Sequence[Message]) -> Iterator[_Address]:
+        """The address for one attempt; how it ends is what is known of it from then on."""
+        if self.caller.place is not None:
+            yield self._addresses[self.caller.place]
+            return
+        with self._replicas.take(messages) as replica:
+            yield self._addresses[replica.place]
 
 
 class _TextForwarder:
@@ -293,38 +214,135 @@ class _TextForwarder:
 
 
 class _Call(RetryHooks):
-    """One call over all its tries: what lost ones may have cost, what happens in between."""
+    """One call over all its attempts: what lost ones may have cost, what happens in between."""
 
-    def __init__(self, endpoint: OpenAICompat, asked_tokens: int) -> None:
-        self.body: Mapping[str, Any] = {}  # of the last request
-        self._endpoint, self._asked_tokens = endpoint, asked_tokens
+    def __init__(
+        self,
+        endpoint: OpenAICompat,
+        messages: Sequence[Message],
+        sampling: Sampling,
+        forward: _TextForwarder,
+    ) -> None:
+        self._endpoint, self._messages, self._sampling = endpoint, messages, sampling
+        self._forward = forward
+        self._prompt_tokens = prompt_tokens(messages, sampling.tools)
+        self._body: Mapping[str, Any] = {}  # of the last request
 
-    def add_lost_try(self, reply: StreamedReply) -> None:
+    async def ask(self) -> Completion:
+        """Ask once, where the endpoint has room for it."""
+        own, congestion = self._endpoint.settings, self._endpoint.caller.congestion
+        dialect = self._endpoint.dialect
+        self._body = chat_request(
+            own.model, self._messages, self._sampling, own.max_tokens, dialect
+        )
+        began = congestion.note_request() if congestion else 0
+        try:
+            with self._endpoint.address_for(self._messages) as address:
+                completion = await self._ask_at(address)
+        except EndpointFailed as failed:
+            if congestion and self.is_crowded(failed):
+                congestion.note_refusal(began)
+            raise
+        if congestion:
+            congestion.note_answer()
+        return replace(completion, usage=self.usage + completion.usage)
+
+    async def _ask_at(self, address: _Address) -> Completion:
+        """Ask an address. The error never chains: its cause may quote the key."""
+        import httpx2
+        import openai
+
+        own, dialect = address.settings, self._endpoint.dialect
+        reply = StreamedReply()
+        self._forward.restart()
+        try:
+            await self._read_stream(address, reply)
+            self._forward(reply.end())
+        except asyncio.CancelledError:  # mostly the deadline
+            self._add_lost(reply)
+            raise
+        except (openai.APIError, httpx2.HTTPError, RedirectRefused) as error:
+            if not isinstance(error, openai.APIStatusError) and not is_unsent(error):
+                self._add_lost(reply)
+            raise failure_of(own, error) from None
+        except ReplyError as error:
+            if reply.has_begun:  # else it is an error status that came late
+                self._add_lost(reply)
+            raise EndpointFailed(
+                "status",
+                f"{own.url} reported an error within its reply: {own.redact(str(error))}",
+                transient=error.status is None or is_transient(error.status),
+                status=error.status,
+                body=str(error),
+            ) from None
+        except CallFailed as failed:  # of the reply's form
+            self._add_lost(reply)
+            text = f"{own.redact(str(failed).partition(': ')[2])} ({own.url})"
+            again = failed.kind != "too long"  # a model that rambles does so again
+            raise EndpointFailed(failed.kind, text, transient=again) from None
+        completion, paid = reply.completion(own.model), reply.usage
+        if meaning_of(completion.finish) == "broken":
+            self._add_lost(reply)
+            text = f"{own.url} ended its reply with {completion.finish!r}"
+            raise EndpointFailed("cut", text, transient=True)
+        dialect.note_reply(own.model, completion)
+        if paid is None or not paid.completion_tokens:
+            dialect.uncounted += 1
+            paid = self._estimate_usage(reply)
+        return replace(completion, usage=replace(paid, cost_usd=own.cost_usd(paid)))
+
+    async def _read_stream(self, address: _Address, reply: StreamedReply) -> None:
+        import httpx2
+
+        # The overloads of `create` do not describe the raw response of a stream.
+        create = cast(Any, address.client.open().chat.completions.with_streaming_response.create)
+        # All of it goes as further fields, which the library sends as they are: walking the
+        # types of every message cost it a quarter of a call's CPU (openai 3.52).
+        own = address.settings
+        body = {**self._body, **own.extra_body, **self._endpoint.caller.fields}
+        request = create(model=own.model, messages=(), stream=True, extra_body=body)
+        try:
+            async with request as response:
+                chunks = response.iter_bytes()
+                async for chunk in chunks:
+                    self._forward(reply.feed(chunk))
+                    if reply.done:
+                        break
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(DRAIN_S):
+                        async for _ in chunks:
+                            pass
+        except httpx2.HTTPError:
+            if not reply.is_complete:  # what breaks after the last word costs nothing
+                raise
+
+    def _add_lost(self, reply: StreamedReply) -> None:
         """A request was sent and this much of its reply has come."""
-        lost = self.estimate_usage(reply)
+        lost = self._estimate_usage(reply)
         self.usage += replace(lost, cost_usd=self._endpoint.settings.cost_usd(lost))
 
-    def estimate_usage(self, reply: StreamedReply) -> Usage:
-        """What a try comes to, as far as the endpoint has counted it and estimated for the rest."""
+    def _estimate_usage(self, reply: StreamedReply) -> Usage:
+        """What an attempt comes to, as the endpoint has counted it, and else estimated."""
         counted = reply.usage.prompt_tokens if reply.usage else 0
-        return Usage(counted or self._asked_tokens, reply.spent_tokens, 1)
+        return Usage(counted or self._prompt_tokens, reply.spent_tokens, 1)
 
     def is_crowded(self, failed: EndpointFailed) -> bool:
         """Refused for the crowd alone, which is no failure of this call."""
         crowded = failed.transient and failed.status in CROWDED and not self._endpoint.has_other()
-        return bool(self._endpoint.congestion and crowded)
+        return bool(self._endpoint.caller.congestion and crowded)
 
     def adapt(self, failed: EndpointFailed) -> bool:
         if failed.transient and self._endpoint.has_other():
             return True
-        return failed.status in (400, 422) and self._endpoint.dialect.learn(self.body, failed.body)
+        return failed.status in (400, 422) and self._endpoint.dialect.learn(self._body, failed.body)
 
     def counts(self, failed: EndpointFailed) -> bool:
         return not self.is_crowded(failed)
 
     @asynccontextmanager
     async def waiting(self, failed: EndpointFailed) -> AsyncIterator[None]:
-        congestion, reservation = self._endpoint.congestion, self._endpoint.reservation
+        caller = self._endpoint.caller
+        congestion, reservation = caller.congestion, caller.reservation
         # Who waits for a slot or for time must not hold money that others wait for.
         if reservation is not None:
             reservation.settle(self.usage)
@@ -416,9 +434,11 @@ class Replicas:
 
     def has_other(self) -> bool:
         """Whether any endpoint is in service, so that a try which failed is made there at once."""
-        return any(one.back_at <= self.clock() for one in self.every)
+        return self.count > 1 and any(one.back_at <= self.clock() for one in self.every)
 
     def _choose(self, messages: Sequence[Message]) -> Replica:
+        if self.count == 1:
+            return self.every[0]
         now = self.clock()
         # One whose time is up takes one call again, and no second before that one has ended.
         back = (one for one in self.every if one.back_at <= now)

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 from engines.core.errors import VerifierError
-from engines.core.settings import setting
+from engines.core.settings import derived, setting
 from engines.core.types import Problem, Rollout, Verdict
 from engines.process.pool import ForkLauncher, ProcessPool, Trouble
 from engines.verifiers.choice import choose_option, judge_choices
@@ -49,12 +49,10 @@ class MathSettings:
         None, "reward after the deadline; null leaves the answer unjudged", ge=0, le=1, examples=[0]
     )
     workers: int = setting(1, "checking processes", ge=1)
-    memory_mb: int = setting(1024, "memory for the checks of one process, in MB", ge=512)
-    float_rounding: int = setting(6, "decimal places at which numbers are compared", ge=0, le=15)
-    strict: bool = setting(True, "false lets f(x) equal f(y), and a set a tuple")
-    allow_set_relation_comp: bool = setting(
-        True, "whether a relation (-2 < x < 7) also answers an expected set"
-    )
+    memory_mb: int = derived(1024)  # for the checks of one process
+    float_rounding: int = derived(6)
+    strict: bool = derived(True)
+    allow_set_relation_comp: bool = derived(True)  # -2 < x < 7 answers a set, too
 
 
 class MathVerifier:

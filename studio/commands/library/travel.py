@@ -48,7 +48,7 @@ def export(
     """
     from dataclasses import replace
 
-    from engines.record.formats.writing import write_foreign
+    from engines.record.formats.table import write_foreign
     from studio.library.card import evaluation_card
     from studio.library.references import find_version
 
@@ -118,8 +118,7 @@ def merge(
     Examples:
         studio library merge rehearsal@0 rehearsal theirs.yaml --dry-run
     """
-    from studio.library.curation import merge_target
-    from studio.library.merge import merge_operations
+    from studio.library.curation import merge_operations, merge_target
     from studio.library.references import find_version
 
     workspace = open_workspace(context, masks=True)
@@ -152,9 +151,8 @@ def import_file(
         studio library import playbook.txt --into rehearsal --dry-run
         studio library import skillbook.json --format kayba --into shared --reason "from the lab"
     """
-    from engines.record.formats.reading import read_foreign
-    from studio.library.arrivals import import_operations
-    from studio.library.curation import target_library, version_of
+    from engines.record.formats.table import read_foreign
+    from studio.library.curation import import_operations, target_library, version_of
     from studio.render.words import count_text
 
     read, workspace = read_foreign(file.expanduser(), format), open_workspace(context, masks=True)

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from studio.config.settings.reference import Setting
 
 SCREEN_FILE = "screen.yaml"
-_AS_POLICY = ("reflector", "judge", "agent.model")
+_AS_POLICY = ("reflector.", "judge.", "agent.model.")
+"""Settings of a model are listed once, as the policy's."""
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 
@@ -46,24 +47,32 @@ def list_settings(
         str | None,
         typer.Argument(metavar="SECTION", help="Only the settings of this section, as `practice`."),
     ] = None,
+    all: Annotated[
+        bool, typer.Option("--all", help="Every setting, not only those that people mostly set.")
+    ] = False,
     json: AsJson = False,
 ) -> None:
-    """List all settings with their defaults and what they mean.
+    """List settings with their defaults and what they mean.
 
     Examples:
         studio config list
+        studio config list --all
         studio config list practice
         studio config list grpo --json
     """
-    found = every_setting()
+    from studio.config.settings.reference import COMMON
+
+    settings = [s for s in every_setting() if s.kind != "section"]
     if section is not None:
-        found = [s for s in found if s.key == section or s.key.startswith(f"{section}.")]
-        if not found:
+        settings = [s for s in settings if s.key == section or s.key.startswith(f"{section}.")]
+        if not settings:
             raise _unknown_key(section)
-    shown = [s for s in found if section is not None or not _repeats_policy(s.key)]
-    print_result([asdict(s) for s in found], _table(shown), json=json)
+    elif not all:
+        settings = [s for s in settings if s.key in COMMON]
+    print_result([asdict(s) for s in settings], _table(settings), json=json)
     if not json:
-        print(f"next: studio config explain {shown[-1].key}", file=sys.stderr)
+        more = "" if all or section is not None else ", or studio config list --all"
+        print(f"next: studio config explain {settings[-1].key}{more}", file=sys.stderr)
 
 
 @app.command()
@@ -79,6 +88,9 @@ def explain(
         studio config explain theme
     """
     every = every_setting()
+    for role in _AS_POLICY:
+        if key.startswith(role):
+            key = f"policy.{key.removeprefix(role)}"
     found = [s for s in every if key == s.key or key in s.aliases]
     if not found:
         raise _unknown_key(key)
@@ -120,10 +132,6 @@ def _screen_settings() -> Iterator[Setting]:
             )
 
 
-def _repeats_policy(key: str) -> bool:
-    return any(key.startswith(f"{role}.") for role in _AS_POLICY)
-
-
 def _table(settings: list[Setting]) -> str:
     rows = [
         (s.key, "" if s.kind == "section" else one_line(_value_text(s), 12), _meaning(s))
@@ -133,8 +141,6 @@ def _table(settings: list[Setting]) -> str:
 
 
 def _meaning(setting: Setting) -> str:
-    if setting.key in _AS_POLICY:
-        return f"{setting.meaning}; its settings are those of policy"
     return f"{setting.meaning} ({SCREEN_FILE})" if setting.file == SCREEN_FILE else setting.meaning
 
 
@@ -167,8 +173,7 @@ def _unknown_key(key: str) -> ConfigError:
     above = ".".join(parts[:-1])
     beside = {n.rpartition(".")[2] for n in names if n.rpartition(".")[0] == above}
     move = suggest_key(parts, beside, names) if beside else ""
-    own = [name for name in names if not _repeats_policy(name)]
-    close = [name for name in own if key in name.rpartition(".")[2]]
+    close = [name for name in names if key in name.rpartition(".")[2]]
     if close or not beside:
         close = close or get_close_matches(key, names, n=1)
         quoted = [f'"{name}"' for name in close[:5]]

@@ -15,12 +15,12 @@ from engines.policies.hf_local.settings import LoraSettings
 from engines.training_free.settings import TrainingFreeSettings
 from studio.config.settings.base import declared_settings
 from studio.config.settings.policy import Role
+from studio.config.settings.practice import LintConfig
 from studio.config.settings.run import RunConfig
-from studio.config.settings.training import LintConfig
 from studio.config.tree import get_value
 from studio.secrets.run_files import names_secret, without_secrets
 
-_MODEL_FIELDS = ("model", "temperature", "top_p", "max_tokens", "stop", "extra_body")
+_MODEL_FIELDS = ("model", "temperature", "top_p", "max_tokens", "extra_body")
 
 
 def _names(section: str, kind: type) -> tuple[str, ...]:
@@ -63,7 +63,6 @@ RESULT_FIELDS = (
     "library.name",
     "library.start",
     "library.select_above",
-    "library.select_most",
 )
 """Settings a resumed run must share; all others (epochs, keys, URLs, deadlines, review,
 evaluation, concurrency) may change freely. `policy.temperature` is that of rollouts."""

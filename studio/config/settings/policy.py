@@ -127,9 +127,6 @@ class PolicyConfig(Settings):
     max_tokens: Int | None = key(
         None, "tokens of one reply at most; null: the endpoint's default", ge=1, examples=[2048]
     )
-    stop: Annotated[tuple[str, ...], BeforeValidator(as_list)] = key(
-        (), "texts that end a reply", examples=["[END]"]
-    )
     timeout_s: Float = key(_ENDPOINT.timeout_s, "deadline of one call, retries included", gt=0)
     max_retries: Int = key(
         _ENDPOINT.max_retries,
@@ -158,12 +155,6 @@ class PolicyConfig(Settings):
         None,
         "US dollars for a million prompt tokens that the endpoint had in a cache; null: as others",
         **_PRICE,
-    )
-    expected_tokens: Int | None = key(
-        None,
-        "likely tokens of a reply, for estimates; null: as in the newest run of the model",
-        ge=1,
-        examples=[900],
     )
     pace_tokens_per_s: Float | None = key(
         None,

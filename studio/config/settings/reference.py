@@ -5,20 +5,33 @@ All of it is read from where a setting is declared; nothing is written twice.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from inspect import cleandoc
 from typing import Any
 
 from pydantic import TypeAdapter
 
 from engines.verifiers.foreign.verifier import FunctionSettings
-from engines.verifiers.open import SETTINGS
+from engines.verifiers.open import KINDS
 from studio.config.aliases import ALIASES
 from studio.config.settings.base import declared_settings
 from studio.config.settings.run import RunConfig
 
 RUN_FILE = "run file"
+COMMON = (
+    *("exp_id", "seed", "policy.model", "policy.base_url", "policy.api_key", "policy.max_tokens"),
+    *("policy.price_in_usd_per_mtok", "policy.price_out_usd_per_mtok", "reflector", "judge"),
+    *("agent.instructions", "agent.kind", "agent.max_turns", "agent.tools", "data.practice"),
+    *("data.fields", "data.truncate", "practice.algorithm", "practice.epochs"),
+    *("practice.batch_size", "practice.group_size", "practice.concurrency"),
+    *("practice.temperature", "practice.task_timeout_s", "practice.agent_objective"),
+    *("practice.learning_objective", "evaluation.do_eval", "evaluation.data", "evaluation.limit"),
+    *("evaluation.k", "evaluation.temperature", "verifier.name", "verifier.file"),
+    *("library.start", "review.by", "review.gate.problems", "budget.calls", "budget.tokens"),
+    *("budget.cost_usd", "grpo.learning_rate", "sft.data", "theme"),
+)
+"""What people set; `studio config list` shows these, and the others with --all."""
 _KINDS = {
     "integer": "whole number",
     "number": "number",
@@ -58,21 +71,26 @@ def run_settings() -> Iterator[Setting]:
         yield setting
         if setting.key == "verifier.name":
             yield Setting(
-                "verifier.of",
-                "what a weighted list combines, or the verifier whose reward is shaped",
-                "list or mapping",
-                example="verifier=[math,text]",
-            )
-            yield Setting(
                 "verifier.file",
                 "file with a function that scores, of the workspace's verifiers/ or by its path",
                 "text",
                 example="verifier.file=exact.py",
                 aliases=_aliases("verifier.file"),
             )
-            for name, kind in {**SETTINGS, "function": FunctionSettings}.items():
-                chosen = "file=exact.py" if name == "function" else f"name={name}"
-                yield from section_settings(kind, "verifier.", f"verifier.{chosen} ", name)
+            yield from _verifier_settings()
+
+
+def _verifier_settings() -> Iterable[Setting]:
+    """The settings of all kinds of verifiers; one that several have is listed once."""
+    listed: dict[str, Setting] = {}
+    sections = {name: kind.settings for name, kind in KINDS.items()}
+    for name, kind in {**sections, "function": FunctionSettings}.items():
+        chosen = "file=exact.py" if name == "function" else f"name={name}"
+        for setting in section_settings(kind, "verifier.", f"verifier.{chosen} ", name):
+            if (other := listed.get(setting.key)) is not None:
+                setting = replace(other, meaning=f"{other.meaning}; {setting.meaning}")
+            listed[setting.key] = setting
+    return listed.values()
 
 
 def section_settings(

@@ -497,14 +497,6 @@ def all_of(*writes: Write) -> Write:
     return lambda folder: [write(folder) for write in writes] and None
 
 
-def link(name: str, to: str) -> Write:
-    def write(folder: Path) -> None:
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).symlink_to(to)
-
-    return write
-
-
 def no_arrow_file(folder: Path) -> None:
     saved(folder / "set", ROWS)
     (folder / "set" / "data-00000-of-00001.arrow").unlink()
@@ -784,26 +776,6 @@ BAD: dict[str, tuple[str, Write, tuple[str, str, str]]] = {
         "set:train",
         all_of(lambda folder: saved_dict(folder / "set", train=ROWS), put("set/eval/0.json", "[]")),
         ("set/dataset_dict.json", "does not list the folder eval", "take the folder out"),
-    ),
-    "a link that leads nowhere": (
-        "set",
-        link("set.jsonl", "gone.jsonl"),
-        ("set.jsonl", "broken link: gone.jsonl is not there", "Mend the link"),
-    ),
-    "a link to itself": (
-        "./set.jsonl",
-        link("set.jsonl", "set.jsonl"),
-        ("set.jsonl", "broken link: it leads back to itself", "Mend the link"),
-    ),
-    "a broken link among splits": (
-        "set:train",
-        all_of(put("set/train.jsonl", LINE), link("set/test.jsonl", "gone")),
-        ("set/test.jsonl", "broken link: gone is not there", "Mend the link"),
-    ),
-    "a broken link in place of a split's folder": (
-        "set:train",
-        all_of(put("set/train/0.jsonl", LINE), link("set/eval", "gone")),
-        ("set/eval", "broken link", "Mend the link"),
     ),
     "JSONL called CSV": (
         "set.csv",

@@ -177,7 +177,7 @@ async def test_a_summary_without_a_reply_loses_its_attempt(
     reply: Completion, tmp_path: Path
 ) -> None:
     ledger = RecordLedger(tmp_path, 1)
-    always = replace(TASK, summarise="always")
+    always = replace(TASK, read_chars=1, summarise_above_chars=0)
     engine = TrainingFreeEngine(always, answering(reply, reply), ledger)
     made = await engine.reflect(a_group([1, 0]), a_library())
     await ledger.aclose()

@@ -23,7 +23,8 @@ from engines.record.run_dir import Workspace
 from engines.training_free.reading import library_before_text, library_seen
 from studio.config.loading import load_run
 from studio.config.settings.fingerprint import fingerprint
-from studio.run import held_out, publish
+from studio.run import held_out
+from studio.run import library as publish
 from tests.support.builders import a_group
 from tests.support.harness import practised
 
@@ -88,7 +89,7 @@ def test_what_chance_leaves_out_was_chosen_before() -> None:
 async def test_a_run_records_what_was_shown_and_evaluates_likewise(tmp_path: Path) -> None:
     run = (
         *SMALL,
-        *("library.select_above=1", "library.select_most=1"),
+        "library.select_above=1",
         *("evaluation.do_eval=true", "evaluation.limit=2"),
     )
     done = await practised(tmp_path, *run)
@@ -122,7 +123,7 @@ async def test_what_grows_with_the_library_is_not_done_where_requests_are_answer
     watch(publish, "format_agent_body")
     watch(catalogue, "write_library_rows")
     watch(held_out, "ScoreBook")
-    settings = ("library.select_above=1", "library.select_most=1", "evaluation.limit=2")
+    settings = ("library.select_above=1", "evaluation.limit=2")
     await practised(tmp_path, *SMALL, *settings, "evaluation.do_eval=true")
     names = {name for name, _ in done_by}
     assert names == {"_index_words", "format_agent_body", "write_library_rows", "ScoreBook"}
@@ -146,11 +147,6 @@ def test_a_small_library_does_not_bring_numpy_along() -> None:
     )
     env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}
     subprocess.run([sys.executable, "-c", code], check=True, env=env)
-
-
-def test_more_cannot_be_chosen_than_may_stand_in_a_prompt(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="select_above at most"):
-        load_run("rehearsal", ["library.select_above=2"], tmp_path, {})
 
 
 def test_the_reflector_is_told_that_chance_left_some_out() -> None:

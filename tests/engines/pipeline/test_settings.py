@@ -23,7 +23,6 @@ from engines.record.run_dir import RunDir, Workspace
 from studio.run.headless import QuietListener
 from tests.support.harness import practised
 
-SHORT = ("practice.summarise_above_chars=50", "practice.read_chars=400")
 SMALL = (
     "practice.epochs=1",
     "practice.batch_size=4",
@@ -130,24 +129,6 @@ async def test_hidden_truth_is_hidden_also_where_the_data_has_it(tmp_path: Path)
     for record in requests(done.run, "extraction"):
         assert "· reward" not in prompt_of(record)
         assert "verifier:" not in prompt_of(record)
-
-
-@pytest.mark.parametrize(("mode", "asked"), [("never", 0), ("auto", 0), ("always", 1)])
-async def test_summarise_decides_which_attempts_are_retold(
-    mode: str, asked: int, tmp_path: Path
-) -> None:
-    done = await practised(tmp_path, *SMALL, f"practice.summarise={mode}")
-    used = done.state.group_outcomes()["used"]
-    assert used > 0
-    assert len(requests(done.run, "summary")) == asked * used * 3
-
-
-async def test_a_short_bound_makes_auto_summarise_and_the_lesson_is_still_found(
-    tmp_path: Path,
-) -> None:
-    done = await practised(tmp_path, *SMALL, *SHORT)
-    assert requests(done.run, "summary")
-    assert done.texts
 
 
 async def test_the_library_never_grows_beyond_its_limit(tmp_path: Path) -> None:

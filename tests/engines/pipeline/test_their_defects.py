@@ -459,7 +459,7 @@ def test_a_hung_summary_ends_at_the_deadline_of_its_call(tmp_path: Path) -> None
             "m", base_url="http://127.0.0.1:9/v1", timeout_s=30, max_retries=0
         )
         policy = OpenAICompat(settings, transport=Silent)
-        always = TrainingFreeSettings("Solve.", "Learn.", summarise="always")
+        always = TrainingFreeSettings("Solve.", "Learn.", read_chars=1, summarise_above_chars=0)
         engine = TrainingFreeEngine(always, policy, RecordLedger(tmp_path, 1))
         reflection = await engine.reflect(a_group([1, 0]), a_library())
         await policy.aclose()

@@ -156,13 +156,16 @@ async def test_a_critique_survives_a_summary_and_a_cut_word_by_word(tmp_path: Pa
     verdicts = tuple(replace(v, critique=critique) for v in group.verdicts)
     group = replace(group, verdicts=verdicts)
     found, policy = await reflected(
-        tmp_path, group, "1. one", "1. two", [], summarise="always", read_chars=300
+        tmp_path, group, "1. one", "1. two", [], summarise_above_chars=1, read_chars=300
     )
     assert found.usage.calls == 3
     assert critique not in policy.requests[0][-1].content  # the summary is of the attempt alone
     assert "characters left out in the middle" in policy.requests[0][-1].content
     assert policy.requests[-1][-1].content.count(critique.strip()) == 2
-    whole, policy = await reflected(tmp_path / "cut", group, [], summarise="never", read_chars=300)
+    never = 10_000
+    whole, policy = await reflected(
+        tmp_path / "cut", group, [], summarise_above_chars=never, read_chars=300
+    )
     shown = policy.requests[0][-1].content
     assert whole.outcome == "critique"
     assert shown.count("characters left out in the middle") == 2

@@ -292,18 +292,12 @@ async def test_a_group_above_its_budget_has_its_long_attempts_summarised(bench: 
     assert (reflection.usage.calls, len(reflection.refs)) == (2, 2)
 
 
-@pytest.mark.parametrize(("mode", "calls"), [("always", 3), ("never", 1)])
-async def test_summaries_can_be_asked_always_or_never(bench: Bench, mode: str, calls: int) -> None:
-    bench.says(*["retold"] * (calls - 1), [])
-    group = a_group([1, 0], texts=["a" * 9000, "b"])
-    reflection = await bench.reflect(group, summarise=mode)
-    assert len(bench.policy.requests) == calls
-    assert len(reflection.refs) == calls
+SUMMARISED = {"summarise_above_chars": 1, "read_chars": 2}
 
 
 async def test_a_summary_that_fails_loses_one_attempt_and_not_the_group(bench: Bench) -> None:
     bench.says("one", a_timeout(), "three", [ADD])
-    reflection = await bench.reflect(a_group([1, 0, 0]), summarise="always")
+    reflection = await bench.reflect(a_group([1, 0, 0]), **SUMMARISED)
     assert (reflection.outcome, len(reflection.proposals)) == ("used", 1)
     assert [(loss.kind, loss.where) for loss in reflection.losses] == [("summary", "s1p0r1")]
     assert reflection.proposals[0].evidence == ("s1p0r0", "s1p0r2")  # what was read
@@ -311,7 +305,7 @@ async def test_a_summary_that_fails_loses_one_attempt_and_not_the_group(bench: B
 
 async def test_a_group_of_which_too_little_can_be_read_has_failed(bench: Bench) -> None:
     bench.says("one", "  ")
-    reflection = await bench.reflect(a_group([1, 0]), summarise="always")
+    reflection = await bench.reflect(a_group([1, 0]), **SUMMARISED)
     assert reflection.outcome == "failed"
     assert [loss.kind for loss in reflection.losses] == ["summary", "extraction"]
     assert len(bench.policy.requests) == 2

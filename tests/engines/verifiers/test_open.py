@@ -33,8 +33,8 @@ def listed(*entries: object) -> dict[str, Any]:
 def test_a_name_and_a_mapping_open_the_same_verifier() -> None:
     assert isinstance(open_verifier("math"), MathVerifier)
     assert isinstance(open_verifier({"name": "math", "deadline_s": 1}), MathVerifier)
-    settings = parse_spec({"name": "text", "mode": "choice", "letters": "AB"}).settings
-    assert settings == TextSettings("choice", letters="AB")
+    settings = parse_spec({"name": "text", "mode": "choice"}).settings
+    assert settings == TextSettings("choice")
 
 
 def test_a_judge_opens_with_the_model_it_may_ask(tmp_path: Path) -> None:
@@ -152,10 +152,10 @@ WRONG: dict[str, tuple[Mapping[str, Any] | str, tuple[str, ...], str, str]] = {
         "a number",
     ),
     "a text for a truth": (
-        {"name": "text", "ignore_articles": "no"},
-        ("ignore_articles",),
+        {"name": "judge", "score": "no"},
+        ("score",),
         '"no"',
-        "true or false",
+        "binary or graded",
     ),
     "a number for a text": ({"name": "judge", "rubric": 3}, ("rubric",), "is 3", "a text"),
     "null where nothing may be": ({"name": "judge", "rubric": None}, ("rubric",), "null", "a text"),
@@ -270,12 +270,6 @@ WRONG: dict[str, tuple[Mapping[str, Any] | str, tuple[str, ...], str, str]] = {
         ("functoin",),
         'no setting "functoin"',
         'Did you mean "function"?',
-    ),
-    "an unknown signature": (
-        {"name": "function", "file": "mine.py", "signature": "verl"},
-        ("signature",),
-        '"verl"',
-        "youtu or trl or agentscope",
     ),
     "a range of three": (
         {"name": "function", "file": "mine.py", "range": [0, 1, 2]},

@@ -54,13 +54,6 @@ async def test_exact_ignores_case_blanks_and_unicode_forms(
     assert (await judge(gold, answer)).reward == reward
 
 
-async def test_articles_and_punctuation_may_be_ignored_but_never_a_sign_or_point() -> None:
-    assert (await judge("The Hague", "A: hague", ignore_articles=True)).reward == 1.0
-    assert (await judge("rock 'n' roll", "rock n roll", ignore_punctuation=True)).reward == 1.0
-    assert (await judge("-5", "5", ignore_punctuation=True)).reward == 0.0
-    assert (await judge("3.5", "35", ignore_punctuation=True)).reward == 0.0
-
-
 async def test_contains_wants_whole_words() -> None:
     assert (await judge("Paris", "It is paris, of course", mode="contains")).reward == 1.0
     assert (await judge("art", "Paris part", mode="contains")).reward == 0.0

@@ -17,7 +17,6 @@ from studio.tui.settings.file import read_settings
 from tests.support.run_studio import studio
 
 EVERY = every_setting()
-REPEATED = ("reflector.", "judge.", "agent.model.")  # declared once, with the policy's
 BASES = {  # the preset in which a section has an effect
     "grpo": "grpo-tiny",
     "sft": "grpo-tiny",
@@ -31,7 +30,6 @@ NEEDED = {  # what must be said beside an example
     "lint.embedding.": "lint.embedding.model=rehearsal",
     "practice.proposals=": "review.gate.problems=8",
     "agent.models": "agent.function=my_agent.py:solve",
-    "policy.local.rollouts_sleep": "policy.local.rollouts_url=http://127.0.0.1:8000/v1",
 }
 
 
@@ -57,7 +55,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_every_example_is_accepted_by_the_loader(home: Path) -> None:
     refused = {}
     for setting in EVERY:
-        if setting.example and setting.file != SCREEN_FILE and not setting.key.startswith(REPEATED):
+        if setting.example and setting.file != SCREEN_FILE:
             base = next((b for s, b in BASES.items() if setting.key.startswith(s)), "rehearsal")
             words = shlex.split(setting.example)
             more = [need for start, need in NEEDED.items() if setting.example.startswith(start)]
@@ -81,6 +79,12 @@ def explained(key: str, workspace: Path) -> Setting:
     done = studio("config", "explain", key, "--json", workspace=workspace)
     assert done.code == 0, done.stderr
     return Setting(**json.loads(done.stdout))
+
+
+def test_the_settings_of_a_model_are_explained_for_every_role(workspace: Path) -> None:
+    found = explained("policy.base_url", workspace)
+    assert found == explained("reflector.base_url", workspace)
+    assert found == explained("agent.model.base_url", workspace)
 
 
 def test_a_setting_is_explained_by_either_of_its_names(workspace: Path) -> None:
@@ -110,9 +114,13 @@ def test_an_unknown_setting_gets_the_nearest_name(typed: str, meant: str, worksp
 
 
 def test_settings_are_listed_whole_or_by_section(workspace: Path) -> None:
-    every = studio("config", workspace=workspace)
-    assert every.code == 0 and "practice.epochs" in every.stdout and SCREEN_FILE in every.stdout
-    assert "judge.model" not in every.stdout  # as the policy's
+    usual = studio("config", workspace=workspace)
+    assert usual.code == 0 and "practice.epochs" in usual.stdout and SCREEN_FILE in usual.stdout
+    counts = [
+        len(json.loads(studio("config", "list", *more, "--json", workspace=workspace).stdout))
+        for more in ((), ("--all",))
+    ]
+    assert counts[0] <= 45 and counts[1] <= 160
     one = studio("config", "list", "lint", "--json", workspace=workspace)
     assert {row["key"].partition(".")[0] for row in json.loads(one.stdout)} == {"lint"}
     assert studio("config", "list", "lnt", workspace=workspace).code == 2

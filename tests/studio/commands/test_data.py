@@ -305,14 +305,6 @@ def test_a_number_of_many_digits_survives_being_added(workspace: Path) -> None:
     assert shown["answer"] == "12345678901234567890.5"
 
 
-def test_a_broken_link_among_the_data_sets_is_listed_with_its_trouble(workspace: Path) -> None:
-    (workspace / "datasets").mkdir(parents=True)
-    (workspace / "datasets" / "dang.jsonl").symlink_to("gone.jsonl")
-    listed = studio("data", "list", workspace=workspace)
-    assert listed.code == 0
-    assert "dang.jsonl: It is a broken link: gone.jsonl is not there." in listed.stderr
-
-
 def test_check_fails_where_no_row_has_an_answer_and_says_the_next_move(workspace: Path) -> None:
     file = a_file(workspace.parent, {"question": "Why?", "solution": "1"}, {"question": "How?"})
     checked = studio("data", "check", str(file), workspace=workspace)

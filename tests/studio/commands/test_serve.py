@@ -24,7 +24,7 @@ from engines.record.run_dir import Workspace
 from studio.config.loading import load_run
 from studio.evaluation.try_problem import KEY, Trial, run_trial
 from studio.library.edit import commit_changes
-from studio.run.library_start import choose_library
+from studio.run.library import choose_library
 from studio.secrets.output import mask_text
 from studio.serving import enhanced_agent
 from studio.serving.enhanced_agent import (
@@ -150,7 +150,7 @@ async def test_a_commit_reaches_the_next_call_and_a_version_stays(practised: Pat
 
 
 def test_of_a_long_library_all_that_the_user_said_chooses(practised: Path) -> None:
-    agent = a_library(practised, "library.select_above=1", "library.select_most=1")
+    agent = a_library(practised, "library.select_above=1")
     change: Any = [("add", None, "Zebras: count stripes."), ("add", None, "Units: name them.")]
     commit_changes(Workspace(practised), "rehearsal", lambda _: change, person="p", reason="")
     said = (

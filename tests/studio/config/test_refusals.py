@@ -62,9 +62,9 @@ BAD = {
         ("override 'practice.temperature=nan'", "practice.temperature", "how much rollouts"),
     ),
     "one of several words": (
-        SMALL + "practice: {summarise: sometimes}\n",
+        SMALL + "practice: {sampling: sometimes}\n",
         [],
-        ("mine.yaml:3", "'auto', 'always' or 'never'", "rollouts are summarised"),
+        ("mine.yaml:3", "'uniform' or 'learnable'", "fewer rollouts"),
     ),
     "a section that is a text": (
         SMALL,

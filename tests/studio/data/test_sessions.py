@@ -11,7 +11,8 @@ import pytest
 
 from engines.data.checks import set_mark
 from engines.record.run_dir import Workspace
-from studio.data.item_review import item_text, review_items
+from studio.data.sessions import read_item, review_items
+from studio.render.data_lines import item_text
 from tests.support.fake_endpoint import an_endpoint, says
 from tests.support.run_studio import Result, run_here, studio
 from tests.support.session_files import (
@@ -77,7 +78,7 @@ def test_a_dry_run_and_a_second_import_write_nothing(workspace: Path) -> None:
     dry = studio(*words, "--dry-run", workspace=workspace)
     assert json.loads(dry.stdout)["written"] is False and not workspace.exists()
     first = json.loads(studio(*words, workspace=workspace).stdout)
-    assert {**json.loads(dry.stdout), "written": True} == first
+    assert {**json.loads(dry.stdout), "written": True, "dry_run": False} == first
     studio("data", "review", "mine", "--yes", workspace=workspace)
     before = rows_of(workspace)
     again = studio(*words, workspace=workspace)
@@ -370,7 +371,7 @@ def test_imported_data_is_checked_and_previewed_with_its_tries(workspace: Path) 
     shown = studio("data", "preview", "mine", workspace=workspace).stdout
     assert "3 tries: 0.0, 1.0, unknown" in shown
     item = {**rows_of(workspace)[0], "rollouts": [{"model": "", "response": "By name."}]}
-    assert "corrected by the person, model unknown\n" in item_text(1, 1, item)
+    assert "corrected by the person, model unknown\n" in item_text(read_item(1, 1, item))
     done = studio("data", "check", "mine", workspace=workspace)
     assert done.code == 0 and "tries          1 wrong, 1 right, 1 unknown" in done.stdout
     assert "clean" in done.stdout and "data review mine" in done.stderr

@@ -321,11 +321,7 @@ def test_a_resume_that_drops_the_budget_is_told(tmp_path: Path) -> None:
     ("arguments", "kinds"),
     [
         ((), {"rollout", "summary", "extraction", "consolidation"}),
-        (("practice.summarise=never",), {"rollout", "extraction", "consolidation"}),
-        (
-            ("verifier=judge", "practice.summarise=never"),
-            {"rollout", "judge", "extraction", "consolidation"},
-        ),
+        (("verifier=judge",), {"rollout", "summary", "judge", "extraction", "consolidation"}),
     ],
 )
 def test_the_notes_name_only_kinds_of_replies_that_the_run_may_ask_for(
@@ -369,9 +365,6 @@ def test_an_evaluation_is_estimated_and_nothing_is_asked_or_written(tmp_path: Pa
     assert not workspace.exists()
     assert (wanted["rollouts"], wanted["calls"]["likely"]) == (60, 60)
     assert wanted["cost_usd"]["likely"] > 0
-    expected = dry_eval(workspace, *HELD_OUT, *nobody, "policy.expected_tokens=1000")
-    assert expected["stages"][0]["reply_tokens"]["likely"] == 20 * 1000
-    assert "tokens of a reply by expected_tokens: rollout 1000" in expected["notes"]
 
 
 def test_an_estimated_evaluation_knows_what_was_measured_and_how_long_replies_are(

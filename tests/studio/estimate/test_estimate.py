@@ -11,7 +11,7 @@ import pytest
 
 from engines.data.sampler import Sampler
 from engines.pipeline.budget import CallPricing
-from studio.config.settings.training import PracticeConfig
+from studio.config.settings.practice import PracticeConfig
 from studio.estimate import cost
 from studio.estimate.cost import Estimate, Facts, Range, Stage, estimate, estimate_doublings
 from studio.estimate.facts import judge_questions
@@ -121,10 +121,6 @@ def test_tries_are_summarised_only_where_they_are_long() -> None:
     assert stage(estimate(some_facts(practice=single)), "summaries").calls.likely == 0
     long = some_facts(practice=replace(single, read_chars=400))  # the group has 3 times 50 tokens
     assert stage(estimate(long), "summaries").calls == Range(25, 60)  # 10 groups, 2.5 tries each
-    never = estimate(some_facts(practice=practising(summarise="never")))
-    assert "summaries" not in [stage.name for stage in never.stages]
-    always = some_facts(practice=practising(summarise="always"))
-    assert stage(estimate(always), "summaries").calls.likely == 25
 
 
 @pytest.mark.parametrize(

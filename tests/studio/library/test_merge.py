@@ -12,7 +12,7 @@ import pytest
 from engines.core.library import Experience, Library
 from engines.core.text.similarity import similarity, tokens
 from engines.core.types import AUTO, CONFLICT, FLAG_NAMES, REJECTED_BY_AUTO, Operation
-from studio.library.merge import merge_operations
+from studio.library.curation import merge_operations
 from tests.support.builders import approved
 
 Entry = tuple[str, str]

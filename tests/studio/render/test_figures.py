@@ -2,16 +2,49 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
+import pytest
+
 from engines.core.types import Usage
+from engines.record.repair import Finding
+from engines.record.run_dir import Workspace
+from studio.data.catalogue import add_data, check_data, listed_data, preview_data
+from studio.data.prepare import Wanted, prepare
 from studio.facts.comparison import Log, LogRow, Practised, compare_logs
+from studio.facts.data_set import Item, SessionImport
+from studio.facts.diagnosis import Diagnosis
 from studio.facts.rollout import rollout_facts
+from studio.facts.run import end_facts, load_run_facts
+from studio.facts.step import step_facts
 from studio.render.comparison_page import comparison_page
+from studio.render.data_lines import (
+    added_notes,
+    added_text,
+    check_text,
+    data_table,
+    import_text,
+    item_text,
+    prepared_text,
+    preview_text,
+)
+from studio.render.doctor_lines import doctor_text
 from studio.render.page import render_markdown, render_text
 from studio.render.rollout_lines import rollout_text
+from studio.render.run_lines import run_text, summary_text
+from studio.render.step_lines import step_text
+from studio.report.facts import report_facts
+from studio.report.page import report_page
 from studio.tui.drawing.lines import plain_text
 from studio.tui.pages.inspect import view
+from studio.tui.pages.training_view import panel_lines
 from tests.support.demo_run import demo_workspace
 from tests.support.figures import missing_figures
+from tests.support.training_runs import finished, training_workspace
+
+P_BELOW = ("0.001",)
+"""A smaller p is told as below this."""
 
 
 def test_the_helper_finds_a_figure_that_is_rounded_or_missing() -> None:
@@ -26,8 +59,39 @@ def test_a_rollout() -> None:
     assert missing_figures(rollout_text(facts), facts) == []
     parts = view.rollout_parts(facts, 1, None, calls=True)
     rows = view.rollout_rows(parts, 200, [part.key for part in parts if part.folds])
-    screen = "\n".join(plain_text(row.line) for row in rows)
-    assert missing_figures(screen, facts) == []
+    assert missing_figures("\n".join(plain_text(row.line) for row in rows), facts) == []
+
+
+@pytest.mark.parametrize("step", [1, 2])
+def test_a_step(step: int) -> None:
+    facts = step_facts(demo_workspace().run("demo"), step)
+    assert missing_figures(step_text(facts, prompts=True), facts) == []
+
+
+def test_a_run_and_its_end() -> None:
+    workspace = demo_workspace()
+    facts = load_run_facts(workspace.run("demo"), workspace, alive=False)
+    assert missing_figures(run_text(facts), facts, besides=P_BELOW) == []
+    library = workspace.library("demo")
+    before, after = library.at(facts.library_before), library.at(facts.library_after)
+    end = end_facts(facts, before, after)
+    assert missing_figures(summary_text(facts, before, after), end, besides=P_BELOW) == []
+
+
+def test_a_run_that_trains_weights(tmp_path: Path) -> None:
+    workspace = training_workspace(tmp_path, finished())
+    facts = load_run_facts(workspace.run("tiny"), workspace, alive=False)
+    assert missing_figures(run_text(facts), facts) == []
+    assert facts.training is not None
+    panel = "\n".join(map(plain_text, panel_lines(workspace.run("tiny").state(), 60)))
+    assert missing_figures(panel, facts) == []
+
+
+def test_a_report() -> None:
+    workspace = demo_workspace()
+    facts = report_facts(workspace.run("demo"), workspace, alive=False)
+    page = render_markdown(report_page(facts)).replace("\\", "")
+    assert missing_figures(page, facts, besides=("95 %", *P_BELOW)) == []
 
 
 def test_a_comparison() -> None:
@@ -47,3 +111,74 @@ def test_a_comparison() -> None:
     page = comparison_page(facts)
     assert missing_figures(render_text(page), facts, besides=("95",)) == []
     assert missing_figures(render_markdown(page), facts, besides=("95",)) == []
+
+
+def test_a_diagnosis_of_the_doctor() -> None:
+    machine = {
+        "studio": "0.1",
+        "python": "3.11",
+        "encoding": "UTF-8",
+        "terminal": None,
+        "free_bytes": 42_000_000_000,
+        "hidden_from_debuggers": True,
+    }
+    broken = Finding("fix", "journal.jsonl:7", "it is cut.", "Repair it.", lambda: "")
+    noted = [Finding("note", "gpu", "90 % full."), Finding("ok", "disk", "ext4, 1,024 files.")]
+    whole = Diagnosis(looked_at={"runs": 3}, findings=[broken], living={"exp": " (pid 17)"})
+    told = whole.add(machine, noted)
+    scale = f"{42:.1f}"  # bytes are told in GB
+    assert missing_figures(doctor_text(told), told, besides=(scale,)) == []
+    assert "1 to fix" in doctor_text(told)
+
+
+def test_data_sets(tmp_path: Path) -> None:
+    rows = [{"question": f"What is {n} + 7?", "answer": str(n + 7)} for n in range(3)]
+    rows += [{"question": "What is 2 + 7?", "answer": "8"}, {"question": "Why?"}]
+    file = tmp_path / "sums.jsonl"
+    file.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    workspace = Workspace(tmp_path / "practice")
+    listed = listed_data(workspace)
+    assert missing_figures(data_table(listed), listed) == []
+    (added,) = add_data(workspace, str(file), None, {})
+    told = "\n".join([added_text(added), *added_notes(added)])
+    assert "4, 5" not in told and missing_figures(told, added) == []
+    facts, _ = check_data("sums", workspace, {})
+    assert missing_figures(check_text(facts), facts) == []
+    problems = preview_data("sums", workspace, {}, limit=4)
+    assert missing_figures(preview_text(problems), problems) == []
+    plan = prepare(workspace, Wanted("aime24", limit=3), dry_run=True)
+    assert missing_figures(prepared_text(plan[0]), plan) == []
+
+
+def test_imported_sessions() -> None:
+    facts = SessionImport(
+        name="mine",
+        format="claude",
+        path=Path("mine.jsonl"),
+        dry_run=False,
+        written=True,
+        problems=12,
+        tries=31,
+        groups=4,
+        sessions=9,
+        subagents=2,
+        outcomes={"right": 17, "wrong": 14},
+        signals={"tests passed": 8},
+        redacted=5,
+        private=3,
+        dropped={"texts of the system": 6},
+    )
+    assert missing_figures(import_text(facts), facts) == []
+    recorded = {"reward": 0.25, "model": "m", "response": "line\n" * 30}
+    item = Item(
+        item=2,
+        of=7,
+        content="abc",
+        reviewed=False,
+        may_be_used=False,
+        question="What is 17 + 25?",
+        answer="42",
+        tries=[recorded, {}],
+    )
+    # The number of lines that are hidden is what was shown of it, no fact.
+    assert missing_figures(item_text(item), item, besides=("1", "7")) == []

@@ -11,7 +11,7 @@ import yaml
 from engines.record.export import refresh_agent
 from engines.secrets.mask import MASK
 from studio.config.loading import load_run
-from studio.run.publish import agent_description
+from studio.run.library import agent_description
 from tests.support.builders import a_library
 from tests.support.fake_endpoint import FakeEndpoint, an_endpoint, says
 from tests.support.run_studio import studio
@@ -22,7 +22,6 @@ POLICY = {
     "api_key": "${oc.env:MY_KEY}",
     "temperature": 0.7,
     "max_tokens": 77,
-    "stop": ["[END]", "\\${kept}"],
     "timeout_s": 12,
     "max_retries": 1,
     "extra_body": {"reasoning_effort": "low", "user": "${oc.env:MY_TEAM}"},
@@ -64,10 +63,9 @@ def test_a_mounted_agent_has_the_key_and_all_fields_of_its_run(tmp_path: Path) -
     assert "sk-for" not in agent.read_text() and "blue-team" not in agent.read_text()
     assert request.headers["authorization"] == "Bearer sk-for-the-model-8421"
     assert request.headers["x-team"] == "blue-team-77"
-    sent = {name: request.body[name] for name in ("model", "stop", "reasoning_effort", "user")}
+    sent = {name: request.body[name] for name in ("model", "reasoning_effort", "user")}
     assert sent == {
         "model": "m",
-        "stop": ["[END]", "${kept}"],
         "reasoning_effort": "low",
         "user": "blue-team-77",
     }

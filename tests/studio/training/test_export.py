@@ -26,7 +26,7 @@ from tests.support.run_studio import Result, studio
 
 RUN_FILE = """
 practice: {algorithm: grpo, epochs: 6}
-policy: {model: "hf:%s", local: {trust_remote_code: %s}}
+policy: {model: "hf:%s"}
 grpo: {learning_rate: 0.002}
 """
 
@@ -48,7 +48,6 @@ def a_trained_run(
     steps: Sequence[int] = (2, 10),
     means: Sequence[tuple[int, float]] = ((0, 0.2), (2, 0.9), (10, 0.6)),
     rehearsal: bool = False,
-    remote_code: str = "false",
 ) -> Path:
     """The folder of run `r`: its journal, its run file and a checkpoint of each step."""
     folder = workspace / "runs" / "r"
@@ -71,7 +70,7 @@ def a_trained_run(
         )
         journal.append_now(found)
     journal.close()
-    (folder / "run.yaml").write_text(RUN_FILE % (local.settings.path, remote_code))
+    (folder / "run.yaml").write_text(RUN_FILE % local.settings.path)
     for step in steps:
         place = folder / "checkpoints" / "r" / "Experiment-20260101000000" / checkpoint_name(step)
         write_checkpoint(place, local, a_state(local))
@@ -178,17 +177,17 @@ def test_vllm_serves_a_merged_folder_under_the_name_of_the_run(
     assert json.loads(heard.read_text()) == ["serve", str(out), "--served-model-name", "r"]
 
 
-def test_four_bit_weights_and_code_of_the_model_are_told_to_vllm(
+def test_four_bit_weights_are_told_to_vllm(
     base: Path, workspace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     quantised = trained(base)
     quantised.settings = replace(quantised.settings, quantise="nf4")
-    a_trained_run(workspace, quantised, remote_code="true")
+    a_trained_run(workspace, quantised)
     monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
     done = export(
         workspace, "r", "--adapter", "--to", str(tmp_path / "out"), "--serve-with", "vllm"
     )
-    assert done.stdout.endswith(" --quantization bitsandbytes --trust-remote-code\n")
+    assert done.stdout.endswith(" --quantization bitsandbytes\n")
     assert "NF4" in (tmp_path / "out" / "README.md").read_text()
 
 
@@ -294,9 +293,8 @@ def test_without_the_extra_one_line_says_what_to_install(
 def test_nothing_is_exported_by_a_run_file_that_was_altered(
     run: Path, workspace: Path, tmp_path: Path
 ) -> None:
-    """It says whether the base model's own code may run."""
     file = run / "run.yaml"
-    file.write_bytes(add_seal(file.read_bytes()).replace(b"code: false", b"code: true"))
+    file.write_bytes(add_seal(file.read_bytes()).replace(b"epochs: 6", b"epochs: 7"))
     done = export(workspace, "r", "--adapter", "--to", str(tmp_path / "out"))
     assert done.code == 2 and "run.yaml: it was altered" in done.stderr
     assert not (tmp_path / "out").exists()

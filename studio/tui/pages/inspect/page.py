@@ -9,7 +9,7 @@ from textual.containers import Container
 from textual.content import Content
 from textual.widget import Widget
 
-from studio.report.decisions import no_practice_text
+from studio.render.words import no_practice_text
 from studio.secrets.sanitize import one_line, sanitize
 from studio.session.session import EventReceived, Message, Session, SnapshotReceived, TextReceived
 from studio.tui.drawing.cells import fit

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 
 import pytest
@@ -38,7 +37,7 @@ def a_local(folder: Path) -> LocalModel:
 
 
 def served(
-    server: FakeVLLM, local: LocalModel, folder: Path, *others: FakeVLLM, sleeps: bool = False
+    server: FakeVLLM, local: LocalModel, folder: Path, *others: FakeVLLM
 ) -> VLLMSyncedEngine:
     rollouts = VLLMRollouts(
         RolloutServer(
@@ -51,7 +50,7 @@ def served(
     )
     settings = GRPOSettings(learning_rate=1e-2)
     engine = GRPOEngine(settings, local, total_steps=4, seed=5, tell=lambda line: None)
-    return VLLMSyncedEngine(engine, local, rollouts, folder / "served", sleeps=sleeps)
+    return VLLMSyncedEngine(engine, local, rollouts, folder / "served")
 
 
 async def step(engine: VLLMSyncedEngine, number: int) -> int:
@@ -123,36 +122,3 @@ async def test_each_of_several_servers_has_each_adapter_and_one_prompt_stays_at_
         for server in (first, second)
     ]
     assert all(prompts) and not prompts[0] & prompts[1]
-
-
-async def test_a_server_on_the_gpu_that_trains_sleeps_while_weights_are_updated(
-    tmp_path: Path,
-) -> None:
-    async with fake_vllm(sleep_mode=True) as server:
-        engine = served(server, a_local(tmp_path / "model"), tmp_path, sleeps=True)
-        await engine.publish()
-        under_way = asyncio.create_task(
-            engine._rollouts.complete(ASK, Sampling(1.0, max_tokens=8, seed=1))
-        )
-        await asyncio.sleep(0)
-        working = asyncio.create_task(engine.consolidate(a_batch(2), (), LIBRARY))
-        await asyncio.sleep(0)
-        later = asyncio.create_task(
-            engine._rollouts.complete(ASK, Sampling(1.0, max_tokens=8, seed=2))
-        )
-        await asyncio.gather(under_way, working, later)  # none met a server that sleeps
-        await engine._rollouts.aclose()
-    paths = [request.path.removeprefix("/v1/") for request in server.endpoint.requests]
-    asked = [path for path in paths if path not in ("models", "load_lora_adapter")]
-    assert asked == ["completions", "/sleep?level=1", "/wake_up", "completions"]
-    assert not server.asleep and working.result().update is not None
-
-
-async def test_a_server_that_cannot_sleep_is_named_with_what_it_lacks(tmp_path: Path) -> None:
-    async with fake_vllm() as server:
-        engine = served(server, a_local(tmp_path / "model"), tmp_path, sleeps=True)
-        with pytest.raises(PolicyError, match=f"{server.url}: it does not do sleep") as refused:
-            await engine.consolidate(a_batch(2), (), LIBRARY)
-        await engine._rollouts.complete(ASK, Sampling(1.0, max_tokens=8, seed=1))  # not shut out
-        await engine._rollouts.aclose()
-    assert "--enable-sleep-mode" in refused.value.move

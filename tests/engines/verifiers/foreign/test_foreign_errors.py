@@ -217,12 +217,9 @@ async def test_a_file_that_hangs_while_it_loads_is_refused(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("settings", "cause"),
     [
-        ({"signature": "verl"}, 'signature is "verl".'),
-        ({"completions": "both"}, 'completions is "both".'),
         ({"function": "a b"}, "function is not the name of a function."),
         ({"deadline_s": 0}, "deadline_s is 0."),
         ({"workers": 0}, "workers is 0."),
-        ({"concurrency": 0}, "concurrency is 0."),
         ({"range": [1, 0]}, "range is not a lower and a higher number."),
         ({"range": ["low", 1]}, "range is ('low', 1)."),
         ({"range": 5}, "range is 5."),
