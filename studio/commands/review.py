@@ -58,7 +58,7 @@ def review(
         studio review --json
         studio review mine --mcp
     """
-    from studio.report.next_step import command_after_review
+    from studio.facts.next_command import command_after_review
     from studio.review.editor import EditorReview, edit_text
     from studio.review.review_run import RunReview, open_session
     from studio.review.scripted import print_queue, review_by_script

@@ -31,7 +31,7 @@ from engines.record.seal import add_seal
 from engines.training_free.engine import TrainingFreeEngine
 from engines.training_free.lint import OperationLinter
 from studio.config.run_yaml import dump_run_yaml
-from studio.report.next_step import agent_lines
+from studio.render.run_lines import agent_lines
 from studio.run.acting import sampling_of
 from studio.run.budget import apply_budget, open_budget, prior_usage
 from studio.run.held_out import (

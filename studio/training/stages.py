@@ -12,8 +12,8 @@ from engines.core.errors import ConfigError, ConflictError
 from studio.config.loading import LoadedRun
 from studio.estimate.dry_run import tell_estimate
 from studio.exit_codes import run_exit_code
+from studio.facts.next_command import command_after_run
 from studio.render.lines import tell_next, to_stderr
-from studio.report.next_step import command_after_run
 from studio.run.headless import run_headless
 from studio.run.models import is_local
 from studio.run.new_or_resume import RunPlan, RunRequest, load_plan
