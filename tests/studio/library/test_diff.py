@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import re
 
+from studio.library.diff import as_data, as_html, as_lines, pairs
+
 from engines.core.codec import dumps
 from engines.core.events import EvaluationFinished
 from engines.core.library import Experience, Library
 from engines.core.types import NO_USAGE
-from studio.library.diff import as_data, as_html, as_lines, pairs
-from studio.library.references import FoundVersion
+from studio.facts.library import FoundVersion
 
 
 def found(

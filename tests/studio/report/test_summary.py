@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from studio.library.text import library_lines
 
 from engines.core import events as ev
 from engines.core.library import Library, OperationOutcome
@@ -13,7 +14,6 @@ from engines.core.state.run_state import Rewards, RunState
 from engines.core.types import LostWork, Reflection, Usage, Verdict
 from studio.exit_codes import run_exit_code
 from studio.facts.run import run_progress
-from studio.library.text import library_lines
 from studio.render.words import diff_counts_text, mean_reward_text, usage_text
 from tests.support.builders import (
     a_decision,

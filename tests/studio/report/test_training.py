@@ -7,6 +7,7 @@ import math
 from pathlib import Path
 
 import pytest
+from studio.library.diff import as_data, as_html, as_lines
 
 from engines.core import events as ev
 from engines.core.codec import dumps
@@ -16,7 +17,6 @@ from engines.core.state.run_state import RunState
 from studio.facts.run import load_run_facts
 from studio.facts.step import step_facts
 from studio.facts.training import trained_step, trained_steps, training_facts
-from studio.library.diff import as_data, as_html, as_lines
 from studio.library.references import find_version
 from studio.render.json import json_data
 from studio.render.lines import LEVELS_ASCII, sparkline

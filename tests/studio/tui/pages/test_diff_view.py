@@ -5,11 +5,11 @@ from __future__ import annotations
 import time
 
 import pytest
+from studio.library.diff import SetComparison, pairs
 
 from engines.core.library import Library
 from engines.core.types import Decision
-from studio.library.diff import SetComparison, pairs
-from studio.library.references import FoundVersion
+from studio.facts.library import FoundVersion
 from studio.tui.drawing.lines import plain_text, width_of
 from studio.tui.pages.diff import view
 from studio.tui.pages.diff.loader import comparison
