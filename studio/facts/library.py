@@ -233,6 +233,12 @@ def difference(older: FoundVersion, newer: FoundVersion) -> Difference:
     )
 
 
+def library_difference(older: Library, newer: Library) -> Difference:
+    """Return the difference of two libraries, whatever was measured of them."""
+    labels = [f"{library.name}@{library.version}" for library in (older, newer)]
+    return difference(FoundVersion(labels[0], older), FoundVersion(labels[1], newer))
+
+
 # -- how a version came about ----------------------------------------------------------------
 
 

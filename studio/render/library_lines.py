@@ -24,11 +24,11 @@ from studio.facts.library import (
 )
 from studio.render.evaluation_lines import evaluation_text
 from studio.render.page import Page, Table, Text
-from studio.render.run_lines import operation_line
 from studio.render.words import (
     count_text,
     decided_text,
     difference_text,
+    operation_line,
     prompt_tokens_text,
     step_name,
 )
@@ -125,7 +125,7 @@ def _label_line(facts: LabelFacts) -> str:
 def _commit_lines(facts: CommitFacts, *, rejections: bool) -> list[str]:
     lines = [f"v{facts.version}  {where_text(facts.run, facts.step)}"]
     for committed in facts.changes:
-        lines.append(f"  {change_line(committed.change)}")
+        lines.append(f"  {experience_line(committed.change)}")
         for mark in committed.marks:
             lines.append(f"      {origin_line(mark)}")
             if mark.rationale:
@@ -147,7 +147,7 @@ def _commit_lines(facts: CommitFacts, *, rejections: bool) -> list[str]:
 # -- the difference of two -------------------------------------------------------------------
 
 
-def change_line(change: ExperienceChange) -> str:
+def experience_line(change: ExperienceChange) -> str:
     """`~ E2  Carry the [-one-]{+ten+}`: a change behind its sign."""
     name = change.id + (f" (was {change.was})" if change.was else "")
     match change.sign:
@@ -189,7 +189,7 @@ def difference_lines(facts: Difference) -> list[str]:
             if pair.comparison
         ]
         return [sides, *weights_lines(facts), *_result_lines(facts), *verdicts]
-    changes = [change_line(change) for change in facts.changes()]
+    changes = [experience_line(change) for change in facts.changes()]
     counts = f"{counts_text(facts)}; {tokens_text(facts)}"
     nothing = ["the same library: no experience differs"]
     return [f"{sides}  {counts}", *_result_lines(facts), *(changes or nothing)]

@@ -32,9 +32,16 @@ from studio.render.page import (
     Text,
     plain_words,
 )
-from studio.render.run_lines import acts_text, change_lines, head_text, operation_line
+from studio.render.run_lines import acts_text, change_lines, head_text
 from studio.render.training_lines import training_lines
-from studio.render.words import count_text, lost_text, reward_rate_text, usage_text, withheld_text
+from studio.render.words import (
+    count_text,
+    lost_text,
+    operation_line,
+    reward_rate_text,
+    usage_text,
+    withheld_text,
+)
 from studio.report.facts import MOST_LESSONS, EvidenceFacts, LessonFacts, ReportFacts
 
 _MOST_POINTS, _MOST_ROWS, _MOST_BARS = 200, 50, 12
