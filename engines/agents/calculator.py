@@ -10,6 +10,7 @@ import re
 import time
 from dataclasses import dataclass
 
+from engines.agents.open import AgentNeeds
 from engines.agents.single_turn import ended_attempt, first_messages, unusable_reason
 from engines.core.errors import ConfigError
 from engines.core.finish import is_cut
@@ -55,6 +56,11 @@ class CalculatorLoop:
                 break
             messages = (*messages, Message("user", result_line(expression)))
         return ended_attempt(messages, reply, usage, began)
+
+
+def open_agent(needs: AgentNeeds) -> CalculatorLoop:
+    settings = needs.settings
+    return CalculatorLoop(settings.instructions, needs.sampling, settings.max_turns)
 
 
 def requested_expression(reply: str) -> str | None:

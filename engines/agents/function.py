@@ -18,10 +18,12 @@ from typing import Any
 
 from engines.agents.agentscope_classes import Msg, TextBlock, to_chat_messages
 from engines.agents.guided_try import GuidedTry
+from engines.agents.open import AgentNeeds
 from engines.agents.single_turn import system_messages
 from engines.core.errors import ConfigError
 from engines.core.protocols import OnText, Policy
 from engines.core.types import Attempt, Completion, Job, Message, Problem, Sampling, ToolCall
+from engines.core.user_code import load_function
 
 Asked = str | Sequence[Message | Mapping[str, Any]]
 
@@ -88,6 +90,12 @@ class FunctionAgent:
         error = None if text else "empty: the function returned no answer"
         metrics = getattr(made, "metrics", None) or {}
         return guided.attempt(job.problem.asked, text, error, metrics)
+
+
+def open_agent(needs: AgentNeeds) -> FunctionAgent:
+    settings = needs.settings
+    call = as_function(load_function("agent.function", settings.function), needs.models)
+    return FunctionAgent(call, needs.sampling, settings.instructions)
 
 
 def _as_messages(asked: Asked) -> tuple[Message, ...]:

@@ -1,26 +1,65 @@
-"""From the kind of agent that a run file names to the agent."""
+"""The kinds of agents that a run file can name: one table, from which each is opened.
+
+A kind is loaded when it is opened: every command reads the table, and few need an agent.
+"""
 
 from __future__ import annotations
 
-from engines.agents.calculator import CalculatorLoop
-from engines.agents.single_turn import SingleTurn
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
 from engines.core.errors import ConfigError, did_you_mean
-from engines.core.protocols import Agent
+from engines.core.protocols import Agent, Policy, Toolbox
 from engines.core.types import Sampling
 
-KINDS = ("single_turn", "calculator")
+
+@dataclass(frozen=True, slots=True)
+class AgentKind:
+    """Where a kind is, and what a run file says of it."""
+
+    module: str  # its `open_agent(needs)` makes one
+    key: str = ""  # which says what it acts with; no other kind has it
+    max_turns: int = 2  # where a run file does not say otherwise
 
 
-def open_agent(kind: str, instructions: str, sampling: Sampling, max_turns: int = 2) -> Agent:
-    """Make an agent of one of `KINDS`; `instructions` stand in front of the library's guidance.
+KINDS: Mapping[str, AgentKind] = {
+    "single_turn": AgentKind("engines.agents.single_turn"),
+    "calculator": AgentKind("engines.agents.calculator"),
+    "team": AgentKind("engines.agents.team", key="team", max_turns=5),
+    "tools": AgentKind("engines.agents.tool_loop", key="tools", max_turns=8),
+    "command": AgentKind("engines.agents.command", key="command"),
+    "function": AgentKind("engines.agents.function", key="function"),
+}
 
-    `max_turns` are the replies of one try at most; a single turn has one, whatever stands here.
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentNeeds:
+    """All that an agent of any kind is opened with.
+
+    `settings` is the section `agent` of a run file: each kind reads the keys that it needs.
     """
-    match kind:
-        case "single_turn":
-            return SingleTurn(instructions, sampling)
-        case "calculator":
-            return CalculatorLoop(instructions, sampling, max_turns)
-    cause = f'there is no agent of the kind "{kind}".'
-    move = f"{did_you_mean(kind, KINDS)}Known: {', '.join(KINDS)}."
-    raise ConfigError("agent.kind", cause, move)
+
+    settings: Any
+    sampling: Sampling
+    toolbox: Toolbox | None = None
+    members: Mapping[Any, Any] = field(default_factory=dict)  # of a team, but the planner
+    models: Mapping[str, tuple[Policy, Sampling]] = field(default_factory=dict)  # asked by name
+    runner: Any = None  # a `ProgramRunner`
+    environ: Mapping[str, str] = field(default_factory=lambda: os.environ)
+    seed: int = 0  # of the run
+    folder: Path | None = None  # where programs work, see `CommandAgent`
+    tell: Callable[[str], None] = lambda _: None
+
+
+def open_agent(kind: str, needs: AgentNeeds) -> Agent:
+    """Make an agent of one of `KINDS`. Raises ConfigError."""
+    if kind not in KINDS:
+        cause = f'there is no agent of the kind "{kind}".'
+        move = f"{did_you_mean(kind, KINDS)}Known: {', '.join(KINDS)}."
+        raise ConfigError("agent.kind", cause, move)
+    agent: Agent = import_module(KINDS[kind].module).open_agent(needs)
+    return agent

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
+from engines.agents.open import AgentNeeds
 from engines.core.finish import is_cut, meaning_of
 from engines.core.protocols import OnText, Policy
 from engines.core.types import Attempt, Completion, Job, Message, Sampling, Usage
@@ -22,6 +23,10 @@ class SingleTurn:
         began = time.monotonic()
         reply = await policy.complete(messages, self.sampling, on_text)
         return ended_attempt((*messages, reply.as_message()), reply, reply.usage, began)
+
+
+def open_agent(needs: AgentNeeds) -> SingleTurn:
+    return SingleTurn(needs.settings.instructions, needs.sampling)
 
 
 def ended_attempt(

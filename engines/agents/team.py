@@ -12,6 +12,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
+from engines.agents.open import AgentNeeds
 from engines.agents.single_turn import ended_attempt, first_messages
 from engines.agents.tool_loop import show_calls
 from engines.core.errors import CallFailed
@@ -69,6 +70,20 @@ class Team:
             show = on_text or (lambda _: None)
             within = ToolTry(job, policy.ask, stack)
             return await _TeamTry(self, policy, show, within, messages).run()
+
+
+def open_agent(needs: AgentNeeds) -> Team:
+    settings, toolbox = needs.settings, needs.toolbox
+    assert toolbox is not None
+    return Team(
+        instructions=settings.instructions,
+        sampling=needs.sampling,
+        toolbox=toolbox,
+        members=needs.members,
+        max_steps=settings.max_turns,
+        form=settings.team.plan_as,
+        refuse_ungrounded=settings.team.ungrounded == "refuse",
+    )
 
 
 @dataclass(slots=True)

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 
+from engines.agents.open import AgentNeeds
 from engines.agents.single_turn import ended_attempt, first_messages, unusable_reason
 from engines.core.errors import CallFailed
 from engines.core.finish import is_cut
@@ -69,6 +70,12 @@ class ToolLoop:
                     usage += result.usage
                     messages = (*messages, Message("tool", result.text, tool_call_id=call.id))
         return _unanswered(messages, usage, began)
+
+
+def open_agent(needs: AgentNeeds) -> ToolLoop:
+    settings, toolbox = needs.settings, needs.toolbox
+    assert toolbox is not None
+    return ToolLoop(settings.instructions, needs.sampling, toolbox, settings.max_turns)
 
 
 def show_calls(

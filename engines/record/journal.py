@@ -19,9 +19,17 @@ from engines.core.errors import RecordError
 from engines.core.events import DurableEvent, event_from_dict
 from engines.record import lines
 from engines.record.appender import Appender
-from engines.record.segments import files
-from engines.record.segments.files import FORMAT
-from engines.record.segments.reading import End, Place, read
+from engines.record.segments import (
+    BYTES,
+    FORMAT,
+    End,
+    Head,
+    Place,
+    begin_next,
+    find_segment,
+    read,
+    read_head,
+)
 from engines.secrets.mask import NO_SECRETS, Mask
 
 HEAD_BYTES = 160
@@ -49,7 +57,7 @@ class Journal:
         tell: Callable[[str], None] = lambda _: None,
         mask: Mask = NO_SECRETS,
         after: Place | None = None,
-        segment_bytes: int = files.BYTES,
+        segment_bytes: int = BYTES,
     ) -> None:
         """Open or create, check and mend a journal.
 
@@ -77,7 +85,7 @@ class Journal:
         self.entries: tuple[Entry, ...] = tuple(entries)
         self.last = end.last  # as found at opening
         self.at = entries[-1].at if entries else 0.0  # of the last entry
-        self._head, line = files.read_head(path), end.last.line if end.last else None
+        self._head, line = read_head(path), end.last.line if end.last else None
         self._chain = line.digest if line else ""
         self._seq = self._head.events + (line.number if line else 0) - (self._head.segment > 1)
         self._file = Appender(path)
@@ -105,8 +113,8 @@ class Journal:
         head, size = self._head, self._file.size
         if size < self._segment_bytes:
             return False
-        following = files.Head(head.segment + 1, self._chain, self._seq, head.bytes + size, step)
-        if not (begun := files.begin_next(self.path, following)):
+        following = Head(head.segment + 1, self._chain, self._seq, head.bytes + size, step)
+        if not (begun := begin_next(self.path, following)):
             return False
         self._file.close()
         self._file, self._head, self._chain = Appender(self.path), following, begun
@@ -144,7 +152,7 @@ def read_journal(
     Of those behind the first `since` ones, and where something is looked for, `only` those in whose
     first bytes it is found.
     """
-    first = files.find_segment(path, "events", since) if since else 1
+    first = find_segment(path, "events", since) if since else 1
     end: End | None = None
     while end is None or end.is_closed:
         found: list[tuple[Path, Place]] = []

@@ -15,7 +15,7 @@ import re
 import shutil
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Literal
@@ -34,17 +34,22 @@ from engines.record.lines import Contents, StoredLine
 from engines.record.lock import is_held, write_lock
 from engines.record.run_dir import RunDir, Workspace
 from engines.record.seal import ALTERED
-from engines.record.segments.files import (
+from engines.record.segments import (
+    Place,
     closed_files,
     closed_number,
     closed_path,
     first_line,
     read_head,
+    read_undamaged,
 )
-from engines.record.segments.reading import Place, read_undamaged
 
 Grade = Literal["fix", "note", "ok"]
 """What hinders most first. "fix": it is damaged, or does not work so; "note": worth knowing."""
+
+
+UNTOLD = {"untold": True}
+"""Metadata of a field that is for the doctor alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +60,10 @@ class Finding:
     place: str
     cause: str
     move: str = ""  # what to do next; "" where there is nothing to do
-    repair: Callable[[], str] | None = None  # says what it did; None: nobody but the user can
-    alone: bool = False  # once it is repaired nothing else looks different
+    # It says what it did; None: nobody but the user can.
+    repair: Callable[[], str] | None = field(default=None, metadata=UNTOLD)
+    # Once it is repaired nothing else looks different.
+    alone: bool = field(default=False, metadata=UNTOLD)
     repaired: str = ""  # what was done about it; "" where nothing was
 
 
@@ -412,8 +419,8 @@ def _find_refs(value: object) -> Iterator[RecordRef]:
         for item in value:
             yield from _find_refs(item)
     elif dataclasses.is_dataclass(value):
-        for field in dataclasses.fields(value):
-            yield from _find_refs(getattr(value, field.name))
+        for part in dataclasses.fields(value):
+            yield from _find_refs(getattr(value, part.name))
 
 
 def _reply_findings(run: RunDir, story: _Story) -> Iterator[Finding]:

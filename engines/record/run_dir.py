@@ -13,7 +13,7 @@ from engines.core.state.run_state import RunState
 from engines.record.derived.run_state import read_run
 from engines.record.journal import Entry, read_journal
 from engines.record.libraries import LibraryFolder, check_name
-from engines.record.segments.files import first_line, started_at
+from engines.record.segments import first_line, started_at
 from engines.secrets.mask import NO_SECRETS, Mask
 
 

@@ -8,8 +8,7 @@ from pathlib import Path
 from engines.core.state.step_history import RunHistory, StepHistory, fold_history
 from engines.record.journal import HEAD_BYTES, parse_entry
 from engines.record.run_dir import RunDir
-from engines.record.segments.files import find_segment
-from engines.record.segments.reading import Place, is_unchanged, read
+from engines.record.segments import Place, find_segment, is_unchanged, read
 
 _LATER = rb'"kind":"(?:Operations?Decided|DecisionUndone|LessonReturned|Reply\w+)"'
 """What may be about a step although it happened in a later one."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from engines.core.types import Problem, Rollout, Verdict
 from engines.verifiers.math.exact_value import same_value
@@ -44,21 +43,11 @@ _NEGATION = re.compile(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class ChoiceSettings:
-    """There are none: the options are the problem's."""
-
-
-class ChoiceVerifier:
-    async def check(self) -> None:
-        """Nothing to load."""
-
-    async def verify(self, problem: Problem, rollouts: Sequence[Rollout]) -> tuple[Verdict, ...]:
-        error = "failed: the problem has no options; give its row a list of choices"
-        return judge_choices(problem, rollouts) or (Verdict(None, error=error),) * len(rollouts)
-
-    async def aclose(self) -> None:
-        """Nothing is open."""
+def judge_choice(problem: Problem, rollout: Rollout) -> Verdict:
+    """Return the verdict on one rollout, also where its problem has no options."""
+    if verdicts := judge_choices(problem, [rollout]):
+        return verdicts[0]
+    return Verdict(None, error="failed: the problem has no options; give its row a list of choices")
 
 
 def judge_choices(problem: Problem, rollouts: Sequence[Rollout]) -> tuple[Verdict, ...]:

@@ -1,14 +1,37 @@
-"""Several criteria as one verifier: one reward, each criterion a metric."""
+"""Verifiers that are made of others, or of a function.
+
+Several criteria become one verifier: one reward, each criterion a metric.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import fsum
 
 from engines.core.protocols import Verifier, judges_whole_groups
 from engines.core.types import NO_USAGE, Problem, Rollout, Verdict
 from engines.core.waiting import gather_all
+from engines.verifiers.stated_answer import unjudgeable_verdict
+
+
+@dataclass(frozen=True, slots=True)
+class EachVerifier:
+    """Judges rollouts one by one, where there is nothing to load or to wait for."""
+
+    judge: Callable[[Problem, Rollout], Verdict]
+
+    async def check(self) -> None:
+        """Nothing to load."""
+
+    async def verify(self, problem: Problem, rollouts: Sequence[Rollout]) -> tuple[Verdict, ...]:
+        return tuple(
+            unjudgeable_verdict(rollout, (problem,)) or self.judge(problem, rollout)
+            for rollout in rollouts
+        )
+
+    async def aclose(self) -> None:
+        """Nothing is open."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from engines.core.protocols import Verifier
-from engines.verifiers.choice import ChoiceSettings, ChoiceVerifier
-from engines.verifiers.compose import WeightedCriterion, WeightedVerifier
-from engines.verifiers.harbor import HarborSettings, HarborVerifier
+from engines.verifiers.choice import judge_choice
+from engines.verifiers.compose import EachVerifier, WeightedCriterion, WeightedVerifier
+from engines.verifiers.harbor import HarborVerifier
 from engines.verifiers.judge import JudgeContext, JudgeSettings, JudgeVerifier
 from engines.verifiers.learned import LearnedSettings, LearnedVerifier
 from engines.verifiers.math.verifier import MathSettings, MathVerifier
@@ -25,15 +25,14 @@ from engines.verifiers.shaping import (
     FormatSettings,
     FormatVerifier,
     LengthPenalty,
-    OwnRewardSettings,
-    OwnRewardVerifier,
-    RecordedSettings,
-    RecordedVerifier,
     ShapedVerifier,
     StepBonus,
+    own_verdict,
+    recorded_verdict,
 )
 from engines.verifiers.spec import (
     At,
+    NoSettings,
     SpecError,
     find_file,
     known_names_text,
@@ -42,27 +41,112 @@ from engines.verifiers.spec import (
 )
 from engines.verifiers.text import TextSettings, TextVerifier
 
-SETTINGS: Mapping[str, type] = {
-    "math": MathSettings,
-    "text": TextSettings,
-    "judge": JudgeSettings,
-    "accuracy": AccuracySettings,
-    "length_penalty": LengthPenalty,
-    "step": StepBonus,
-    "format": FormatSettings,
-    "choice": ChoiceSettings,
-    "harbor": HarborSettings,
-    "reward_model": LearnedSettings,
-    "own_reward": OwnRewardSettings,
-    "recorded": RecordedSettings,
-}
-KNOWN = (*SETTINGS, "function")
-SHAPES = ("length_penalty", "step")
 SHAPED = "accuracy"
 """What a shape shapes where its `of` says nothing."""
 _METRIC = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 Spec = Mapping[str, Any] | str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Means:
+    """What verifiers are opened with; see `open_verifier`."""
+
+    judging: JudgeContext | None = None
+    columns: frozenset[str] | None = None
+    grading: HarborVerifier | None = None
+    open_learned: Callable[[str], LearnedVerifier] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class VerifierKind:
+    """A verifier that a run file can name."""
+
+    settings: type
+    about: str
+    open: Callable[[Any, Any], Verifier] | None = None
+    """From settings and `Means`; None: it shapes the reward of the verifier below `of`."""
+    needs_answer: bool = False  # problems without an answer are of no use to it
+    asks_judge: bool = False
+    requires: tuple[str, str, str] | None = None
+    """One of the `Means`; and what to say, and to do, where it is missing."""
+
+
+KINDS: Mapping[str, VerifierKind] = {
+    "math": VerifierKind(
+        MathSettings,
+        "Is the stated answer mathematically the expected one?",
+        lambda settings, _: MathVerifier(settings),
+        needs_answer=True,
+    ),
+    "text": VerifierKind(
+        TextSettings,
+        "Does the stated answer match the expected text? (exact, contains, choice, regex)",
+        lambda settings, _: TextVerifier(settings),
+        needs_answer=True,
+    ),
+    "judge": VerifierKind(
+        JudgeSettings,
+        "Does a model find that the response meets a rubric?",
+        lambda settings, means: JudgeVerifier(settings, means.judging),
+        asks_judge=True,
+        requires=(
+            "judging",
+            "it asks a model, and there is none that can judge.",
+            "Set judge: openai:MODEL, or judge: rehearsal to try it out.",
+        ),
+    ),
+    "accuracy": VerifierKind(
+        AccuracySettings,
+        "1 for a right answer, else 0 (by: math or text)",
+        lambda settings, _: MathVerifier() if settings.by == "math" else TextVerifier(),
+        needs_answer=True,
+    ),
+    "length_penalty": VerifierKind(
+        LengthPenalty, "The reward of another verifier, less what is too long (of, max_length)"
+    ),
+    "step": VerifierKind(
+        StepBonus,
+        "The reward of another verifier and a bonus for shown steps: it may pay for padding",
+    ),
+    "format": VerifierKind(
+        FormatSettings,
+        "Does the response match a regular expression? (pattern)",
+        lambda settings, _: FormatVerifier(settings),
+    ),
+    "choice": VerifierKind(
+        NoSettings,
+        "Which option of its problem does the response name, by letter or text?",
+        lambda *_: EachVerifier(judge_choice),
+        needs_answer=True,
+    ),
+    "harbor": VerifierKind(
+        NoSettings,
+        "What the grader of a task folder makes of the files that a program left",
+        lambda _, means: means.grading,
+        requires=(
+            "grading",
+            "it grades the files that a program leaves, and the agent is none.",
+            "Set agent.command.",
+        ),
+    ),
+    "reward_model": VerifierKind(
+        LearnedSettings,
+        "A guess, learned from the verdicts of a run (folder: a path, or run:RUN)",
+        lambda settings, means: means.open_learned(settings.folder),
+        requires=("open_learned", "its weights cannot be loaded here.", "Name another one."),
+    ),
+    "own_reward": VerifierKind(
+        NoSettings,
+        "The reward that the agent's own function gave its try",
+        lambda *_: EachVerifier(own_verdict),
+    ),
+    "recorded": VerifierKind(
+        NoSettings,
+        "What came of a recorded try (studio data import), as it was found with it",
+        lambda *_: EachVerifier(recorded_verdict),
+    ),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +161,7 @@ class ParsedVerifier:
     """A verifier that is read and not yet opened."""
 
     at: At
+    name: str = ""  # among `KINDS`; "" of a function and of a list
     settings: Any = None
     path: Path | None = None  # of a function
     of: tuple[ParsedCriterion, ...] = ()  # the criteria of a list, or the one that is shaped
@@ -111,7 +196,8 @@ def open_verifier(
 
     Raises SpecError: unknown name or setting, a value that cannot be, a file that is not there.
     """
-    return _open_parsed(parse_spec(spec, folders), _Means(judging, columns, grading, open_learned))
+    means = Means(judging=judging, columns=columns, grading=grading, open_learned=open_learned)
+    return _open_parsed(parse_spec(spec, folders), means)
 
 
 def parse_spec(spec: Spec, folders: Sequence[Path] = ()) -> ParsedVerifier:
@@ -121,23 +207,27 @@ def parse_spec(spec: Spec, folders: Sequence[Path] = ()) -> ParsedVerifier:
 
 def needs_answer(spec: Spec) -> bool:
     """Whether problems without an answer are of no use to it."""
-    return _any_verifier(spec, lambda name: name in ("math", "text", "choice", "accuracy"))
+    return _any_verifier(spec, lambda name: name in KINDS and KINDS[name].needs_answer)
 
 
 def asks_judge(spec: Spec) -> bool:
     """Whether it asks the judge role, or may: what a function does is known when it runs."""
-    return _any_verifier(spec, lambda name: name in ("judge", "function"))
+    return _any_verifier(
+        spec, lambda name: name == "function" or (name in KINDS and KINDS[name].asks_judge)
+    )
 
 
-def _any_verifier(spec: object, holds: Callable[[object], bool]) -> bool:
+def _any_verifier(spec: object, holds: Callable[[str], bool]) -> bool:
     """Looks no closer than needed: what is wrong in a specification `parse_spec` says."""
     spec = _as_mapping(spec)
     if not isinstance(spec, Mapping):
-        return holds(spec)
+        return False
     name, inner = spec.get("name"), spec.get("of")
     if name == "weighted" and isinstance(inner, Sequence):
         return any(_any_verifier(entry, holds) for entry in inner)
-    if isinstance(name, str) and name in SHAPES:
+    if not isinstance(name, str):
+        return False
+    if name in KINDS and KINDS[name].open is None:
         return _any_verifier(inner or SHAPED, holds)
     return holds(name)
 
@@ -154,14 +244,14 @@ def _as_mapping(given: object) -> object:
 def _parse_mapping(spec: Mapping[str, Any], folders: Sequence[Path], at: At) -> ParsedVerifier:
     settings = dict(spec)
     name = settings.pop("name", None)
-    if isinstance(name, str) and name in SETTINGS:
+    if isinstance(name, str) and (kind := KINDS.get(name)):
         if "file" in settings:
             cause = f'"file" stands beside the name "{name}".'
             raise SpecError((*at, "file"), "verifier", cause, "Leave one of them out.")
         of: tuple[ParsedCriterion, ...] = ()
-        if name in SHAPES:
+        if kind.open is None:
             of = (_parse_inner(settings.pop("of", SHAPED), folders, (*at, "of")),)
-        return ParsedVerifier(at, parse_settings(SETTINGS[name], name, settings, at), of=of)
+        return ParsedVerifier(at, name, parse_settings(kind.settings, name, settings, at), of=of)
     match name:
         case "function":
             file = settings.pop("file", None)
@@ -172,13 +262,13 @@ def _parse_mapping(spec: Mapping[str, Any], folders: Sequence[Path], at: At) -> 
             from engines.verifiers.foreign.verifier import FunctionSettings
 
             parsed = parse_settings(FunctionSettings, path.stem, settings, at)
-            return ParsedVerifier(at, parsed, path)
+            return ParsedVerifier(at, settings=parsed, path=path)
         case "weighted":
             return _parse_list(settings, folders, at)
         case None:
-            move = f"Known: {', '.join(KNOWN[:-1])}; or give a file: {{file: MINE.py}}."
+            move = f"Known: {', '.join(KINDS)}; or give a file: {{file: MINE.py}}."
             raise SpecError(at, "verifier", '"name" is missing.', move)
-    move = known_names_text(str(name), KNOWN)
+    move = known_names_text(str(name), (*KINDS, "function"))
     if isinstance(name, str) and (found := find_file(name, folders)):
         move = f"{found.name} is a file: write {{file: {found.name}}}."
     elif str(name).endswith(".py"):
@@ -262,59 +352,24 @@ def grades_tasks(spec: Spec) -> bool:
     return _any_verifier(spec, lambda name: name == "harbor")
 
 
-@dataclass(frozen=True, slots=True)
-class _Means:
-    """What verifiers are opened with; see `open_verifier`."""
-
-    judging: JudgeContext | None
-    columns: frozenset[str] | None
-    grading: HarborVerifier | None
-    open_learned: Callable[[str], LearnedVerifier] | None
-
-
-def _open_parsed(ready: ParsedVerifier, means: _Means) -> Verifier:
-    judging = means.judging
-    match ready.settings:
-        case MathSettings() as settings:
-            return MathVerifier(settings)
-        case TextSettings() as settings:
-            return TextVerifier(settings)
-        case ChoiceSettings():
-            return ChoiceVerifier()
-        case JudgeSettings() as settings:
-            if judging is None:
-                cause = "it asks a model, and there is none that can judge."
-                move = "Set judge: openai:MODEL, or judge: rehearsal to try it out."
-                raise SpecError(ready.at, 'verifier "judge"', cause, move)
-            return JudgeVerifier(settings, judging)
-        case AccuracySettings(by="text"):
-            return TextVerifier()
-        case AccuracySettings():
-            return MathVerifier()
-        case FormatSettings() as settings:
-            return FormatVerifier(settings)
-        case OwnRewardSettings():
-            return OwnRewardVerifier()
-        case RecordedSettings():
-            return RecordedVerifier()
-        case HarborSettings():
-            if means.grading is None:
-                cause = "it grades the files that a program leaves, and the agent is none."
-                raise SpecError(ready.at, 'verifier "harbor"', cause, "Set agent.command.")
-            return means.grading
-        case LearnedSettings() as settings:
-            if means.open_learned is None:
-                cause = "its weights cannot be loaded here."
-                raise SpecError(ready.at, 'verifier "reward_model"', cause, "Name another one.")
-            return means.open_learned(settings.folder)
-        case LengthPenalty() | StepBonus() as shape:
-            (shaped,) = ready.of
-            inner = _open_parsed(shaped.verifier, means)
-            return ShapedVerifier(shape, shaped.name, inner)
+def _open_parsed(ready: ParsedVerifier, means: Means) -> Verifier:
     if ready.path is not None:
         from engines.verifiers.foreign.verifier import FunctionVerifier
 
-        return FunctionVerifier(ready.settings, ready.path, judging, columns=means.columns)
-    opened = [_open_parsed(c.verifier, means) for c in ready.of]
-    pairs = zip(ready.of, opened, strict=True)
-    return WeightedVerifier([WeightedCriterion(c.name, c.weight, inner) for c, inner in pairs])
+        judging, columns = means.judging, means.columns
+        return FunctionVerifier(ready.settings, ready.path, judging, columns=columns)
+    parts = [
+        WeightedCriterion(part.name, part.weight, _open_parsed(part.verifier, means))
+        for part in ready.of
+    ]
+    if not ready.name:
+        return WeightedVerifier(parts)
+    kind = KINDS[ready.name]
+    if kind.open is None:
+        (part,) = parts
+        return ShapedVerifier(ready.settings, part.name, part.verifier)
+    if kind.requires is not None:
+        name, cause, move = kind.requires
+        if getattr(means, name) is None:
+            raise SpecError(ready.at, f'verifier "{ready.name}"', cause, move)
+    return kind.open(ready.settings, means)

@@ -10,7 +10,7 @@ import asyncio
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Literal
 
 from engines.core.errors import VerifierError
 from engines.core.ids import digest
@@ -186,32 +186,16 @@ class FormatVerifier:
         return Verdict(float(has), "has the form" if has else "has not the form that was asked for")
 
 
-@dataclass(frozen=True, slots=True)
-class RecordedSettings:
-    """Takes the reward that a recorded try was imported with; another try has none."""
+def recorded_verdict(problem: Problem, rollout: Rollout) -> Verdict:
+    """Return what a recorded rollout was imported with; another one has no reward.
 
-
-class RecordedVerifier:
-    async def check(self) -> None:
-        """Nothing to load."""
-
-    async def verify(self, problem: Problem, rollouts: Sequence[Rollout]) -> tuple[Verdict, ...]:
-        told = problem.meta.get("outcomes")
-        outcomes = [one for one in told if isinstance(one, dict)] if isinstance(told, list) else []
-        found = (
-            unjudgeable_verdict(one, ("",)) or _recorded_verdict(one, outcomes) for one in rollouts
-        )
-        return tuple(found)
-
-    async def aclose(self) -> None:
-        """It holds nothing."""
-
-
-def _recorded_verdict(rollout: Rollout, outcomes: Sequence[dict[str, Any]]) -> Verdict:
-    """Found by what the try says: equal ones are told apart by their place in the group."""
+    It is known by what it says: equal ones are told apart by their place in the group.
+    """
+    rows = problem.meta.get("outcomes")
+    outcomes = [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
     reply, n = digest(rollout.attempt.answer, 8), len(outcomes)
     turned = [outcomes[(rollout.index + more) % n] for more in range(n)]
-    outcome = next((one for one in turned if one.get("reply") == reply), None)
+    outcome = next((row for row in turned if row.get("reply") == reply), None)
     if outcome is None:
         said = "this try was not recorded" if outcomes else "its problem has no recorded tries"
         return Verdict(None, error=f"failed: {said}; verifier: recorded judges no other")
@@ -221,23 +205,8 @@ def _recorded_verdict(rollout: Rollout, outcomes: Sequence[dict[str, Any]]) -> V
     return Verdict(float(reward), signals or None)
 
 
-@dataclass(frozen=True, slots=True)
-class OwnRewardSettings:
-    """Takes the metric `reward` of a try, as workflows in AgentScope's form give it."""
-
-
-class OwnRewardVerifier:
-    async def check(self) -> None:
-        """Nothing to load."""
-
-    async def verify(self, problem: Problem, rollouts: Sequence[Rollout]) -> tuple[Verdict, ...]:
-        return tuple(unjudgeable_verdict(one, ("",)) or _own_verdict(one) for one in rollouts)
-
-    async def aclose(self) -> None:
-        """It holds nothing."""
-
-
-def _own_verdict(rollout: Rollout) -> Verdict:
+def own_verdict(problem: Problem, rollout: Rollout) -> Verdict:
+    """Return the metric `reward` of a rollout, as workflows in AgentScope's form give it."""
     reward = rollout.attempt.metrics.get("reward")
     if reward is None or not 0 <= reward <= 1:
         said = "no reward" if reward is None else f"{reward:g}, outside 0 to 1"

@@ -21,6 +21,11 @@ S = TypeVar("S")
 At = tuple[str, ...]
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class NoSettings:
+    """Settings of a verifier that has none."""
+
+
 class SpecError(VerifierError):
     """A verifier's setting that cannot be; `at` is its key inside the specification."""
 

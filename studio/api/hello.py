@@ -21,12 +21,12 @@ from engines.data.source import DataSource
 from engines.grpo.checkpoint.export import Kind, check_target
 from engines.grpo.loss.sft_data import demonstration_row, read_demonstrations
 from engines.record.appender import make_folder, write_atomic
+from engines.verifiers.open import KINDS
 from studio.api import practise
 from studio.api.practise import check_arguments, one_of, place_of
 from studio.api.tuner import policy_name
 from studio.config.source import Source
 from studio.data.catalogue import bundled_folder, find_data
-from studio.data.verifiers import BUILT_IN
 from studio.errors import describe_error
 from studio.render.lines import to_stderr
 from studio.run.new_or_resume import RunPlan, RunRequest, load_plan
@@ -94,7 +94,7 @@ class RLTrainingTool:
         own: dict[str, Any] = {"step": {"step_bonus": step_bonus}}
         own["length_penalty"] = {"max_length": max_length, "penalty_weight": penalty_weight}
         self._reward = {"name": reward_type, **own.get(reward_type, {})}
-        about = {"reward_type": reward_type, "description": BUILT_IN[reward_type]}
+        about = {"reward_type": reward_type, "description": KINDS[reward_type].about}
         return {**about, "verifier": self._reward}
 
     @check_arguments

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from engines.record.cassette.file import Tape
+    from engines.record.cassette import Tape
     from engines.record.run_dir import Workspace
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")]
@@ -107,7 +107,7 @@ def read_tape(record: Path | None, cassette: Path | None) -> Tape | None:
     path = record or cassette
     if path is None:
         return None
-    from engines.record.cassette.file import Tape
+    from engines.record.cassette import Tape
 
     if record is not None and cassette is not None:
         from engines.core.errors import ConfigError

@@ -40,10 +40,10 @@ def doctor(
     import sys
 
     from studio.commands.screen import why_no_screen
+    from studio.render.doctor_lines import doctor_text
     from studio.workspace.checkup import Around, check_up
     from studio.workspace.doctor import diagnose
-    from studio.workspace.doctor_text import doctor_data, doctor_lines
-    from studio.workspace.preflight import basic_findings, machine_facts
+    from studio.workspace.machine import basic_findings, machine_facts
 
     machine = machine_facts(context.obj)
     missing = why_no_screen(sys.stdin, sys.stderr, os.environ)
@@ -52,6 +52,5 @@ def doctor(
     checks = asyncio.run(check_up(around, runfile, overrides or (), to_stderr))
     found = (*basic_findings(context.obj, machine), *checks)
     diagnosis = diagnose(open_workspace(context), repair=repair).add(machine, found)
-    text = "\n".join(doctor_lines(diagnosis))
-    print_result(doctor_data(diagnosis), text, json=json)
+    print_result(diagnosis, doctor_text(diagnosis), json=json)
     return exit_codes.DONE if diagnosis.well else exit_codes.USER_ERROR

@@ -192,8 +192,14 @@ def rm(
     Examples:
         studio runs rm rehearsal --yes
     """
-    from studio.workspace.archive import find_archived, remove_archive
-    from studio.workspace.removal import check_removable, library_of, linked_folder, remove_run
+    from studio.workspace.archive import (
+        check_removable,
+        find_archived,
+        library_of,
+        linked_folder,
+        remove_archive,
+        remove_run,
+    )
 
     workspace = open_workspace(context)
     if (archived := find_archived(run, workspace)) is not None:

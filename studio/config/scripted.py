@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from engines.core.team import FIXED
-from engines.record.cassette.file import Tape
+from engines.record.cassette import Tape
 from engines.verifiers.open import asks_judge
 from studio.config.settings.policy import PolicyConfig, Role
 from studio.config.settings.run import RunConfig

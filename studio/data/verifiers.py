@@ -13,23 +13,9 @@ from pathlib import Path
 
 from engines.record.run_dir import Workspace
 from engines.verifiers.foreign.signature import FORMS, detect_signature
+from engines.verifiers.open import KINDS
 from studio.config.loading import LoadedRun
 from studio.data.catalogue import bundled_folder
-
-BUILT_IN = {
-    "math": "Is the stated answer mathematically the expected one?",
-    "text": "Does the stated answer match the expected text? (exact, contains, choice, regex)",
-    "judge": "Does a model find that the response meets a rubric?",
-    "accuracy": "1 for a right answer, else 0 (by: math or text)",
-    "length_penalty": "The reward of another verifier, less what is too long (of, max_length)",
-    "step": "The reward of another verifier and a bonus for shown steps: it may pay for padding",
-    "format": "Does the response match a regular expression? (pattern)",
-    "choice": "Which option of its problem does the response name, by letter or text?",
-    "reward_model": "A guess, learned from the verdicts of a run (folder: a path, or run:RUN)",
-    "own_reward": "The reward that the agent's own function gave its try",
-    "recorded": "What came of a recorded try (studio data import), as it was found with it",
-    "harbor": "What the grader of a task folder makes of the files that a program left",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +40,7 @@ def listed_verifiers(workspace: Workspace) -> tuple[ListedVerifier, ...]:
     """The built-in ones, the workspace's, then the shipped ones."""
     own = {file.stem for file in _verifier_files(workspace.verifiers)}
     return (
-        *(ListedVerifier(name, "built-in", about=about) for name, about in BUILT_IN.items()),
+        *(ListedVerifier(name, "built-in", about=kind.about) for name, kind in KINDS.items()),
         *_list_folder(workspace.verifiers, "workspace", set()),
         *_list_folder(shipped_verifiers(), "shipped", own),
     )

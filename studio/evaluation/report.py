@@ -16,7 +16,7 @@ from engines.pipeline.evaluation.statistics import (
     pass_rate,
     question_means,
 )
-from engines.record.cassette.file import is_played
+from engines.record.cassette import is_played
 from studio.config.scripted import played_note
 from studio.evaluation.evaluate import EvalPlan, EvaluationResult, SetResult
 from studio.facts.run import REHEARSAL

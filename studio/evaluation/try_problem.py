@@ -23,7 +23,7 @@ from engines.data.dataset import read_problems
 from engines.data.fields import ID_BYTES
 from engines.pipeline.judging import add_own_figures
 from engines.policies.limits import Slots
-from engines.record.cassette.file import open_cassette
+from engines.record.cassette import open_cassette
 from engines.record.ledger import RecordLedger
 from engines.record.run_dir import Workspace
 from engines.verifiers.open import asks_judge, needs_answer

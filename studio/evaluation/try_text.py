@@ -9,7 +9,7 @@ from typing import Any
 
 from engines.core.codec import to_dict
 from engines.core.text.tool_text import count_acts
-from engines.record.cassette.file import is_played
+from engines.record.cassette import is_played
 from engines.record.run_dir import Workspace
 from studio import exit_codes
 from studio.config.scripted import played_note, rehearsal_note

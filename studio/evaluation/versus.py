@@ -11,12 +11,12 @@ from engines.core.errors import ConfigError
 from engines.core.state.step_history import StepHistory
 from engines.core.types import Problem
 from engines.data.dataset import read_problems
-from engines.record.cassette.file import is_played
+from engines.record.cassette import is_played
 from engines.record.run_dir import RunDir, Workspace
 from engines.record.step_history import read_history
 from studio.config.loading import LoadedRun, load_run
 from studio.evaluation.try_problem import Trial
-from studio.run.library_start import choose_library
+from studio.run.library import choose_library
 
 
 def suggest_problem(

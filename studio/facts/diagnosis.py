@@ -7,12 +7,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Self, get_args
 
 from engines.record.repair import Finding, Grade
+from studio.facts.subject import Subject
 
 GRADES: tuple[Grade, ...] = get_args(Grade)
 
 
 @dataclass(frozen=True, slots=True)
-class Diagnosis:
+class Diagnosis(Subject):
     """All findings of a look at a workspace, its machine and a run's models."""
 
     looked_at: Mapping[str, int] = field(default_factory=dict)  # in numbers

@@ -42,6 +42,8 @@ def json_data(value: Any) -> Any:
 def _dataclass_data(value: Any) -> dict[str, Any]:
     data: dict[str, Any] = {}
     for field in fields(value):
+        if "untold" in field.metadata:
+            continue
         entry = json_data(getattr(value, field.name))
         if field.metadata == LIFTED:
             data |= entry

@@ -6,7 +6,7 @@ the run has written it to disk.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from engines.core.errors import ConflictError
@@ -50,11 +50,6 @@ class UndoStack:
         self.steps.append(step)
         self.undone.clear()
         self.done += len(step)
-
-    def forget(self, operation_ids: Collection[str]) -> None:
-        """These were decided again, so that what was decided before cannot be taken back."""
-        kept = (tuple(m for m in step if m.id not in operation_ids) for step in self.steps)
-        self.steps = [step for step in kept if step]
 
 
 def last_step_of(
@@ -252,14 +247,9 @@ async def toggle_pin(session: Session, target: str, *, pinned: bool, person: str
 
 
 class Decider:
-    """What one person decides in one run.
+    """What one person decides in one run."""
 
-    Where it `restores`, `undo` also decides again what its decision had replaced, and proposes the
-    inverse of a committed one. Else it only takes back, as line mode does.
-    """
-
-    def __init__(self, *, restores: bool = True) -> None:
-        self._restores = restores
+    def __init__(self) -> None:
         self.sitting = UndoStack()
         self.busy: set[str] = set()  # operations whose decision is under way
 
@@ -283,8 +273,6 @@ class Decider:
             before = earlier.get(operation.id)
             made.append(UndoEntry(operation, decision, asked, before, was))
             texts = draft_texts(texts.items(), [(operation, decision)])
-        if not self._restores:  # the decision before is not brought back
-            self.sitting.forget(names)
         self.sitting.add(tuple(made))
         failed = any(one.decision.reviewer == GATE for one in made)
         return ActionResult(decision_line(made), failed, tuple(made))
@@ -293,6 +281,8 @@ class Decider:
         self, session: Session, texts: Mapping[str, str], person: str = ""
     ) -> ActionResult:
         """Take the last step back, or propose its inverse where it is committed.
+
+        What a decision had replaced is decided again.
 
         `texts` are those of the library as the standing decisions would leave it. The last
         decision of `person` is taken back first where it was made elsewhere, as on another page.
@@ -312,8 +302,6 @@ class Decider:
                 await self._take_back(made, done)
                 done.left.remove(made)
         finally:
-            if not self._restores:
-                sitting.forget(set(done.asked))
             if done.left:
                 sitting.steps.append(tuple(done.left))
             if done.undone:
@@ -325,16 +313,16 @@ class Decider:
         """One decision: undo it, or propose its inverse where it is committed."""
         session, name = done.session, made.id
         state = session.state
-        if self._restores and name not in state.operations:
+        if name not in state.operations:
             await done.propose_inverse(made)
-        elif not self._restores or name in state.decisions:
+        elif name in state.decisions:
             withdrawn = state.is_withdrawn_by_undo(name, made.decision)
             asked = await session.send(Undo(name))
             done.undone.append(made)
             if withdrawn:
                 done.words.append(f"{name} is withdrawn: {made.operation.target} is as it was")
             done.asked += [each for each in asked if each != name or not withdrawn]
-            if self._restores and made.earlier is not None and made.earlier.reviewer != GATE:
+            if made.earlier is not None and made.earlier.reviewer != GATE:
                 # What the gate rejected it judges anew by itself.
                 decisions = await session.send(Decide((renew_decision(made.earlier),)))
                 done.restored += decisions

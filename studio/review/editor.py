@@ -136,7 +136,7 @@ class EditorReview:
                 raise ConflictError(f"run {self._run.run}", f"{moved}.", "Look again.")
             self.review.tell(moved)
         groups_of = EvidenceLoader(self._run).operation_groups
-        return queue_blocks(self._run.state(), queue, groups_of)
+        return queue_blocks(self.review.session.state, queue, groups_of)
 
     def _edit_once(self) -> bool:
         """One time in the editor, and what follows; True where it is to be opened again."""
@@ -165,7 +165,7 @@ class EditorReview:
                 return answer == "e"
             for result in self.review.wait_for(carry_out(self.review.session, todo)):
                 self.review.say(result_text(result))
-            left = len(self._run.state().open_operations)
+            left = len(self.review.session.state.open_operations)
             self.review.say(f"run {self._run.run}: {len(todo)} decided, {left} open")
         self._forget()
         if closing := self.review.closing_text():
@@ -183,7 +183,7 @@ class EditorReview:
         edited = parse_document(text, {block.name for block in shown}, wrong := list[Wish]())
         if shown and not edited:
             return None
-        fresh, state = self._read_queue(), self._run.state()
+        fresh, state = self._read_queue(), self.review.session.state
         wishes, left_out = document_wishes(shown, edited, fresh, state)
         for one in left_out:
             self.review.tell(one)

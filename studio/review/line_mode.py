@@ -62,7 +62,7 @@ class LineReview:
     say: Callable[[str], None]
     clock: Callable[[], float] = time.monotonic
     settled_count: int = 0  # replies corrected or dropped in this session
-    _decider: Decider = field(default_factory=lambda: Decider(restores=False))
+    _decider: Decider = field(default_factory=Decider)
     _shown_at: float = 0.0
     _decided: set[str] = field(default_factory=set)  # also where `u` came too late
     _later: set[str] = field(default_factory=set)  # ids of operations and of replies
@@ -147,7 +147,7 @@ class LineReview:
             case "p":
                 return self._propose_pin(rest or operation.target or "", queue)
             case "u":
-                return self._undo()
+                return self._undo(queue)
             case "n":
                 self._later.add(operation.id)
                 self._passed.append(operation.id)
@@ -400,20 +400,18 @@ class LineReview:
             self.say(f"{error}")
             return None
 
-    def _undo(self) -> bool:
-        steps = self._decider.sitting.steps
-        if not steps:
-            self.say("nothing was decided in this session")
-            return False
-        before, last = tuple(steps), [one.id for one in steps[-1]]
-        self._later.difference_update(last)
+    def _undo(self, queue: ReviewQueue) -> bool:
+        last = [one.id for step in self._decider.sitting.steps[-1:] for one in step]
         try:
-            done = self.wait_for(self._decider.undo(self.session, {}))
-        except StudioError as error:  # committed meanwhile: the one before may still be undone
-            steps[:] = before[:-1]
+            done = self.wait_for(self._decider.undo(self.session, dict(queue.draft)))
+        except StudioError as error:
             self.say(f"{error}")
             return False
+        if done.failed:
+            self.say(done.text)
+            return False
         undone = done.asked_again
+        self._later.difference_update(last)
         self._decided.difference_update(undone, last)
         self._later.difference_update(undone)
         self.say(f"asked again: {', '.join(undone)}" if undone else done.text)

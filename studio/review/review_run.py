@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from shlex import quote
 from typing import Any, TypeVar
 
-from engines.core import events as ev
 from engines.core.errors import ConflictError
 from engines.core.protocols import Linter
 from engines.record.run_dir import RunDir, Workspace
@@ -25,19 +24,12 @@ from studio.session.control_socket import is_alive
 from studio.session.live import LiveSession
 from studio.session.offline import OfflineSession
 from studio.session.requests import Commit, ControlledElsewhereError, NotRunningError, ReadQueue
-from studio.session.session import Disconnected, EventReceived, Session, SnapshotReceived
+from studio.session.session import Disconnected, Session
 
 T = TypeVar("T")
 
 WAIT_S = 1.0
 """Between two looks whether a screen still decides."""
-_CHANGES_THE_QUEUE = (
-    ev.StageEntered,
-    ev.GroupReflected,
-    ev.OperationProposed,
-    ev.LessonReturned,
-    ev.DecisionUndone,
-)
 
 
 class LoopThread:
@@ -141,7 +133,7 @@ class RunReview:
     def _ask_until_left(self, review: LineReview, follows: bool) -> None:
         settled = -1
         while self._while_allowed(review.run) and follows and not self._ended:
-            state = self.session.run.state()  # as it is on disk, the last answer included
+            state = self.session.state
             blocking = state.undecided_operations if state.under_review else ()
             if left := review.ask_again(operation.id for operation in blocking):
                 self.tell(f"the run holds for {count_text(left, 'operation')}: once more; q leaves")
@@ -169,7 +161,7 @@ class RunReview:
         return not queue.open and not queue.repairs
 
     def _count_text(self, review: LineReview) -> str:
-        state = self.session.run.state()
+        state = self.session.state
         counts = [f"{review.decided_count} decided, {len(state.open_operations)} open"]
         if review.settled_count or state.repairs:
             counts.append(
@@ -204,15 +196,16 @@ class RunReview:
         return listening
 
     async def _listen(self) -> None:
+        before: object = None
         async for message in self.session.messages():
-            match message:
-                case SnapshotReceived():
-                    self._changed.set()
-                case EventReceived(event=event) if isinstance(event, _CHANGES_THE_QUEUE):
-                    self._changed.set()
-                case Disconnected(ended=ended):
-                    self._ended = self._ended or (ended and self._has_process)
-                    self._changed.set()
+            state = self.session.state
+            waiting = {*(op.id for op in state.open_operations), *state.repairs}
+            if waiting != before:
+                before = waiting
+                self._changed.set()
+            if isinstance(message, Disconnected):
+                self._ended = self._ended or (message.ended and self._has_process)
+                self._changed.set()
 
     async def _wait_for_change(self) -> None:
         """Wait until something new may be open, or the run's process has ended."""

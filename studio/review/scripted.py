@@ -93,7 +93,7 @@ async def check_wishes(
 
     Raises DataError: something fits neither the queue nor the library as it would become.
     """
-    state, texts = session.run.state(), dict(queue.draft)  # the last answer included
+    state, texts = session.state, dict(queue.draft)
     problems, todo = dict[int, str](), dict[str, tuple[Operation, Decision | None, int]]()
     for at, wish in enumerate(wishes):
         try:
@@ -221,7 +221,7 @@ def review_by_script(review: RunReview, person: str, path: Path, *, json: bool) 
     if flags:
         raise refuse(name, flags, 'Reword it, or add "anyway": true.')
     results = wait_for(carry_out(session, todo))
-    closing, left = review.closing_text(), session.run.state().open_operations
+    closing, left = review.closing_text(), session.state.open_operations
     told = [{"decision": made, "note": made.note} for made in results]
     facts = {"results": told, "open": [one.id for one in left], "closing": closing}
     lines = [*map(result_text, results), f"{len(todo)} decided, {len(left)} open", closing]
@@ -231,7 +231,7 @@ def review_by_script(review: RunReview, person: str, path: Path, *, json: bool) 
 def print_queue(review: RunReview) -> None:
     """Print as JSON what is open with all that a reviewer sees, and the library as it would be."""
     queue, run = review.wait_for(review.session.send(ReadQueue())), review.session.run
-    state, texts, loader = run.state(), dict(queue.draft), EvidenceLoader(run)
+    state, texts, loader = review.session.state, dict(queue.draft), EvidenceLoader(run)
     operations = []
     for op in queue.open:
         before, measured = texts.get(op.target or "", ""), state.effect_of(op.id)

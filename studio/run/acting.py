@@ -11,9 +11,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from engines.agents.open import open_agent
-from engines.agents.team import Member, Team
-from engines.agents.tool_loop import ToolLoop
+from engines.agents.open import AgentNeeds, open_agent
+from engines.agents.team import Member
 from engines.core.codec import fields_of
 from engines.core.errors import ConfigError
 from engines.core.protocols import Agent, Embedder, OnText, Policy, Toolbox
@@ -23,12 +22,10 @@ from engines.core.waiting import slow_stage
 from engines.policies.team import TeamPolicy
 from engines.policies.tool_use import Protocol, ToolUsePolicy
 from engines.process.scratch_folder import ScratchFolder
-from engines.record.cassette.file import Cassette, Entry, is_played, plain_request
-from engines.record.cassette.tools import taped_toolbox
-from studio.config.settings.agent import AgentConfig
+from engines.record.cassette import Cassette, Entry, is_played, plain_request, taped_toolbox
+from studio.config.settings.agent import AgentConfig, ToolConfig
 from studio.config.settings.policy import EmbeddingConfig, PolicyConfig
 from studio.config.settings.run import RunConfig
-from studio.config.settings.tool import ToolConfig
 
 if TYPE_CHECKING:
     from engines.policies.chat.embedding import Reserve
@@ -155,25 +152,19 @@ class Acting:
         agent = self.config.agent
         if self.dispatcher is not None:
             return self.dispatcher.agent(sampling)
-        match agent.kind:
-            case "tools":
-                return ToolLoop(agent.instructions, sampling, self._tools(), agent.max_turns)
-            case "team":
-                assert agent.team is not None
-                return Team(
-                    agent.instructions,
-                    sampling,
-                    self._tools(),
-                    self.members,
-                    agent.max_turns,
-                    agent.team.plan_as,
-                    agent.team.ungrounded == "refuse",
-                )
-            case "command":
-                return self._make_command(agent, sampling)
-            case "function":
-                return self._make_function(agent, sampling)
-        return open_agent(agent.kind, agent.instructions, sampling, agent.max_turns)
+        needs = AgentNeeds(
+            settings=agent,
+            sampling=sampling,
+            toolbox=self._tools() if agent.tools else None,
+            members=self.members,
+            models=self.named,
+            runner=self.sandbox,
+            environ=self.environ,
+            seed=self.config.seed,
+            folder=self.folder,
+            tell=self.tell,
+        )
+        return open_agent(agent.kind, needs)
 
     def wrap(self, policy: Policy) -> Policy:
         agent = self.config.agent
@@ -182,36 +173,6 @@ class Acting:
         if agent.kind != "tools":
             return policy
         return ToolUsePolicy(policy, tool_protocol(self.config), agent.context_tokens)
-
-    def _make_function(self, agent: AgentConfig, sampling: Sampling) -> Agent:
-        from engines.agents.function import FunctionAgent, as_function
-        from engines.core.user_code import load_function
-
-        assert agent.function is not None
-        call = load_function("agent.function", agent.function)
-        return FunctionAgent(as_function(call, self.named), sampling, agent.instructions)
-
-    def _make_command(self, agent: AgentConfig, sampling: Sampling) -> Agent:
-        from engines.agents.command import CommandAgent
-
-        assert self.sandbox is not None
-        env = {name: self.environ[name] for name in agent.pass_env if name in self.environ}
-        return CommandAgent(
-            command=agent.command,
-            problem_as=agent.problem_as,
-            answer_from=agent.answer_from,
-            env=env,
-            network=agent.network,
-            allow_hosts=agent.allow_hosts,
-            readable=tuple(map(Path, agent.readable)),
-            sampling=sampling,
-            runner=self.sandbox,
-            instructions=agent.instructions,
-            run_seed=self.config.seed,
-            folders=self.folder and self.folder / "tries",
-            kept=self.folder and self.folder / "left",
-            tell=self.tell,
-        )
 
 
 def open_acting(

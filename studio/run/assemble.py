@@ -22,7 +22,7 @@ from engines.pipeline.recorder import Recorder
 from engines.pipeline.reviewers import open_reviewers
 from engines.policies.limits import Slots, Throttled
 from engines.record.appender import write_atomic
-from engines.record.cassette.file import is_played, open_cassette
+from engines.record.cassette import is_played, open_cassette
 from engines.record.derived.run_state import open_run
 from engines.record.journal import Journal
 from engines.record.ledger import RecordLedger
@@ -42,7 +42,7 @@ from studio.run.held_out import (
     prompt_writer,
     tried_pool,
 )
-from studio.run.library_start import check_start, open_library, opening_event
+from studio.run.library import check_start, make_publisher, open_library, opening_event
 from studio.run.linter import count_vectors, open_run_embedder, open_run_linter
 from studio.run.models import (
     Tell,
@@ -56,9 +56,7 @@ from studio.run.models import (
     tell_each,
     weights_digest,
 )
-from studio.run.new_or_resume import RunPlan
-from studio.run.publish import make_publisher
-from studio.run.resume_checks import check_weights
+from studio.run.new_or_resume import RunPlan, check_weights
 from studio.run.training import (
     Training,
     check_demonstrations,

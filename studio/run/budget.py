@@ -16,7 +16,7 @@ from engines.pipeline.budget import (
     earlier_amounts,
 )
 from engines.policies.chat.endpoint import EndpointSettings
-from engines.record.cassette.file import is_played
+from engines.record.cassette import is_played
 from engines.record.derived.usage import usage_sums
 from engines.verifiers.open import asks_judge
 from studio.config.loading import LoadedRun

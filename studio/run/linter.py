@@ -15,8 +15,7 @@ from engines.data.dataset import read_problems
 from engines.pipeline.budget import BYTES_A_TOKEN, Amounts, Budget, CallPricing
 from engines.pipeline.evaluation.evaluate import HeldOutSet
 from engines.policies.chat.embedding import Reserve
-from engines.record.cassette.file import Cassette
-from engines.record.cassette.replies import OpenEmbedder
+from engines.record.cassette import Cassette, OpenEmbedder
 from engines.record.ledger import RecordLedger, read_trajectory
 from engines.record.run_dir import RunDir, Workspace
 from engines.training_free.lint import OperationLinter

@@ -31,21 +31,22 @@ from engines.policies.limits import (
 )
 from engines.policies.open import is_scripted, open_policy
 from engines.policies.replay import ReplayPolicy
-from engines.record.cassette.file import Cassette, is_played
-from engines.record.cassette.replies import (
+from engines.record.cassette import (
+    Cassette,
     OpenEmbedder,
     PlayedPolicy,
     RecordingPolicy,
     TapedEmbedder,
+    is_played,
 )
 from engines.rollouts.manager import RolloutManager
 from engines.verifiers.judge import JudgeContext
 from engines.verifiers.open import asks_judge
-from studio.config.settings.evaluation import EvaluationConfig
 from studio.config.settings.policy import WATCHABLE_TOKENS_PER_S, EmbeddingConfig, PolicyConfig
+from studio.config.settings.practice import EvaluationConfig
 from studio.config.settings.run import RunConfig
 from studio.run.acting import Acting, open_acting, sampling_of
-from studio.run.remote.work import RemoteWork, open_remote_work
+from studio.run.remote import RemoteWork, open_remote_work
 
 if TYPE_CHECKING:
     from engines.policies.hf_local.policy import HFLocal

@@ -72,7 +72,7 @@ def render(library: Library, workspace: Workspace) -> ServedVersion:
     """What `studio library export` makes of it, with an index and a prompt."""
     card = evaluation_card(find_version(f"{library.name}@{library.version}", workspace), workspace)
     name = skill.slug(card)
-    files = skill.write(card, name)
+    files = skill.write(card, Path(name))
     uri, texts, resources = f"skill://{name}/SKILL.md", dict[str, str](), []
     for path, data in files.items():
         text = texts[f"skill://{name}/{path}"] = mask_text(data.decode("utf-8", "replace"))

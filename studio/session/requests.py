@@ -35,7 +35,7 @@ if TYPE_CHECKING:  # `studio ctl status` sends a request, and is to answer at on
     from engines.pipeline.context import RunContext
     from engines.pipeline.gate.gate import Gate
     from engines.record.run_dir import RunDir
-    from engines.training_free.proposals import Resubmission
+    from engines.training_free.consolidation import Resubmission
 
 T = TypeVar("T")
 Events = Sequence[Any]
@@ -326,12 +326,12 @@ class Mend(_Decision["Resubmission"]):
         return await resubmit_reply(run.run, run.gate, self.repair, self.text, self.reviewer)
 
     def answer_again(self, done: Events, state: RunState) -> Resubmission | None:
-        from engines.training_free.proposals import Resubmission
+        from engines.training_free.consolidation import Resubmission
 
         return Resubmission(done[0].operations) if done else None
 
     def read_answer(self, data: Any) -> Resubmission:
-        from engines.training_free.proposals import Resubmission
+        from engines.training_free.consolidation import Resubmission
 
         return from_dict(Resubmission, data)
 

@@ -11,23 +11,25 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from engines.core.errors import StudioError
 from engines.core.extras import installed_version
 from engines.process.tiers import find_tier
 from engines.record.repair import Finding
 from studio.workspace.ask import run_check
-from studio.workspace.checks.cluster import cluster_findings, find_address
-from studio.workspace.checks.extras import PACKAGE, extra_findings
-from studio.workspace.checks.gpu import gpu_findings
-from studio.workspace.checks.machine import disk_findings, open_files_limit, read_mounts
-from studio.workspace.checks.terminal import terminal_findings
+from studio.workspace.machine import (
+    PACKAGE,
+    cluster_findings,
+    disk_findings,
+    extra_findings,
+    find_address,
+    gpu_findings,
+    open_files_limit,
+    read_mounts,
+    terminal_findings,
+)
 
-if TYPE_CHECKING:
-    from studio.config.settings.run import RunConfig
-
-SLOW_S, PARTS_S = 30.0, 120.0
+SLOW_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,14 +50,14 @@ async def check_up(
     groups: list[Coroutine[None, None, list[Finding]]] = []
     if runfile is not None:
         # Half a second that nobody who asks of the machine alone waits for.
-        from studio.workspace.checks.parts import load_new
+        from studio.workspace.run_checks import load_new, run_checks
 
         try:
             config = load_new(around.workspace, runfile, tuple(overrides)).loaded.config
         except StudioError as error:
             found.append(Finding("fix", error.place, error.cause, error.move))
         else:
-            groups.append(_run(around, config, runfile, tuple(overrides), tell))
+            groups.append(run_checks(around.workspace, config, runfile, tuple(overrides), tell))
             if config.dispatch == "ray" and config.ray.address != "local":
                 cluster = config.ray.address or cluster
     groups.append(_machine(around, cluster))
@@ -84,22 +86,3 @@ async def _sandbox() -> list[Finding]:
     why = "; ".join(f"{layer}: {said}" for layer, said in tier.layers.items() if said != "ok")
     move = "Agents with code or programs need a Linux with user namespaces or Landlock."
     return [Finding("note", "sandbox", f"{tier.sentence} ({why}).", move)]
-
-
-async def _run(
-    around: Around,
-    config: RunConfig,
-    runfile: str,
-    overrides: tuple[str, ...],
-    tell: Callable[[str], None],
-) -> list[Finding]:
-    from studio.workspace.checks.models import asked_models, model_checks
-    from studio.workspace.checks.parts import part_findings
-
-    asked = asked_models(config)
-    if asked.price:
-        tell(asked.price)
-    parts = part_findings(around.workspace, runfile, overrides)
-    place = "run" if config.dispatch == "local" else "run on the cluster"
-    groups = await asyncio.gather(*model_checks(config, asked), run_check(place, parts, PARTS_S))
-    return [*(finding for group in groups for finding in group), *asked.unasked]

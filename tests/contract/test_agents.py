@@ -6,16 +6,19 @@ from dataclasses import replace
 
 import pytest
 
-from engines.agents.open import KINDS, open_agent
+from engines.agents.open import open_agent
 from engines.agents.single_turn import prompt_messages
 from engines.core.errors import CallFailed
 from engines.core.protocols import Agent
 from engines.core.types import Completion, Sampling, ToolCall, Usage
-from tests.support.builders import a_job, a_library, a_problem, a_timeout, answering
+from tests.support.builders import a_job, a_library, a_problem, a_timeout, agent_needs, answering
 from tests.support.memory_cluster import OnWorker
 
 INSTRUCTIONS = "Solve it."
-AGENTS: dict[str, Agent] = {kind: open_agent(kind, INSTRUCTIONS, Sampling(0.3)) for kind in KINDS}
+AGENTS: dict[str, Agent] = {
+    kind: open_agent(kind, agent_needs(INSTRUCTIONS, Sampling(0.3)))
+    for kind in ("single_turn", "calculator")
+}
 AGENTS |= {f"{kind} on a worker": OnWorker(agent) for kind, agent in AGENTS.items()}
 every_agent = pytest.mark.parametrize("agent", AGENTS.values(), ids=AGENTS)
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any
 
+from engines.agents.open import AgentNeeds
 from engines.core import events as ev
 from engines.core.errors import CallFailed
 from engines.core.library import Experience, Library
@@ -228,6 +230,11 @@ def answering(*replies: str | Completion | Exception) -> FakePolicy:
 
 def a_timeout(text: str = "no answer within 1 s") -> CallFailed:
     return CallFailed("timeout", text)
+
+
+def agent_needs(instructions: str, sampling: Sampling, max_turns: int = 2) -> AgentNeeds:
+    settings = SimpleNamespace(instructions=instructions, max_turns=max_turns)
+    return AgentNeeds(settings=settings, sampling=sampling)
 
 
 def a_job(problem: Problem | None = None, guidance: str = "") -> Job:

@@ -25,7 +25,7 @@ from engines.record.derived.run_state import read_run
 from engines.record.derived.store import journal_mark
 from engines.record.run_dir import RunDir, Workspace
 from engines.record.seal import add_seal, read_sealed
-from engines.record.segments.files import journal_bytes
+from engines.record.segments import journal_bytes
 
 _REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS)
 MANY_JOURNALS = 20

@@ -19,8 +19,14 @@ from engines.core.state.list_row import list_row
 from engines.core.state.run_state import RunState, state_data
 from engines.record.derived.store import FOLDER, keep_derived, read_derived
 from engines.record.journal import Entry, Journal, parse_entry
-from engines.record.segments import files
-from engines.record.segments.reading import Place, closed_end, read
+from engines.record.segments import (
+    Place,
+    closed_end,
+    read,
+    read_head,
+    segment_paths,
+    started_at,
+)
 from engines.secrets.mask import NO_SECRETS, Mask
 
 NAME = f"{FOLDER}/state.json"
@@ -75,12 +81,12 @@ def load_closed(
 
     Raises DamagedError: one of them is gone, cut or altered.
     """
-    closed = files.segment_paths(journal)[:-1]
+    closed = segment_paths(journal)[:-1]
     run, end = ReadRun(), closed_end(journal)
     if not closed:
         return run, None
     sizes = [path.stat().st_size if path.exists() else 0 for path in closed]
-    if end is not None and sum(sizes) == files.read_head(journal).bytes:
+    if end is not None and sum(sizes) == read_head(journal).bytes:
         kept = read_derived(journal.parent / NAME)
         if kept is not None and kept["after"] == end.line.digest:
             return from_dict(ReadRun, kept["run"]), end
@@ -93,7 +99,7 @@ def load_closed(
 
 def keep_state(journal: Path, state: RunState, last: float) -> None:
     """Keep the state at the end of the last closed segment, whose last entry was at `last`."""
-    _keep(journal, ReadRun(state, files.started_at(journal), last))
+    _keep(journal, ReadRun(state, started_at(journal), last))
 
 
 def _keep(journal: Path, run: ReadRun) -> None:

@@ -13,6 +13,7 @@ from engines.record.formats.card import Card
 from engines.record.formats.prompt import read_lines
 from engines.record.formats.source import ForeignLibrary, Source, count_lines
 
+NAMES = ("AGENTS.md", "CLAUDE.md")
 MOVE = "Give an AGENTS.md with the section of a library, or with a list."
 MARKER = re.compile(r"^<!-- practice-studio:(begin|end) (\S+) -->\r?$", re.M)
 

@@ -5,6 +5,7 @@ The predictor is called `predict`, as that of ChainOfThought; a program finds it
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +24,15 @@ def write(card: Card) -> bytes:
     return dump_json({"predict": {**empty, "signature": signature}, "metadata": metadata})
 
 
+def find_signatures(data: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the predictors of a state."""
+    return {n: v for n, v in data.items() if isinstance(v, dict) and "signature" in v}
+
+
 def read(path: Path) -> ForeignLibrary:
     source, texts, lost = Source(path, MOVE), {}, []
     data = source.json()
-    for name, value in data.items():
-        if name == "metadata" or not isinstance(value, dict) or "signature" not in value:
-            continue
+    for name, value in find_signatures(data).items():
         inside = f": {name[:60]}.signature"
         text = source.mapping(value["signature"], inside).get("instructions")
         texts[f"{inside}.instructions"] = source.string(text, f"{inside}.instructions")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,11 @@ MOVE = 'Give GEPA\'s result as JSON, or {"best_candidate": {"system_prompt": "â€
 def write(card: Card) -> bytes:
     best = {"system_prompt": card.library.guidance()}
     return dump_json({"best_candidate": best, "evaluation": card.data()})
+
+
+def is_candidate(data: Mapping[str, Any]) -> bool:
+    is_one = bool(data) and all(isinstance(value, str) for value in data.values())
+    return is_one or bool(data.keys() & {"best_candidate", "candidates"})
 
 
 def read(path: Path) -> ForeignLibrary:

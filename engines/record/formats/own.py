@@ -44,9 +44,14 @@ def load_library(path: Path) -> Library:
     return Library(found.name, version if isinstance(version, int) else 0, entries, last + 1)
 
 
-def read(path: Path, kind: str) -> ForeignLibrary:
+def read_json(path: Path) -> ForeignLibrary:
     source = Source(path, MOVE)
-    return _read(source, kind, source.json() if kind == "json" else source.yaml())
+    return _read(source, "json", source.json())
+
+
+def read_yaml(path: Path) -> ForeignLibrary:
+    source = Source(path, MOVE)
+    return _read(source, "studio", source.yaml())
 
 
 def _read(source: Source, kind: str, data: dict[str, Any]) -> ForeignLibrary:

@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from engines.core.errors import ConfigError
 from engines.core.library import Library
 from engines.record.formats.card import Card
 from engines.record.formats.prompt import read_lines
@@ -26,8 +27,12 @@ _UNUSED: dict[str, Any] = {"files": [], "assertions": []}
 _REST = "references/experiences.md"
 
 
-def write(card: Card, name: str) -> dict[str, bytes]:
-    """The files of the folder `name`, by their path in it."""
+def write(card: Card, folder: Path) -> dict[str, bytes]:
+    """The files of the folder, by their path in it. Raises ConfigError: no skill is called so."""
+    name = folder.name
+    if not NAME.fullmatch(name):
+        cause = "a skill is called as its folder: at most 64 of a-z, 0-9 and single hyphens."
+        raise ConfigError(f"--to {folder}", cause, f"Write --to {folder.parent / slug(card)}.")
     library, ids = card.library, [e.id for e in card.library.experiences]
     body, rest = library.guidance(shown=ids[:_MOST]), library.guidance(shown=ids[_MOST:])
     more = f"\n\nThere are {len(ids) - _MOST} more: read {_REST}." if rest else ""

@@ -48,7 +48,7 @@ def export(
     """
     from dataclasses import replace
 
-    from engines.record.formats.writing import write_foreign
+    from engines.record.formats.table import write_foreign
     from studio.library.card import evaluation_card
     from studio.library.references import find_version
 
@@ -151,7 +151,7 @@ def import_file(
         studio library import playbook.txt --into rehearsal --dry-run
         studio library import skillbook.json --format kayba --into shared --reason "from the lab"
     """
-    from engines.record.formats.reading import read_foreign
+    from engines.record.formats.table import read_foreign
     from studio.library.curation import import_operations, target_library, version_of
     from studio.render.words import count_text
 

@@ -13,7 +13,7 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from engines.verifiers.foreign.verifier import FunctionSettings
-from engines.verifiers.open import SETTINGS
+from engines.verifiers.open import KINDS
 from studio.config.aliases import ALIASES
 from studio.config.settings.base import declared_settings
 from studio.config.settings.run import RunConfig
@@ -83,7 +83,8 @@ def run_settings() -> Iterator[Setting]:
 def _verifier_settings() -> Iterable[Setting]:
     """The settings of all kinds of verifiers; one that several have is listed once."""
     listed: dict[str, Setting] = {}
-    for name, kind in {**SETTINGS, "function": FunctionSettings}.items():
+    sections = {name: kind.settings for name, kind in KINDS.items()}
+    for name, kind in {**sections, "function": FunctionSettings}.items():
         chosen = "file=exact.py" if name == "function" else f"name={name}"
         for setting in section_settings(kind, "verifier.", f"verifier.{chosen} ", name):
             if (other := listed.get(setting.key)) is not None:

@@ -19,7 +19,15 @@ from engines.core.types import Attempt, Completion, Message, Sampling, Usage
 from engines.policies.limits import Slots
 from engines.record.ledger import RecordLedger
 from engines.rollouts.manager import RolloutManager
-from tests.support.builders import FakePolicy, a_job, a_library, a_problem, a_timeout, answering
+from tests.support.builders import (
+    FakePolicy,
+    a_job,
+    a_library,
+    a_problem,
+    a_timeout,
+    agent_needs,
+    answering,
+)
 
 SAMPLING = Sampling(0.7)
 
@@ -234,17 +242,17 @@ def test_what_is_beyond_it_is_refused_with_the_reason(expression: str, why: str)
 
 
 def test_an_agent_is_opened_by_its_kind() -> None:
-    assert KINDS == ("single_turn", "calculator")
-    assert open_agent("single_turn", "Be brief.", SAMPLING) == SingleTurn("Be brief.", SAMPLING)
-    opened = open_agent("calculator", "Be brief.", SAMPLING, max_turns=4)
+    needs = agent_needs("Be brief.", SAMPLING, max_turns=4)
+    assert open_agent("single_turn", needs) == SingleTurn("Be brief.", SAMPLING)
+    opened = open_agent("calculator", needs)
     assert opened == CalculatorLoop("Be brief.", SAMPLING, 4)
 
 
 def test_an_unknown_kind_and_impossible_turns_are_refused_with_what_is_known() -> None:
     with pytest.raises(ConfigError) as caught:
-        open_agent("calculater", "", SAMPLING)
+        open_agent("calculater", agent_needs("", SAMPLING))
     assert caught.value.place == "agent.kind" and '"calculater"' in caught.value.cause
-    assert caught.value.move == 'Did you mean "calculator"? Known: single_turn, calculator.'
+    assert caught.value.move == f'Did you mean "calculator"? Known: {", ".join(KINDS)}.'
     for turns in (0, -1, 101):
         with pytest.raises(ConfigError, match=rf"agent.max_turns: it is {turns}, not from 1"):
-            open_agent("calculator", "", SAMPLING, turns)
+            open_agent("calculator", agent_needs("", SAMPLING, max_turns=turns))

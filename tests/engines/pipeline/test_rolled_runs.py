@@ -12,7 +12,7 @@ from engines.record.derived.run_state import NAME as STATE_NAME
 from engines.record.derived.usage import NAME, usage_sums
 from engines.record.journal import Journal, read_journal
 from engines.record.ledger import read_usage
-from engines.record.segments.files import segment_paths
+from engines.record.segments import segment_paths
 from tests.support.harness import practised
 
 ROLLING = partial(Journal, segment_bytes=1)

@@ -15,14 +15,17 @@ from engines.core.tools import ToolResult, ToolSpec
 from engines.core.types import CallKey, Completion, Message, Sampling, ToolCall, Usage
 from engines.core.waiting import deadline, name_call
 from engines.policies.chat.embedding import Reserve
-from engines.record.cassette.file import Cassette, CassetteError, Tape
-from engines.record.cassette.replies import (
+from engines.record.cassette import (
+    Cassette,
+    CassetteError,
     OpenEmbedder,
     PlayedPolicy,
+    PlayedToolbox,
     RecordingPolicy,
+    RecordingToolbox,
+    Tape,
     TapedEmbedder,
 )
-from engines.record.cassette.tools import PlayedToolbox, RecordingToolbox
 from engines.secrets.mask import NO_SECRETS
 from tests.support.tool_tries import a_call, a_try
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from engines.core.types import CallKey
-from engines.record.earlier_turns import EarlierTurns
+from engines.record.ledger import EarlierTurns
 
 TRY = CallKey("rollout", 1, 1, 0, 0)
 

@@ -21,8 +21,7 @@ from engines.record.derived import store
 from engines.record.derived.run_state import NAME, open_run, read_run
 from engines.record.journal import Journal, read_journal
 from engines.record.run_dir import RunDir
-from engines.record.segments import files
-from engines.record.segments.reading import read
+from engines.record.segments import closed_path, first_line, journal_bytes, read, segment_paths
 from engines.record.step_history import HistoryReader, read_history, read_step
 from tests.support.long_runs import a_long_run
 
@@ -65,9 +64,7 @@ def test_every_reader_reads_across_segments(journal: Path) -> None:
     assert [entry.event for entry in run.entries(50)] == EVENTS[50:]
     assert read_run(journal).state == read_run(journal, anew=True).state == STATES[-1]
     assert read_run(journal).began == next(iter(read_journal(journal))).at == run.started_at()
-    assert files.journal_bytes(journal) == sum(
-        path.stat().st_size for path in files.segment_paths(journal)
-    )
+    assert journal_bytes(journal) == sum(path.stat().st_size for path in segment_paths(journal))
     for events in (1, 40, 150, len(EVENTS)):
         assert read_run(journal, events).state == STATES[events]
 
@@ -133,14 +130,14 @@ def test_readers_that_cannot_write_read_as_well(journal: Path) -> None:
 def test_a_closed_segment_that_is_gone_cut_or_another_is_refused_by_name(
     journal: Path, number: int
 ) -> None:
-    segment = files.closed_path(journal, number)
+    segment = closed_path(journal, number)
     whole = segment.read_bytes()
     every = whole.splitlines(keepends=True)
     spoiled = {
         "gone": b"",
         "torn": whole[:-5],
         "a line too few": b"".join(every[:-1]),
-        "another": files.closed_path(journal, 2).read_bytes(),
+        "another": closed_path(journal, 2).read_bytes(),
         "a flipped bit": bytes([*whole[:300], whole[300] ^ 1, *whole[301:]]),
     }
     for name, content in spoiled.items():
@@ -242,4 +239,4 @@ def test_a_journal_that_was_never_rolled_is_one_file_as_before(tmp_path: Path) -
     journal.close()
     assert [file.name for file in tmp_path.iterdir()] == ["journal.jsonl"]
     with pytest.raises(RecordError, match="cannot be read"):
-        files.first_line(tmp_path / "none" / "journal.jsonl")
+        first_line(tmp_path / "none" / "journal.jsonl")

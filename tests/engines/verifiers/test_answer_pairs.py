@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from engines.core.types import Problem
-from engines.verifiers.choice import ChoiceVerifier, choose_option
+from engines.verifiers.choice import choose_option
 from engines.verifiers.math.verifier import MathVerifier
+from engines.verifiers.open import open_verifier
 from engines.verifiers.stated_answer import strip_thoughts
 from engines.verifiers.text import TextSettings, TextVerifier
 from tests.bench.verify import a_rollout, rewards_of
@@ -40,7 +41,7 @@ def a_choice(options: dict[str, str], answer: str) -> Problem:
 
 
 async def test_a_choice_is_read_by_letter_or_text_and_two_options_are_none() -> None:
-    verifier = ChoiceVerifier()
+    verifier = open_verifier("choice")
     wrong = []
     for options, answer, reply, right in CHOICE_PAIRS:
         (verdict,) = await verifier.verify(a_choice(options, answer), [a_rollout(reply)])
@@ -61,7 +62,7 @@ async def test_math_and_text_judge_a_problem_with_options_as_a_choice() -> None:
 
 
 async def test_without_options_or_an_answer_a_choice_is_unjudged() -> None:
-    verifier = ChoiceVerifier()
+    verifier = open_verifier("choice")
     (plain,) = await verifier.verify(Problem("p", "q", "B"), [a_rollout("B")])
     assert plain.reward is None and "no options" in str(plain.error)
     unknown = Problem("p", "q", None, meta={"lettered_options": CITIES})

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from engines.record.formats.reading import read_foreign
-from engines.record.formats.writing import FORMATS
+from engines.record.formats.table import FORMATS, read_foreign
 from tests.support.made_once import made_once
 from tests.support.processes import SMALL
 from tests.support.run_studio import Result, studio

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from engines.core import events as ev
-from engines.record.formats.writing import FORMATS
+from engines.record.formats.table import FORMATS
 from engines.record.run_dir import Workspace
 from studio.library import curation
 from studio.secrets.output import forget, remember

@@ -45,8 +45,8 @@ def test_built_in_verifiers_and_the_workspaces_files_are_listed(workspace: Path)
     file = a_file(workspace / "verifiers/mine.py", FUNCTION)
     rows = listed(workspace)
     built_in = ["math", "text", "judge", "accuracy", "length_penalty", "step", "format", "choice"]
-    learned = [*built_in, "reward_model", "own_reward", "recorded"]
-    assert [row["name"] for row in rows[:13]] == [*learned, "harbor", "mine"]
+    built_in += ["harbor", "reward_model", "own_reward", "recorded"]
+    assert [row["name"] for row in rows[:13]] == [*built_in, "mine"]
     assert rows[12] == {
         "name": "mine",
         "kind": "youtu",
@@ -59,7 +59,7 @@ def test_built_in_verifiers_and_the_workspaces_files_are_listed(workspace: Path)
     shown = studio("data", "verifiers", workspace=workspace)
     assert shown.stdout.splitlines()[0].split()[:3] == ["NAME", "KIND", "FUNCTION"]
     names = [line.split()[0] for line in shown.stdout.splitlines() if line[0] != " "]
-    assert names[:14] == ["NAME", *learned, "harbor", "mine.py"]
+    assert names[:14] == ["NAME", *built_in, "mine.py"]
     assert "math.py" in names[10:], "told from the built-in one"
     assert shown.stderr == ""
 

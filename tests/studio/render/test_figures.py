@@ -8,11 +8,13 @@ from pathlib import Path
 import pytest
 
 from engines.core.types import Usage
+from engines.record.repair import Finding
 from engines.record.run_dir import Workspace
 from studio.data.catalogue import add_data, check_data, listed_data, preview_data
 from studio.data.prepare import Wanted, prepare
 from studio.facts.comparison import Log, LogRow, Practised, compare_logs
 from studio.facts.data_set import Item, SessionImport
+from studio.facts.diagnosis import Diagnosis
 from studio.facts.rollout import rollout_facts
 from studio.facts.run import end_facts, load_run_facts
 from studio.facts.step import step_facts
@@ -27,6 +29,7 @@ from studio.render.data_lines import (
     prepared_text,
     preview_text,
 )
+from studio.render.doctor_lines import doctor_text
 from studio.render.page import render_markdown, render_text
 from studio.render.rollout_lines import rollout_text
 from studio.render.run_lines import run_text, summary_text
@@ -108,6 +111,24 @@ def test_a_comparison() -> None:
     page = comparison_page(facts)
     assert missing_figures(render_text(page), facts, besides=("95",)) == []
     assert missing_figures(render_markdown(page), facts, besides=("95",)) == []
+
+
+def test_a_diagnosis_of_the_doctor() -> None:
+    machine = {
+        "studio": "0.1",
+        "python": "3.11",
+        "encoding": "UTF-8",
+        "terminal": None,
+        "free_bytes": 42_000_000_000,
+        "hidden_from_debuggers": True,
+    }
+    broken = Finding("fix", "journal.jsonl:7", "it is cut.", "Repair it.", lambda: "")
+    noted = [Finding("note", "gpu", "90 % full."), Finding("ok", "disk", "ext4, 1,024 files.")]
+    whole = Diagnosis(looked_at={"runs": 3}, findings=[broken], living={"exp": " (pid 17)"})
+    told = whole.add(machine, noted)
+    scale = f"{42:.1f}"  # bytes are told in GB
+    assert missing_figures(doctor_text(told), told, besides=(scale,)) == []
+    assert "1 to fix" in doctor_text(told)
 
 
 def test_data_sets(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from engines.core.types import (
     Usage,
     Verdict,
 )
-from engines.training_free.proposals import ReplyOrigin, Resubmission, read_resubmission
+from engines.training_free.consolidation import ReplyOrigin, Resubmission, read_resubmission
 from studio.review.evidence import EvidenceRollout, GroupEvidence
 from studio.review.line_mode import LineReview
 from studio.session.requests import ReviewQueue
@@ -43,7 +43,8 @@ class FakeSession(Answering):
 
     def __init__(self, operations: Sequence[Operation], library: Library = LIBRARY) -> None:
         self.state = RunState()
-        self.operations = {op.id: op for op in operations}
+        self.operations = self.state.operations
+        self.operations.update({op.id: op for op in operations})
         self.library = library
         self.decisions = self.state.decisions
         self.cascade: tuple[str, ...] = ()
@@ -97,6 +98,7 @@ class FakeSession(Answering):
             decision = replace(decision, flags=self.flags)
         if self.commits_at_once:
             self.gone.add(decision.operation_id)
+            del self.operations[decision.operation_id]
         else:
             self.decisions[decision.operation_id] = self.refusal or decision
         if self.refusal is not None:
@@ -137,7 +139,7 @@ class FakeSession(Answering):
         if not found.problems:
             self.mended.append((repair_id, text, reviewer))
             del self.repairs[repair_id]
-            self.operations |= {op.id: op for op in found.operations}
+            self.operations.update({op.id: op for op in found.operations})
         return found
 
     async def drop(self, repair_id: str, reason: str, reviewer: str) -> None:
@@ -364,7 +366,7 @@ def test_u_tells_of_decisions_that_rested_on_the_one_taken_back() -> None:
     session.cascade = ("op1.1",)
     heard = sat("a", "a", "u", "u", "q", session=session)
     assert "asked again: op1.2, op1.1" in heard.said
-    assert "nothing was decided in this session" in heard.said, "op1.1 was undone already"
+    assert "op1.1 was taken back elsewhere already" in heard.said
 
 
 def test_u_before_anything_was_decided_says_so() -> None:
@@ -376,7 +378,7 @@ def test_u_of_what_a_run_has_committed_meanwhile_says_so_and_goes_on() -> None:
     session = FakeSession([FIRST, SECOND])
     session.commits_at_once = True
     heard = sat("a", "u", "a", session=session)
-    assert "no decision about it stands" in heard.said
+    assert "E3 is gone already" in heard.said, "it would be deleted again, were it there"
     assert session.gone == {"op1.1", "op1.2"}
 
 

@@ -18,7 +18,7 @@ from engines.record import lines
 from engines.record.derived.catalogue import load_run_rows
 from engines.record.lock import write_lock
 from engines.record.run_dir import Workspace
-from studio.workspace import preflight
+from studio.workspace.machine import basic_findings, machine_facts
 from tests.support.processes import SMALL
 from tests.support.run_studio import studio
 
@@ -250,11 +250,11 @@ def test_what_cannot_even_be_read_is_a_finding_and_hides_no_other(practised: Pat
 
 
 def test_the_machine_is_told_and_little_room_or_a_poor_locale_are_noted(tmp_path: Path) -> None:
-    facts = preflight.machine_facts(tmp_path / "not" / "there")
+    facts = machine_facts(tmp_path / "not" / "there")
     assert facts["free_bytes"] > 0
     poor = {**facts, "free_bytes": 1_000_000, "encoding": "ANSI_X3.4-1968"}
     poor |= {"hidden_from_debuggers": False}
-    told = preflight.basic_findings(tmp_path, poor)
+    told = basic_findings(tmp_path, poor)
     text = "\n".join(f"{t.place} {t.cause} {t.move}" for t in told)
     assert "only 1 MB" in text
     assert "LC_ALL=C.UTF-8" in text

@@ -15,14 +15,14 @@ from shlex import quote
 from textual.app import SuspendNotSupported
 
 from engines.core.errors import StudioError
-from engines.core.events import EffectMeasured
 from engines.core.types import GATE, Decision, DecisionAction, Operation
-from studio.review.decider import ActionResult, Pair, new_flags, toggle_pin
+from studio.review.decider import ActionResult, Decider, Pair, new_flags, toggle_pin
 from studio.review.wording import changed_parts, merge_decisions, text_with_parts
 from studio.secrets.sanitize import sanitize
 from studio.session.requests import Commit, Drop, Mend, Preview, TryOperations
 from studio.session.session import Session
 from studio.tui.drawing.lines import Line, paragraph
+from studio.tui.host import Host
 from studio.tui.pages.review.panes import Editing
 from studio.tui.pages.review.queue import ChangePane
 from studio.tui.pages.review.view import (
@@ -42,22 +42,34 @@ from studio.tui.pages.review.view import (
 from studio.tui.pages.training_view import WHOLE
 from studio.tui.widgets.confirm import choose
 
+_MERGED_UNASKED = 0.6
+"""How like an experience must be that M merges into, where a person chose none."""
+
 
 class DecisionKeys:
-    """Approve, reject, put off, note, undo and redo; a range, all that is safe, and the commit."""
+    """Decide one operation or many, take back and commit."""
 
     def __init__(self, change: ChangePane) -> None:
-        self.change = change
-        self._page, self._panes, self._review_queue = change.page, change.panes, change.queue
+        self._change, self._page, self._panes = change, change.page, change.panes
+        self._queue = change.queue
         self._too_early = ""  # what is said of a key while a decision is under way
         self._warned_of_draft = ""  # the operation whose approval waits for a second press
         self._asked_to_try: set[str] = set()  # operations without a verdict yet
+        self._effects_told = 0  # of those in the run's state
+
+    @property
+    def _host(self) -> Host:
+        return self._page.host
+
+    @property
+    def _decider(self) -> Decider:
+        return self._queue.decider
 
     # -- what may be decided -------------------------------------------------------------------
 
     def require_session(self) -> Session | None:
         """The session, where this screen may decide; tells why not."""
-        host, session, state = self._page.host, self._page.session, self._page.state
+        host, session, state = self._host, self._page.session, self._page.state
         if session is None or state is None:
             host.tell("no run is open here: 5 lists them, 0 starts one", "failed")
         elif host.is_small:
@@ -76,13 +88,13 @@ class DecisionKeys:
         """What is under the cursor, where it may be decided: it has been drawn."""
         if self.require_session() is None:
             return None
-        host, item = self._page.host, self._review_queue.item
+        host, item = self._host, self._queue.item
         if item is None:
             host.tell("there is nothing to decide here")
-        elif item.id in self._review_queue.decider.busy:
+        elif item.id in self._decider.busy:
             self._too_early = "; a key came too early: press again"
             host.tell(f"{item.id} is being decided")
-        elif item != self._review_queue.current_item(item) or not self.change.has_painted(item):
+        elif item != self._queue.current_item(item) or not self._change.has_painted(item):
             host.tell(f"{item.id} is shown only now: press again")
             self._page.draw()
         else:
@@ -94,25 +106,25 @@ class DecisionKeys:
         if (item := self.painted_item()) is None:
             return None
         if item.operation is None:
-            self._page.host.tell(f"{item.id} is a reply to mend: e mends it, d lets it go")
+            self._host.tell(f"{item.id} is a reply to mend: e mends it, d lets it go")
             return None
         return item, item.operation
 
     def is_all_or_nothing(self, op: Operation) -> bool:
         """Whether it can only be taken or left; then says so."""
         if op.kind == "weights":
-            self._page.host.tell(f"{WHOLE}: a or r", "failed")
+            self._host.tell(f"{WHOLE}: a or r", "failed")
             return True
         return False
 
     def has_draft(self, name: str) -> bool:
         """Whether a wording of an operation was begun and not handed in."""
-        return any(key.partition(">")[0] == name for key in self._page.host.drafts.edits)
+        return any(key.partition(">")[0] == name for key in self._host.drafts.edits)
 
     def make_decision(self, op: Operation, action: DecisionAction, reason: str = "") -> Decision:
-        host = self._page.host
-        note = reason or self._review_queue.notes.get(op.id, "")
-        took_s = self.change.looked_at_s
+        host = self._host
+        note = reason or self._queue.notes.get(op.id, "")
+        took_s = self._change.looked_at_s
         return Decision(op.id, action, reason=note, reviewer=host.person, took_s=took_s)
 
     def decide(self, action: DecisionAction) -> None:
@@ -121,7 +133,7 @@ class DecisionKeys:
         item, op = here
         if action == "defer" and self.is_all_or_nothing(op):
             return
-        host, standing = self._page.host, item.decision
+        host, standing = self._host, item.decision
         if standing is not None and (
             standing.action == action or (standing.action, action) == ("edit", "approve")
         ):
@@ -135,7 +147,7 @@ class DecisionKeys:
         decision = self.make_decision(op, action)
         if action == "approve" and standing is not None and standing.reviewer == GATE:
             if (session := self.require_session()) is not None:
-                self._review_queue.decider.busy.add(op.id)
+                self._decider.busy.add(op.id)
                 host.queue_request(self._approve_if_fits(session, op, decision))
             return
         self.submit([(op, decision)])
@@ -146,30 +158,30 @@ class DecisionKeys:
             (found,) = await session.send(Preview((asked,)))
             if found.objection:
                 text = f"{op.id} still does not fit: {found.objection} (e rewords it, r rejects it)"
-                self._page.host.tell(text, "failed")
+                self._host.tell(text, "failed")
                 return
             await self.send(session, [(op, asked)])
         finally:
-            self._review_queue.decider.busy.discard(op.id)
+            self._decider.busy.discard(op.id)
 
     def submit(self, pairs: Sequence[Pair]) -> None:
         """Queue decisions; nothing of them is shown as made before the run says so."""
         if (session := self.require_session()) is None:
             return
-        self._review_queue.decider.busy |= {op.id for op, _ in pairs}
-        self._page.host.queue_request(self.send(session, pairs))
+        self._decider.busy |= {op.id for op, _ in pairs}
+        self._host.queue_request(self.send(session, pairs))
 
     async def send(self, session: Session, pairs: Sequence[Pair], text: str = "") -> bool:
         """Hand decisions in now, and forget the drafts of those that were made.
 
         `text` is what is told where all of them are taken; returns whether they are.
         """
-        decider = self._review_queue.decider
+        decider = self._decider
         try:
-            outcome = await decider.decide(session, pairs, self._review_queue.texts)
+            outcome = await decider.decide(session, pairs, self._queue.texts)
         finally:
             decider.busy -= {op.id for op, _ in pairs}
-        drafts = self._page.host.drafts
+        drafts = self._host.drafts
         for made in outcome.made:
             drafts.notes.pop(made.id, None)
             for key in [k for k in drafts.edits if k.partition(">")[0] == made.id]:
@@ -183,9 +195,9 @@ class DecisionKeys:
 
     def _show_outcome(self, outcome: ActionResult) -> None:
         """Say what came of it, and go where it leads, unless the person went elsewhere."""
-        panes, queue = self._panes, self._review_queue
+        panes, queue = self._panes, self._queue
         text, self._too_early = outcome.text + self._too_early, ""
-        self._page.host.tell(text, "failed" if outcome.failed else "")
+        self._host.tell(text, "failed" if outcome.failed else "")
         names = {made.id for made in outcome.made}
         if panes.editing is not None and panes.editing.item.id in names:
             panes.close_box()
@@ -198,8 +210,8 @@ class DecisionKeys:
         self._page.draw()
 
     async def reject_because(self, op: Operation) -> None:
-        host = self._page.host
-        reason = await host.ask(f"reject {op.id} because:", self._review_queue.notes.get(op.id, ""))
+        host = self._host
+        reason = await host.ask(f"reject {op.id} because:", self._queue.notes.get(op.id, ""))
         if reason is None or not reason.strip():
             host.tell(f"{op.id} is not rejected: no reason was given")
             return
@@ -207,13 +219,13 @@ class DecisionKeys:
 
     async def ask_note(self, item: Item, op: Operation) -> None:
         """Ask for a note; it goes with the decision, or into the one that stands."""
-        host, drafts = self._page.host, self._page.host.drafts
+        host, drafts = self._host, self._host.drafts
         said = item.decision.reason if item.decision else ""
-        before = self._review_queue.notes.get(op.id) or said
+        before = self._queue.notes.get(op.id) or said
         text = await host.ask(f"note on {op.id}:", before)
         if text is None:
             return
-        text, here = text.strip(), self._review_queue.item
+        text, here = text.strip(), self._queue.item
         decision = here.decision if here is not None and here.id == op.id else item.decision
         if decision is not None:
             noted = replace(decision, reason=text, reviewer=host.person, at=0.0)
@@ -227,7 +239,7 @@ class DecisionKeys:
 
     def pin(self) -> None:
         """Pin what is under the cursor's target, or the similar one there; or unpin it."""
-        queue, session, host = self._review_queue, self.require_session(), self._page.host
+        queue, session, host = self._queue, self.require_session(), self._host
         item, similar = queue.item, self._panes.similar
         op = item.operation if item is not None else None
         target = similar.key if self._page.app.focused is similar else (op and op.target) or ""
@@ -249,16 +261,16 @@ class DecisionKeys:
 
     def try_operations(self) -> None:
         """Have the run try those of the range, else what is under the cursor."""
-        session, queue = self.require_session(), self._review_queue
+        session, queue = self.require_session(), self._queue
         here = queue.range_items if queue.has_range else [queue.item]
         names = [item.id for item in here if item is not None and item.operation is not None]
         if session is None or not names:
             return
         if session.living:
-            self._page.host.queue_request(self._try(session, names))
+            self._host.queue_request(self._try(session, names))
             return
         command = f"studio gate {quote(session.run.run)} {' '.join(names)}"
-        self._page.host.tell(f"no process of the run goes on; in a shell: {command}")
+        self._host.tell(f"no process of the run goes on; in a shell: {command}")
 
     async def _try(self, session: Session, names: Sequence[str]) -> None:
         self._asked_to_try.update(names)
@@ -267,26 +279,30 @@ class DecisionKeys:
         sees = "" if smallest is None else f", likely to show {smallest:.2f} or more"
         if not facts["operations"]:
             self._asked_to_try.difference_update(names)
-            self._page.host.tell(f"{', '.join(names)}: tried already, as the library is")
+            self._host.tell(f"{', '.join(names)}: tried already, as the library is")
         elif self._asked_to_try.issuperset(names):  # else a verdict has come before this answer
-            self._page.host.tell(f"trying {', '.join(names)}: at most {most} rollouts{sees}")
+            self._host.tell(f"trying {', '.join(names)}: at most {most} rollouts{sees}")
 
-    def tell_of_trial(self, event: EffectMeasured) -> None:
-        """The verdict takes the place of the line that said what is being tried."""
-        if self._asked_to_try & {*event.operations}:
-            self._asked_to_try.difference_update(event.operations)
-            self._page.host.tell(f"{', '.join(event.operations)} tried: {event.effect.verdict}")
+    def tell_of_trials(self) -> None:
+        """Put verdicts that have come in place of the line that said what is being tried."""
+        effects = self._page.state.effects if self._page.state is not None else []
+        for measured in effects[self._effects_told :]:
+            if self._asked_to_try.intersection(measured.operations):
+                self._asked_to_try.difference_update(measured.operations)
+                names = ", ".join(measured.operations)
+                self._host.tell(f"{names} tried: {measured.effect.verdict}")
+        self._effects_told = len(effects)
 
     def undo(self, *, again: bool) -> None:
         if (session := self.require_session()) is not None:
-            self._page.host.queue_request((self._redo if again else self._undo)(session))
+            self._host.queue_request((self._redo if again else self._undo)(session))
 
     async def _undo(self, session: Session) -> None:
-        decider, person = self._review_queue.decider, self._page.host.person
-        self._show_outcome(await decider.undo(session, self._review_queue.texts, person))
+        decider, person = self._decider, self._host.person
+        self._show_outcome(await decider.undo(session, self._queue.texts, person))
 
     async def _redo(self, session: Session) -> None:
-        outcome = await self._review_queue.decider.redo(session)
+        outcome = await self._decider.redo(session)
         self._show_outcome(replace(outcome, made=()))
 
     # -- many at once --------------------------------------------------------------------------
@@ -294,25 +310,25 @@ class DecisionKeys:
     async def decide_range(self, action: DecisionAction) -> None:
         if self.require_session() is None:
             return
-        chosen = [one for one in self._review_queue.range_items if one.is_open and one.operation]
+        chosen = [one for one in self._queue.range_items if one.is_open and one.operation]
         if action == "approve":
             chosen = [item for item in chosen if not self.has_draft(item.id)]
         if chosen:
             await self._decide_all(chosen, action, "operation")
         else:
-            self._page.host.tell("nothing in the range is undecided")
-        self._review_queue.leave_range()
+            self._host.tell("nothing in the range is undecided")
+        self._queue.leave_range()
 
     async def approve_safe(self) -> None:
         # Nor is what somebody has begun to reword approved in passing.
-        found = self._review_queue.items
+        found = self._queue.items
         if safe := [item for item in found if item.is_safe and not self.has_draft(item.id)]:
             await self._decide_all(safe, "approve", "safe operation")
         else:
-            self._page.host.tell(self._nothing_safe_text())
+            self._host.tell(self._nothing_safe_text())
 
     def _nothing_safe_text(self) -> str:
-        found = self._review_queue.items
+        found = self._queue.items
         if not found:
             return "there is nothing to decide here"
         if not any(item.is_open for item in found):
@@ -324,24 +340,24 @@ class DecisionKeys:
 
     async def _decide_all(self, chosen: Sequence[Item], action: DecisionAction, what: str) -> None:
         """Decide what was listed and left ticked, and still is as it was when it was listed."""
-        host, word = self._page.host, "Approve" if action == "approve" else "Reject"
+        host, word = self._host, "Approve" if action == "approve" else "Reject"
         since = host.clock()
         left = await choose(
             self._page.app,
             lambda n, of: f"{word} {n}{f' of {of}' * (n < of)} {what}{'s' * (of > 1)}?",
-            lambda width: item_rows(chosen, self._review_queue.texts_without, width),
+            lambda width: item_rows(chosen, self._queue.texts_without, width),
             enter=f"{word.lower()} what is ticked",
         )
         if left is None:
             host.tell("nothing was decided")
             return
-        now = {item.id: item for item in self._review_queue.current_items()}
+        now = {item.id: item for item in self._queue.current_items()}
         took_s = round(max(0.0, host.clock() - since) / len(left), 3)
         pairs = [
             (op, replace(self.make_decision(op, action), took_s=took_s))
             for item in chosen
             if item.id in left and now.get(item.id) == item and (op := item.operation) is not None
-            and op.id not in self._review_queue.decider.busy
+            and op.id not in self._decider.busy
         ]  # fmt: skip
         if pairs:
             self.submit(pairs)
@@ -350,22 +366,22 @@ class DecisionKeys:
 
     async def commit(self, session: Session) -> None:
         """Commit; after a look at it where something is left undecided or out of sight."""
-        queue, found = self._review_queue, self._review_queue.current_items()
+        queue, found = self._queue, self._queue.current_items()
         waiting = [i.operation for i in found if i.operation is not None and i.is_open]
         if not any(item.operation for item in found):
-            self._page.host.tell("there is nothing to commit")
+            self._host.tell("there is nothing to commit")
         elif any(op.kind == "weights" for op in waiting):
-            self._page.host.tell(f"{WHOLE}, and not put off: a or r, then c", "failed")
+            self._host.tell(f"{WHOLE}, and not put off: a or r, then c", "failed")
         elif session.state.undecided_operations or queue.hidden_count(found):
             # Not awaited: requests come in turn, and the person may take long to answer.
-            asks = self._page.host.expect_question(self._confirm_commit(session))
+            asks = self._host.expect_question(self._confirm_commit(session))
             self._page.run_worker(asks)
         else:
             # In turn, but not awaited: no question is asked, so keys are acted on again.
-            self._page.host.queue_request(self._send_commit(session, dict(session.state.decisions)))
+            self._host.queue_request(self._send_commit(session, dict(session.state.decisions)))
 
     async def _confirm_commit(self, session: Session) -> None:
-        host, queue = self._page.host, self._review_queue
+        host, queue = self._host, self._queue
         await host.wait_for_requests()  # what was asked in the same breath
         found, shown = queue.current_items(), dict(session.state.decisions)
         left, hidden = len(session.state.undecided_operations), queue.hidden_count(found)
@@ -383,7 +399,7 @@ class DecisionKeys:
 
     async def _send_commit(self, session: Session, shown: Mapping[str, Decision]) -> None:
         """Commit what was shown, and nothing else."""
-        host, queue = self._page.host, self._review_queue
+        host, queue = self._host, self._queue
         if shown != session.state.decisions:
             host.tell("something else is decided by now: c shows it again", "failed")
             return
@@ -395,26 +411,20 @@ class DecisionKeys:
         self._page.draw()
 
 
-_MERGED_UNASKED = 0.6
-"""How like an experience must be that M merges into, where a person chose none."""
+class ReviewKeys(DecisionKeys):
+    """The same, and edit, merge, mend a reply or let it go."""
 
-
-class WordingKeys:
-    """Edit here or in $EDITOR, merge, mend a reply or let it go."""
-
-    def __init__(self, decisions: DecisionKeys) -> None:
-        change = decisions.change
-        self._decisions, self._change = decisions, change
-        self._page, self._panes, self._review_queue = change.page, change.panes, change.queue
+    def __init__(self, change: ChangePane) -> None:
+        super().__init__(change)
         self.in_editor: Callable[[str], str | None] = self._run_editor
 
     # -- beginning -----------------------------------------------------------------------------
 
     def edit(self, *, in_editor: bool) -> None:
         """Change the wording of what is under the cursor, in the box or in $EDITOR."""
-        item = self._decisions.painted_item()
+        item = self.painted_item()
         op = item.operation if item is not None else None
-        if item is None or (op is not None and self._decisions.is_all_or_nothing(op)):
+        if item is None or (op is not None and self.is_all_or_nothing(op)):
             return
         if (editing := self._make_editing(item)) is not None:
             work = self._edit_in_editor(editing) if in_editor else self._open_box(editing)
@@ -430,10 +440,10 @@ class WordingKeys:
             made = item.decision
             return Editing(item, made.text or op.text, made.kind, made.target)
         if op.kind in ("delete", "keep", "pin", "unpin"):
-            now = self._review_queue.texts_without(item).get(op.target or "", "")
+            now = self._queue.texts_without(item).get(op.target or "", "")
             if not now:
                 text = f"{op.target} is not in the library: it has no wording"
-                self._page.host.tell(text, "failed")
+                self._host.tell(text, "failed")
                 return None
             return Editing(item, now, "modify", op.target)
         return Editing(item, op.text)
@@ -443,24 +453,24 @@ class WordingKeys:
 
         Where the change has the focus, choose among its parts.
         """
-        here, queue = self._decisions.painted_operation(), self._review_queue
-        if here is None or self._decisions.is_all_or_nothing(here[1]):
+        here, queue = self.painted_operation(), self._queue
+        if here is None or self.is_all_or_nothing(here[1]):
             return
         if self._page.app.focused is self._panes.change:
-            asks = self._page.host.expect_question(self.choose_parts(here[0]))
+            asks = self._host.expect_question(self.choose_parts(here[0]))
             self._page.run_worker(asks)
             return
         if not here[1].text:
-            self._page.host.tell(f"a {here[1].kind} has no wording to merge")
+            self._host.tell(f"a {here[1].kind} has no wording to merge")
             return
         queue.toggle_mark(here[0].id)
         n = len(queue.marked_items)
         text = f"{n} marked: M merges them" if n > 1 else "1 marked: mark another one, then M"
-        self._page.host.tell(text if n else "none is marked")
+        self._host.tell(text if n else "none is marked")
 
     async def choose_parts(self, item: Item) -> None:
         """Take some of the places at which a modify changes a wording; the result is an edit."""
-        host, texts = self._page.host, self._review_queue.texts_without(item)
+        host, texts = self._host, self._queue.texts_without(item)
         before, after, _ = wordings(item, texts)
         editing = self._make_editing(item) if has_parts(item, texts) else None
         if editing is None:
@@ -475,7 +485,7 @@ class WordingKeys:
         )
         if taken is None:
             host.tell("nothing was decided")
-        elif self._review_queue.current_item(item) != item:
+        elif self._queue.current_item(item) != item:
             host.tell("it was decided meanwhile, or has changed", "failed")
         else:
             text = text_with_parts(before, after, {int(name) for name in taken})
@@ -483,14 +493,14 @@ class WordingKeys:
 
     def merge(self) -> None:
         """Edit a wording that takes in those that are marked, or what the library has already."""
-        if marked := self._review_queue.marked_items:
+        if marked := self._queue.marked_items:
             self._merge_marked(marked)
         else:
             self._merge_into_similar()
 
     def _merge_marked(self, marked: Sequence[Item]) -> None:
-        host = self._page.host
-        if self._decisions.require_session() is None:
+        host = self._host
+        if self.require_session() is None:
             return
         if len(marked) < 2:
             host.tell("1 marked: mark another one, then M; esc takes the mark away")
@@ -503,19 +513,19 @@ class WordingKeys:
         # A modify keeps its target, into which the others go; else the first one is kept.
         first = next((one for one in marked if one.operation and one.operation.target), marked[0])
         others = tuple(one for one in marked if one is not first)
-        texts = [wordings(one, self._review_queue.texts_without(one))[1] for one in marked]
+        texts = [wordings(one, self._queue.texts_without(one))[1] for one in marked]
         made = first.decision if first.standing == "edited" else None
         kind, target = (made.kind, made.target) if made is not None else (None, None)
         editing = Editing(first, " ".join(filter(None, texts)), kind, target, others)
-        self._review_queue.go_to(first.id)
+        self._queue.go_to(first.id)
         self._page.run_worker(self._open_box(editing))
 
     def _merge_into_similar(self) -> None:
-        here = self._decisions.painted_operation()
-        if here is None or self._decisions.is_all_or_nothing(here[1]):
+        here = self.painted_operation()
+        if here is None or self.is_all_or_nothing(here[1]):
             return
         item, op = here
-        host, found, similar = self._page.host, self._change.loader.found, self._panes.similar
+        host, found, similar = self._host, self._change.loader.found, self._panes.similar
         if not op.text:
             host.tell(f"a {op.kind} has no wording to merge")
         elif found is None:
@@ -536,7 +546,7 @@ class WordingKeys:
     # -- the box -------------------------------------------------------------------------------
 
     async def _open_box(self, editing: Editing, text: str | None = None) -> None:
-        host, unparsed = self._page.host, editing.item.unparsed
+        host, unparsed = self._host, editing.item.unparsed
         if unparsed is not None:
             try:
                 whole = await self._change.loader.load_reply(unparsed)
@@ -555,7 +565,7 @@ class WordingKeys:
         """Each letter is kept, so that a line that drops loses two seconds of typing at most."""
         if (editing := self._panes.editing) is None:
             return
-        drafts, text = self._page.host.drafts, self._panes.box.text
+        drafts, text = self._host.drafts, self._panes.box.text
         if text.strip() and text != sanitize(editing.before):
             drafts.edits[editing.draft_key] = text
         else:
@@ -568,17 +578,17 @@ class WordingKeys:
             self._panes.forget_objection()
         elif self._panes.box.asks:
             text = "nothing was typed: y or enter approves it anyway, e or esc goes back to it"
-            self._page.host.tell(text, "flag")
+            self._host.tell(text, "flag")
         else:
-            self._page.host.tell("nothing was typed: the text is being checked", "flag")
+            self._host.tell("nothing was typed: the text is being checked", "flag")
 
     def leave_box(self) -> None:
         if (editing := self._panes.editing) is None:
             return
-        kept = editing.draft_key in self._page.host.drafts.edits
+        kept = editing.draft_key in self._host.drafts.edits
         key = "M" if editing.is_merge else "e"
         self._panes.close_box()
-        self._page.host.tell(f"kept for later; {key} goes on with it" if kept else "left as it was")
+        self._host.tell(f"kept for later; {key} goes on with it" if kept else "left as it was")
         self._page.draw()
 
     # -- handing in ----------------------------------------------------------------------------
@@ -591,12 +601,12 @@ class WordingKeys:
 
     def _submit(self, editing: Editing, text: str, *, anyway: bool) -> bool:
         """Ask the run to take a text; False where that is not even asked."""
-        session, item = self._decisions.require_session(), editing.item
+        session, item = self.require_session(), editing.item
         if session is None:
             return False
-        host, busy, op = self._page.host, self._review_queue.decider.busy, item.operation
+        host, busy, op = self._host, self._decider.busy, item.operation
         names = {item.id, *(one.id for one in editing.others)}
-        if any(one != self._review_queue.current_item(one) for one in editing.others):
+        if any(one != self._queue.current_item(one) for one in editing.others):
             host.tell("one of them has changed meanwhile: esc, and mark them again", "failed")
             return False
         if names & busy or not text.strip():
@@ -609,9 +619,9 @@ class WordingKeys:
             host.queue_request(self._resubmit_reply(session, editing, text))
         elif text == sanitize(op.text) and not (editing.kind or item.decision or editing.others):
             # Nothing was changed.
-            self._decisions.submit([(op, self._decisions.make_decision(op, "approve"))])
+            self.submit([(op, self.make_decision(op, "approve"))])
         else:
-            plain = self._decisions.make_decision(op, "edit")
+            plain = self.make_decision(op, "edit")
             decision = replace(plain, kind=editing.kind, target=editing.target, text=text)
             busy |= names
             host.queue_request(self._check_and_decide(session, editing, op, decision, anyway))
@@ -640,10 +650,10 @@ class WordingKeys:
                 pairs = [*rejected, (op, replace(decision, evidence=edit.evidence))]
             names = ", ".join(one.id for one, _ in pairs)
             text = f"merged {names} into one wording; u undoes" if editing.others else ""
-            if await self._decisions.send(session, pairs, text) and editing.others:
-                self._review_queue.forget_marks()
+            if await self.send(session, pairs, text) and editing.others:
+                self._queue.forget_marks()
         finally:
-            self._review_queue.decider.busy -= {op.id, *(one.id for one in editing.others)}
+            self._decider.busy -= {op.id, *(one.id for one in editing.others)}
             if not self._panes.box.asks:
                 self._panes.box.release()
 
@@ -654,13 +664,13 @@ class WordingKeys:
         if self._panes.editing is None:
             await self._open_box(editing, wording)
         self._panes.object(text, asks=asks)
-        self._page.host.tell(excerpt(text), "flag")
+        self._host.tell(excerpt(text), "flag")
         self._page.draw()
 
     # -- in $EDITOR ----------------------------------------------------------------------------
 
     async def _edit_in_editor(self, editing: Editing) -> None:
-        host, drafts = self._page.host, self._page.host.drafts
+        host, drafts = self._host, self._host.drafts
         before = drafts.edits.get(editing.draft_key, editing.before)
         text: str | None
         try:
@@ -693,11 +703,11 @@ class WordingKeys:
     # -- replies to mend -----------------------------------------------------------------------
 
     async def _resubmit_reply(self, session: Session, editing: Editing, text: str) -> None:
-        host, drafts, name = self._page.host, self._page.host.drafts, editing.item.id
+        host, drafts, name = self._host, self._host.drafts, editing.item.id
         try:
             problems = (await session.send(Mend(name, text, host.person))).problems
         finally:
-            self._review_queue.decider.busy.discard(name)
+            self._decider.busy.discard(name)
             self._panes.box.release()
         if problems:
             self._change.problems[name], drafts.edits[name] = problems, text
@@ -717,21 +727,21 @@ class WordingKeys:
 
     def drop(self) -> None:
         """Let a reply go that cannot be understood."""
-        item = self._decisions.painted_item()
+        item = self.painted_item()
         if item is not None and item.unparsed is not None:
             self._page.run_worker(self._drop_reply(item.id))
         elif item is not None:
             text = "only a reply that could not be understood is let go; r rejects this"
-            self._page.host.tell(text)
+            self._host.tell(text)
 
     async def _drop_reply(self, name: str) -> None:
-        reason = await self._page.host.ask(f"let {name} go because:")
+        reason = await self._host.ask(f"let {name} go because:")
         if reason is None or not reason.strip():
-            self._page.host.tell(f"{name} stays: no reason was given")
+            self._host.tell(f"{name} stays: no reason was given")
             return
 
         async def drop(session: Session) -> str:
-            await session.send(Drop(name, reason.strip(), self._page.host.person))
+            await session.send(Drop(name, reason.strip(), self._host.person))
             return f"{name}: let go; it stays counted as lost"
 
-        self._page.host.ask_run(drop)
+        self._host.ask_run(drop)

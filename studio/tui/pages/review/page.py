@@ -14,12 +14,11 @@ from textual.events import Resize
 from textual.widget import Widget
 from textual.widgets import TextArea
 
-from engines.core.events import EffectMeasured, LessonCommitted, LessonProposed
 from engines.core.types import DecisionAction
-from studio.session.session import Disconnected, EventReceived, Message, Session
+from studio.session.session import Disconnected, Message, Session
 from studio.tui.keymap import Key
 from studio.tui.page import Page
-from studio.tui.pages.review.decisions import DecisionKeys, WordingKeys
+from studio.tui.pages.review.decisions import ReviewKeys
 from studio.tui.pages.review.loader import ReviewLoader, RunReader
 from studio.tui.pages.review.panes import ReviewPanes
 from studio.tui.pages.review.queue import ChangePane, ItemQueue
@@ -46,8 +45,7 @@ class ReviewPage(Page):
         self.loader = ReviewLoader(self)
         self.queue = ItemQueue(self, self.shown)
         self.change = ChangePane(self, self.shown, self.queue, self.loader)
-        self.decisions = DecisionKeys(self.change)
-        self.wording = WordingKeys(self.decisions)
+        self.keys = ReviewKeys(self.change)
 
     def compose(self) -> ComposeResult:
         self.shown.arrange()  # before there is anything that would be styled again
@@ -59,11 +57,7 @@ class ReviewPage(Page):
         self.host.redraw_soon()
 
     def handle_message(self, message: Message) -> None:
-        match message:
-            case EventReceived(event=LessonProposed() | LessonCommitted()):
-                self.queue.has_new_lesson = True
-            case EventReceived(event=EffectMeasured() as event):
-                self.decisions.tell_of_trial(event)
+        self.keys.tell_of_trials()
         self.change.lost_line = ""
         if isinstance(message, Disconnected) and not message.ended:
             self.change.lost_line = message.reason
@@ -100,19 +94,19 @@ class ReviewPage(Page):
 
     def on_text_area_changed(self, event: TextArea.Changed) -> None:
         event.stop()
-        self.wording.keep_draft()
+        self.keys.keep_draft()
 
     def on_edit_box_left(self, event: EditBox.Left) -> None:
         event.stop()
-        self.wording.leave_box()
+        self.keys.leave_box()
 
     def on_edit_box_answered(self, event: EditBox.Answered) -> None:
         event.stop()
-        self.wording.answer_question(goes_back=event.goes_back)
+        self.keys.answer_question(goes_back=event.goes_back)
 
     def on_edit_box_handed_in(self, event: EditBox.HandedIn) -> None:
         event.stop()
-        self.wording.hand_in(event.text, anyway=event.anyway)
+        self.keys.hand_in(event.text, anyway=event.anyway)
 
     def open_at(self, target: str = "") -> None:
         if not target:  # else the person comes back to what stood there
@@ -160,44 +154,45 @@ class ReviewPage(Page):
 
     def action_decide(self, action: DecisionAction) -> None:
         if self.queue.has_range and action != "defer":
-            self.run_worker(self.host.expect_question(self.decisions.decide_range(action)))
+            self.run_worker(self.host.expect_question(self.keys.decide_range(action)))
         else:
-            self.decisions.decide(action)
+            self.keys.decide(action)
 
     def action_describe(self, what: str) -> None:
         """Ask for the reason of a rejection, or for a note."""
-        if (here := self.decisions.painted_operation()) is not None:
-            (item, op), asks = here, self.decisions
+        if (here := self.keys.painted_operation()) is not None:
+            item, op = here
             is_note = what != "reject"
-            self.run_worker(asks.ask_note(item, op) if is_note else asks.reject_because(op))
+            asks = self.keys.ask_note(item, op) if is_note else self.keys.reject_because(op)
+            self.run_worker(asks)
 
     async def action_reword(self, how: str) -> None:
         """Change a wording in the box or in $EDITOR, merge it, mark it for that, or let it go."""
-        others = {"merge": self.wording.merge, "mark": self.wording.mark, "drop": self.wording.drop}
+        others = {"merge": self.keys.merge, "mark": self.keys.mark, "drop": self.keys.drop}
         if how in others:
             others[how]()
         else:
-            self.wording.edit(in_editor=how == "editor")
+            self.keys.edit(in_editor=how == "editor")
         await asyncio.sleep(0)  # the box opens: the next key is the text's first letter
 
     def action_approve_safe(self) -> None:
-        if self.decisions.require_session() is not None:
-            self.run_worker(self.host.expect_question(self.decisions.approve_safe()))
+        if self.keys.require_session() is not None:
+            self.run_worker(self.host.expect_question(self.keys.approve_safe()))
 
     def action_undo(self, again: bool = False) -> None:
-        self.decisions.undo(again=again)
+        self.keys.undo(again=again)
 
     def commit(self) -> None:
         """Commit what is decided; its key is heard on every page."""
-        if (session := self.decisions.require_session()) is not None:
+        if (session := self.keys.require_session()) is not None:
             # In turn: decisions whose keys came before it belong to it, those after it do not.
-            self.host.queue_request(self.host.expect_question(self.decisions.commit(session)))
+            self.host.queue_request(self.host.expect_question(self.keys.commit(session)))
 
     def action_range(self) -> None:
         self.queue.toggle_range()
 
     def action_operate(self, what: Literal["pin", "try"]) -> None:
-        (self.decisions.pin if what == "pin" else self.decisions.try_operations)()
+        (self.keys.pin if what == "pin" else self.keys.try_operations)()
 
     def action_go_to_open(self, by: int) -> None:
         self.queue.go_to_undecided(by)

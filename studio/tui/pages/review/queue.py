@@ -60,6 +60,7 @@ class ItemQueue:
         self.decider = Decider()
         self.base: Library | None = None  # that the decisions are about; None: not read
         self.has_new_lesson = False  # or a commit was made: the cursor goes to what is open
+        self._lesson: object = None  # the one that was listed last
         self._anchor = ""  # where a range begins
         self._marked: set[str] = set()  # by a person, to be merged
         self._deleted: dict[str, str] = {}  # what decisions delete, by operation id
@@ -82,6 +83,9 @@ class ItemQueue:
         if self.made_of == made_of:
             return
         self.made_of = made_of
+        lesson = state and (state.step, state.under_review, state.library_version)
+        self.has_new_lesson |= self._lesson is not None and lesson != self._lesson
+        self._lesson = lesson
         self.items, n = [], 0
         if state is not None:
             reviewed = decided_pairs(state)

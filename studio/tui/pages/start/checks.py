@@ -185,7 +185,7 @@ def _make_facts(plan: RunPlan, notes: tuple[str, ...], beside: str) -> RunFacts:
 
 
 def _preflight_checks(path: Path) -> list[Check]:
-    from studio.workspace.preflight import basic_findings, machine_facts
+    from studio.workspace.machine import basic_findings, machine_facts
 
     try:
         known = machine_facts(path)

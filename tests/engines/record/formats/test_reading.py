@@ -12,8 +12,8 @@ import pytest
 
 from engines.core.errors import DataError
 from engines.record.formats import source
-from engines.record.formats.reading import READERS, read_foreign
 from engines.record.formats.source import ForeignEntry
+from engines.record.formats.table import TABLE, read_foreign
 from tests.support.builders import a_library
 
 Write = Callable[[str, object], Path]
@@ -307,7 +307,7 @@ CASES = [(kind, name) for kind, files in WRONG.items() for name in files]
 
 
 def test_ten_wrong_files_of_each_format_are_tried() -> None:
-    assert WRONG.keys() == READERS.keys()
+    assert WRONG.keys() == TABLE.keys()
     assert all(len(files) >= 10 for files in WRONG.values())
 
 

@@ -15,10 +15,9 @@ from skills_ref.validator import validate
 from engines.core.codec import to_dict
 from engines.core.library import Experience, Library
 from engines.core.types import Problem
-from engines.record.formats import writing
+from engines.record.formats import table as writing
 from engines.record.formats.card import Card, Result
-from engines.record.formats.reading import read_foreign
-from engines.record.formats.writing import FORMATS
+from engines.record.formats.table import FORMATS, read_foreign
 from engines.record.run_dir import Workspace
 from tests.support.builders import a_library
 from tests.support.random_libraries import a_random_library

@@ -12,7 +12,7 @@ from engines.record.derived.run_state import read_run
 from engines.record.journal import read_journal
 from engines.record.repair import Finding, run_findings
 from engines.record.run_dir import RunDir, Workspace
-from engines.record.segments import files
+from engines.record.segments import Head, begin_next, closed_path, read_head
 from tests.engines.record.test_segments import EVENTS, closed, write
 
 
@@ -47,8 +47,8 @@ def test_a_whole_journal_has_no_finding(run: RunDir) -> None:
 
 @pytest.mark.parametrize("damage", ["flipped", "torn", "gone", "head", "growing head"])
 async def test_damage_is_told_cut_where_it_begins_and_kept(run: RunDir, damage: str) -> None:
-    segment = files.closed_path(run.journal, 3)
-    head = files.read_head(segment)
+    segment = closed_path(run.journal, 3)
+    head = read_head(segment)
     whole = segment.read_bytes()
     kept = head.events
     match damage:
@@ -59,14 +59,14 @@ async def test_damage_is_told_cut_where_it_begins_and_kept(run: RunDir, damage: 
             kept += 1  # the line between the head and the damaged one
         case "torn":
             segment.write_bytes(whole[:-9])
-            kept = files.read_head(files.closed_path(run.journal, 4)).events - 1
+            kept = read_head(closed_path(run.journal, 4)).events - 1
         case "gone":
             segment.unlink()
         case "head":
             segment.write_bytes(whole.replace(b'"segment":3', b'"segment":4', 1))
         case "growing head":
             segment, whole = run.journal, run.journal.read_bytes()
-            kept = files.read_head(segment).events
+            kept = read_head(segment).events
             segment.write_bytes(whole.replace(b'"segment":', b'"segmant":', 1))
     before = {path.read_bytes() for path in run.path.glob("journal*.jsonl")}
     told = next(one for one in findings(run) if one.grade == "fix")
@@ -84,11 +84,11 @@ async def test_damage_is_told_cut_where_it_begins_and_kept(run: RunDir, damage: 
 
 
 def test_what_a_cut_roll_left_is_no_part_and_in_nobody_s_way(run: RunDir) -> None:
-    number = files.read_head(run.journal).segment
-    shutil.copy(run.journal, files.closed_path(run.journal, number))
-    files.closed_path(run.journal, number + 1).write_text("{}\n")
+    number = read_head(run.journal).segment
+    shutil.copy(run.journal, closed_path(run.journal, number))
+    closed_path(run.journal, number + 1).write_text("{}\n")
     assert findings(run) == []
     assert [entry.event for entry in read_journal(run.journal)] == EVENTS
-    head = files.Head(number + 1, "", 0, 0, 9)
-    assert files.begin_next(run.journal, head), "the next roll takes its place"
+    head = Head(number + 1, "", 0, 0, 9)
+    assert begin_next(run.journal, head), "the next roll takes its place"
     assert len(closed(run.journal)) == number + 1

@@ -16,7 +16,7 @@ from textual.pilot import Pilot
 from engines.core import events as ev
 from engines.core.errors import ConflictError
 from engines.core.types import Decision, DecisionPreview, Flag, Operation, UnparsedReply
-from engines.training_free.proposals import Resubmission
+from engines.training_free.consolidation import Resubmission
 from studio.session.session import Disconnected, EventReceived
 from studio.tui.app import StudioApp
 from studio.tui.pages.review import queue
@@ -326,7 +326,7 @@ async def test_a_deletion_can_be_turned_into_another_wording(tmp_path: Path) -> 
 
 async def test_capital_e_takes_the_wording_from_the_editor(tmp_path: Path) -> None:
     async with a_desk(tmp_path) as desk:
-        desk.page.wording.in_editor = lambda text: f"{text}\n with more\n"
+        desk.page.keys.in_editor = lambda text: f"{text}\n with more\n"
         await desk.press("E")
         assert desk.made == [("op1.1", "edit")]
         assert (desk.decided[0].text or "").endswith("column. with more")
@@ -334,7 +334,7 @@ async def test_capital_e_takes_the_wording_from_the_editor(tmp_path: Path) -> No
 
 async def test_an_editor_that_saves_nothing_decides_nothing(tmp_path: Path) -> None:
     async with a_desk(tmp_path) as desk:
-        desk.page.wording.in_editor = lambda text: None
+        desk.page.keys.in_editor = lambda text: None
         await desk.press("E")
         assert desk.made == [] and "nothing was saved" in desk.told
 
@@ -342,7 +342,7 @@ async def test_an_editor_that_saves_nothing_decides_nothing(tmp_path: Path) -> N
 async def test_what_an_editor_brings_and_does_not_fit_is_shown_in_the_box(tmp_path: Path) -> None:
     async with a_desk(tmp_path) as desk:
         desk.session.objected = DecisionPreview("the library is full (3)")
-        desk.page.wording.in_editor = lambda text: "Another wording."
+        desk.page.keys.in_editor = lambda text: "Another wording."
         await desk.press("E")
         assert desk.made == [] and desk.page.shown.box.text == "Another wording."
 

@@ -9,7 +9,7 @@ import pytest
 
 from engines.core import events as ev
 from engines.core.errors import ConflictError
-from engines.core.types import Decision, DecisionPreview, Lesson, Operation
+from engines.core.types import Decision, DecisionPreview, Operation
 from studio.session.session import ControllerChanged, EventReceived
 from studio.tui.drafts import Drafts
 from studio.tui.widgets.prompt import Prompt
@@ -138,7 +138,7 @@ async def test_undo_never_hands_in_a_rejection_of_the_gate(tmp_path: Path) -> No
 
 async def test_what_comes_back_from_the_editor_as_it_was_decides_nothing(tmp_path: Path) -> None:
     async with a_desk(tmp_path) as desk:
-        desk.page.wording.in_editor = lambda text: f"{text}\n"
+        desk.page.keys.in_editor = lambda text: f"{text}\n"
         await desk.press("E")
         assert desk.session.asked == [] and "nothing was changed" in desk.told
         assert desk.app.drafts.edits == {}
@@ -249,7 +249,7 @@ async def test_a_new_lesson_is_where_the_cursor_goes_unless_somebody_types(tmp_p
             state.deferred = set(state.operations)
             op = an_add(number)
             state.operations[op.id] = op
-            desk.page.handle_message(EventReceived(ev.LessonProposed(1, Lesson(1, 0, (op,)))))
+            state.step += 1
             desk.page.queue.made_of = ()
             desk.app.draw_now()
 

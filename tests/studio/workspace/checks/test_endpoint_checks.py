@@ -17,8 +17,14 @@ from engines.policies.chat.client import parse_listing
 from engines.policies.chat.endpoint import EndpointSettings
 from engines.record.repair import Finding
 from studio.config.loading import load_run
-from studio.workspace.checks.endpoint import MOST_TOKENS, Observed, endpoint_findings, observe
-from studio.workspace.checks.models import asked_models, named_models
+from studio.workspace.run_checks import (
+    MOST_TOKENS,
+    Observed,
+    asked_models,
+    endpoint_findings,
+    named_models,
+    observe,
+)
 from tests.support.fake_endpoint import (
     DONE,
     Behaviour,

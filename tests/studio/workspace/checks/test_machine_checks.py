@@ -15,11 +15,16 @@ import pytest
 from engines.core.errors import StudioError
 from engines.record.repair import Finding
 from studio.workspace.ask import ask_program, ask_python, run_check
-from studio.workspace.checks.cluster import cluster_findings, find_address
-from studio.workspace.checks.extras import GIVES, extra_findings
-from studio.workspace.checks.gpu import gpu_findings
-from studio.workspace.checks.machine import disk_findings, file_system
-from studio.workspace.checks.terminal import terminal_findings
+from studio.workspace.machine import (
+    GIVES,
+    cluster_findings,
+    disk_findings,
+    extra_findings,
+    file_system,
+    find_address,
+    gpu_findings,
+    terminal_findings,
+)
 from tests.support.forked_studio import STUDIO
 from tests.support.screen_terminal import Terminal
 
@@ -225,7 +230,7 @@ async def test_a_cluster_that_has_ended_is_noted() -> None:
 
 
 def test_nodes_with_another_release_are_named() -> None:
-    from studio.workspace.checks.cluster import node_findings
+    from studio.workspace.machine import node_findings
 
     class Node:
         def __init__(self, name: str, release: str, trouble: str = "") -> None:

@@ -1,10 +1,7 @@
-"""A diagnosis as JSON values and as lines."""
+"""A diagnosis of `studio doctor` as lines of text."""
 
 from __future__ import annotations
 
-from typing import Any
-
-from engines.core.codec import fields_of
 from engines.record import lines
 from engines.record.repair import Finding
 from studio.facts.diagnosis import Diagnosis
@@ -16,19 +13,7 @@ _SINGULAR = {"runs": "run", "libraries": "library", "data sets": "data set"}
 _READ_ONLY = "the workspace cannot be written"
 
 
-def doctor_data(diagnosis: Diagnosis) -> dict[str, Any]:
-    told = ("grade", "place", "cause", "move", "repaired")
-    return {
-        "well": diagnosis.well,
-        "looked_at": diagnosis.looked_at,
-        "findings": [fields_of(finding, *told) for finding in diagnosis.findings],
-        **fields_of(diagnosis, "to_fix", "repairable", "notes", "is_read_only"),
-        "living": dict(diagnosis.living),
-        "machine": dict(diagnosis.machine),
-    }
-
-
-def doctor_lines(diagnosis: Diagnosis) -> list[str]:
+def doctor_text(diagnosis: Diagnosis) -> str:
     """A line a finding, what hinders most first, each with place, cause and next move."""
     shown = [_finding_line(finding) for finding in diagnosis.findings]
     for run, pid in diagnosis.living.items():
@@ -37,7 +22,7 @@ def doctor_lines(diagnosis: Diagnosis) -> list[str]:
         shown.append(f"{_READ_ONLY}: nothing is repaired")
     counts = (count_text(n, _SINGULAR[what], what) for what, n in diagnosis.looked_at.items())
     shown.append(f"looked at {', '.join(counts) or 'no workspace: there is none yet'}")
-    return [*shown, _machine_line(diagnosis), _verdict_line(diagnosis)]
+    return "\n".join([*shown, _machine_line(diagnosis), _verdict_line(diagnosis)])
 
 
 def _finding_line(finding: Finding) -> str:

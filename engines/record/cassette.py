@@ -1,0 +1,593 @@
+"""A cassette: every reply of a command in one file, found again by the content of what was asked.
+
+Owns the file. What is asked and how a reply is given back is known by `replies` and `tools`, which
+stand round models and tools. A secret is masked in the file, and found by what it was or is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from array import array
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, suppress
+from contextvars import ContextVar
+from dataclasses import dataclass, field, replace
+from difflib import unified_diff
+from itertools import takewhile
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+import orjson
+
+from engines.core.codec import dumps, from_dict, to_dict
+from engines.core.errors import (
+    CallFailed,
+    ConfigError,
+    ConflictError,
+    DamagedError,
+    StudioError,
+    lost_usage,
+)
+from engines.core.ids import digest
+from engines.core.protocols import Embedder, EmbeddingResult, OnText, Policy, Toolbox, ToolTry
+from engines.core.tools import ToolResult, ToolSpec
+from engines.core.types import NO_USAGE, CallKey, Completion, Message, Sampling, ToolCall, Usage
+from engines.core.waiting import current_call, expire_deadline, expired_deadline, is_replayed
+from engines.policies.chat.embedding import Reserve
+from engines.policies.limits import WrappedPolicy
+from engines.record import lines
+from engines.record.appender import Appender
+from engines.record.ledger import INTERRUPTED
+from engines.secrets.mask import NO_SECRETS, Mask
+
+VERSION = 1
+Kind = Literal["start", "tools", "notes", "model", "tool", "vectors"]
+Tell = Callable[[str], None]
+
+
+class CassetteError(StudioError):
+    """What is asked is not on the cassette: it stops whatever asks."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """One request and what came of it.
+
+    `nth` counts equal requests for the same reply from 0, in the order in which they were made. Of
+    two entries that agree in all of it the later one counts: the process that wrote the first was
+    killed before the reply was used. `digest` is the hash of `asked` where a secret was taken out.
+    """
+
+    kind: Kind
+    request: str = ""  # the hash of what was asked
+    digest: str = ""
+    key: CallKey | None = None
+    nth: int = 0
+    asked: Mapping[str, Any] = field(default_factory=dict)
+    reply: Mapping[str, Any] = field(default_factory=dict)
+    failed: Mapping[str, Any] = field(default_factory=dict)  # see `replies.failure_of`
+
+
+@dataclass(slots=True)
+class Cassette:
+    """One that is being recorded (`writer`), or that is played."""
+
+    path: Path
+    mask: Mask = NO_SECRETS
+    writer: Appender | None = None
+    tools: Mapping[str, Any] = field(default_factory=dict)
+    _notes: tuple[str, ...] = ()
+    _counts: Counter[tuple[object, ...]] = field(default_factory=Counter)
+    # Where the entries of a request lie, by offset and length, in the order of recording.
+    _places: dict[tuple[object, ...], tuple[int, int]] = field(default_factory=dict)
+    _by_request: dict[tuple[str, str], list[tuple[object, ...]]] = field(
+        default_factory=lambda: defaultdict(list)
+    )
+    _by_key: dict[tuple[str, CallKey | None], list[tuple[object, ...]]] = field(
+        default_factory=lambda: defaultdict(list)
+    )
+    _taken: set[tuple[object, ...]] = field(default_factory=set)
+
+    @property
+    def plays(self) -> bool:
+        return self.writer is None
+
+    def begin(self, kind: Kind, asked: Mapping[str, Any]) -> Entry:
+        """A request that is being made, which `write` completes."""
+        asked = _prune(asked)
+        key, request = current_call(), digest([kind, asked])
+        nth = self._counts[kind, request, key]
+        self._counts[kind, request, key] += 1
+        return Entry(kind=kind, request=request, key=key, nth=nth, asked=asked)
+
+    async def write(self, entry: Entry) -> Entry:
+        """Have it on disk; comes back as it is there, without secrets."""
+        written, done = self.queue(entry)
+        await asyncio.shield(done)
+        return written
+
+    def queue(self, entry: Entry) -> tuple[Entry, asyncio.Future[None]]:
+        assert self.writer is not None
+        body = dumps(entry)
+        masked = self.mask.line(body)
+        if masked is not body:
+            entry = from_dict(Entry, orjson.loads(masked))
+            entry = replace(entry, digest=digest([entry.kind, entry.asked]))
+            masked = dumps(entry)
+        return entry, self.writer.queue(lines.encode(masked)[0])[1]
+
+    def take(self, kind: Kind, asked: Mapping[str, Any]) -> Entry:
+        """The next recorded reply to this request; raises CassetteError where there is none.
+
+        One that was recorded in another place of the run will do, but for a tool: its results may
+        follow from what was called before.
+        """
+        asked = _prune(asked)
+        request, key = digest([kind, asked]), current_call()
+        free = [one for one in self._by_request[kind, request] if one not in self._taken]
+        here = [one for one in free if one[2] == key]
+        for found in (*here, *(() if kind == "tool" else free)):
+            self._taken.add(found)
+            return self._read(found)
+        raise self._missing_error(kind, asked, request, key)
+
+    def notes(self, found: tuple[str, ...]) -> tuple[str, ...]:
+        """What is to be told of the endpoints: as found, and as it was found when recording."""
+        if not self.plays and found != self._notes:
+            self.queue(Entry(kind="notes", reply={"notes": found}))
+            self._notes = found
+        return self._notes
+
+    async def aclose(self) -> None:
+        """Have all of it on disk; the command's process may go on with it."""
+        if self.writer is not None:
+            await self.writer.wait_idle()
+
+    def index(self, line: lines.StoredLine) -> None:
+        """Note where the entry of a line lies."""
+        data = orjson.loads(line.body)
+        match data["kind"]:
+            case "tools":
+                self.tools = data["reply"]
+            case "notes":
+                self._notes = tuple(data["reply"]["notes"])
+            case "model" | "tool" | "vectors" as kind:
+                key = None if data["key"] is None else from_dict(CallKey, data["key"])
+                place = (kind, data["request"], key, data["nth"])
+                if place not in self._places:
+                    for request in {data["request"], data["digest"] or data["request"]}:
+                        self._by_request[kind, request].append(place)
+                    self._by_key[kind, key].append(place)
+                self._places[place] = line.offset, line.length
+
+    def _read(self, place: tuple[object, ...]) -> Entry:
+        body = lines.read_at(self.path, *self._places[place])
+        return from_dict(Entry, orjson.loads(body))
+
+    def _missing_error(
+        self, kind: Kind, asked: Mapping[str, Any], request: str, key: CallKey | None
+    ) -> CassetteError:
+        cause = f"it holds no reply to what is asked at {call_place(key)}"
+        if kind == "vectors":
+            cause = "it holds no vectors of texts that are compared"
+        elif any(kind != "tool" or one[2] == key for one in self._by_request[kind, request]):
+            cause += ": the same was asked less often when it was recorded"
+        elif near := [self._read(place).asked for place in self._by_key[kind, key]]:
+            now = self.mask.tree(orjson.loads(dumps(asked)))
+            cause += f", which is another than was recorded:\n{first_difference(near, now)}\n"
+        else:
+            cause += ": nothing was recorded there"
+        dot = "" if cause.endswith("\n") else "."
+        move = "Take back what was changed since, leave --cassette out to ask the model, or record "
+        move += "another: --record FILE."
+        return CassetteError(f"cassette {self.path}", f"{cause}{dot}", move)
+
+
+@dataclass(slots=True)
+class Tape:
+    """The file that `--record` or `--cassette` names; the command opens it once."""
+
+    path: Path
+    plays: bool
+    passed_over: dict[Path, int] = field(default_factory=dict)  # see `ScoreBook`
+    _opened: Cassette | None = None
+
+    def open(self, what: str, *, mask: Mask, resumes: bool, tell: Tell) -> Cassette:
+        """Open it for `what`, such as "run mine"; one that `resumes` goes on recording.
+
+        Raises ConflictError: the file is no cassette, or holds another's.
+        """
+        if self._opened is None:
+            opened = _open_played(self.path, tell) if self.plays else None
+            self._opened = opened or _open_recorded(self.path, what, mask, resumes, tell)
+            self._opened.mask = mask
+        return self._opened
+
+
+def open_cassette(
+    tape: Tape | None, what: str, stack: AsyncExitStack, mask: Mask, tell: Tell, *, resumes: bool
+) -> Cassette | None:
+    """The cassette that the command line names, if any; on disk when the stack is closed."""
+    if tape is None:
+        return None
+    opened = tape.open(what, mask=mask, resumes=resumes, tell=tell)
+    stack.push_async_callback(opened.aclose)
+    return opened
+
+
+def is_played(cassette: Cassette | Tape | None) -> bool:
+    return cassette is not None and cassette.plays
+
+
+def _open_played(path: Path, tell: Tell) -> Cassette:
+    found = Cassette(path)
+    contents = _read_lines(path, "--cassette", found.index)
+    if not contents.end:
+        cause = "it is empty." if path.exists() else "there is no such file."
+        raise ConflictError(f"--cassette {path}", cause, "Record one with --record FILE.")
+    if contents.torn:
+        tell(f"{path}: its last line is not whole; recording it was cut off there")
+    return found
+
+
+def _open_recorded(path: Path, what: str, mask: Mask, resumes: bool, tell: Tell) -> Cassette:
+    starts: list[lines.StoredLine] = []
+    contents = _read_lines(path, "--record", starts.append)
+    place = f"--record {path}"
+    if contents.end:
+        known = orjson.loads(starts[0].body)["asked"].get("what")
+        if not resumes or known != what:
+            cause = f"the file holds a recording already, of {known}."
+            raise ConflictError(place, cause, "Name another file; --cassette FILE plays this one.")
+    elif resumes and what.startswith("run "):
+        cause = f"{what} has begun without it, and what was asked until then would be missing."
+        move = "Leave --record out, or begin another run: --restart-step 0."
+        raise ConflictError(place, cause, move)
+    if contents.torn or contents.newline_missing:
+        lines.repair_end(path, contents)
+        tell(f"{path}: mended a last line that was being written")
+    found = Cassette(path, mask, Appender(path))
+    if not contents.end:
+        start = Entry(kind="start", asked={"what": what, "version": VERSION})
+        assert found.writer is not None
+        found.writer.append_now(lines.encode(dumps(start))[0])
+    return found
+
+
+def _read_lines(
+    path: Path, option: str, visit: Callable[[lines.StoredLine], None]
+) -> lines.Contents:
+    def check_first(line: lines.StoredLine) -> None:
+        if line.number == 1:
+            data = orjson.loads(line.body)
+            if not isinstance(data, dict) or data.get("kind") != "start":
+                raise _no_cassette_error(path, option)
+            if (version := data["asked"]["version"]) != VERSION:
+                cause = f"it has format {version}, this studio reads format {VERSION}."
+                raise ConflictError(f"{option} {path}", cause, "Record another.")
+        visit(line)
+
+    if path.exists() and not path.is_file():  # a pipe would be waited for
+        raise _no_cassette_error(path, option)
+    with suppress(OSError), path.open("rb") as file:
+        if not (head := b'{"n":').startswith(file.read(len(head))):
+            raise _no_cassette_error(path, option)
+    try:
+        return lines.read(path, chained=False, visit=check_first)
+    except DamagedError as error:
+        move = "Restore it from a copy, or record another."
+        raise ConflictError(f"{option} {error.place}", error.cause, move) from error
+
+
+def _no_cassette_error(path: Path, option: str) -> ConflictError:
+    return ConflictError(f"{option} {path}", "the file is no cassette.", "Name another file.")
+
+
+def plain_request(**fields: object) -> Mapping[str, Any]:
+    """What is asked, as plain JSON values."""
+    return to_dict(fields)
+
+
+def _prune(value: Any) -> Any:
+    """Without fields that hold nothing, so that those of a later release change no hash."""
+    if isinstance(value, Mapping):
+        return {name: _prune(v) for name, v in value.items() if not _is_empty(v)}
+    if isinstance(value, list | tuple):
+        return [_prune(inner) for inner in value]
+    return value
+
+
+def _is_empty(value: Any) -> bool:
+    return value is None or value is False or value in ("", [], {}, ())
+
+
+def model_request(
+    policy: str, messages: Sequence[Message], sampling: Sampling
+) -> Mapping[str, Any]:
+    return plain_request(policy=policy, messages=messages, sampling=sampling)
+
+
+def keep_failure(cassette: Cassette, begun: Entry, error: BaseException) -> None:
+    """Record how a call failed, where that was the call's own fault or its time was over.
+
+    One that a person or the end of the process cut short will be made again.
+    """
+    if isinstance(error, CallFailed):
+        text = str(error).removeprefix(f"{error.kind}: ")
+        failed = plain_request(kind=error.kind, reason=text, usage=error.usage)
+    elif isinstance(error, asyncio.CancelledError) and (at := expired_deadline()) is not None:
+        failed = plain_request(kind="deadline", at=at, usage=lost_usage(error))
+    else:
+        return
+    cassette.queue(replace(begun, failed=failed))
+
+
+async def raise_failure(entry: Entry) -> None:
+    """Fail as the recorded call did; returns where it did not."""
+    if not entry.failed:
+        return
+    usage = free_usage(from_dict(Usage, entry.failed["usage"]))
+    if entry.failed["kind"] == "deadline":
+        await expire_deadline(entry.failed["at"], usage)
+    raise CallFailed(entry.failed["kind"], entry.failed["reason"], usage)
+
+
+def free_usage(usage: Usage) -> Usage:
+    """What is played costs nothing; a cost that was not known is not known still."""
+    return usage if usage.cost_usd is None else replace(usage, cost_usd=0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class RecordingPolicy(WrappedPolicy):
+    """A model whose replies go to a cassette; it gives them without secrets, as they are there."""
+
+    cassette: Cassette
+
+    async def complete(
+        self, messages: Sequence[Message], sampling: Sampling, on_text: OnText | None = None
+    ) -> Completion:
+        if is_replayed():  # known already, and asked for its company alone
+            return await self.inner.complete(messages, sampling, on_text)
+        begun = self.cassette.begin("model", model_request(self.name, messages, sampling))
+        try:
+            reply = await self.inner.complete(messages, sampling, on_text)
+        except BaseException as error:
+            keep_failure(self.cassette, begun, error)
+            raise
+        written = await self.cassette.write(replace(begun, reply=to_dict(reply)))
+        return from_dict(Completion, written.reply)
+
+
+@dataclass(frozen=True, slots=True)
+class PlayedPolicy:
+    """Answers from a cassette; no model is opened."""
+
+    name: str
+    cassette: Cassette
+
+    async def complete(
+        self, messages: Sequence[Message], sampling: Sampling, on_text: OnText | None = None
+    ) -> Completion:
+        await asyncio.sleep(0)  # let other jobs run, as every real call does
+        entry = self.cassette.take("model", model_request(self.name, messages, sampling))
+        await raise_failure(entry)
+        reply = from_dict(Completion, entry.reply)
+        if on_text is not None and reply.text:
+            on_text(reply.text)
+        return replace(reply, usage=free_usage(reply.usage))
+
+    async def ping(self) -> None:
+        """Nothing is asked."""
+
+    async def aclose(self) -> None:
+        """Nothing was opened."""
+
+
+class OpenEmbedder(Embedder, Protocol):
+    """An embedding model that somebody has to close."""
+
+    async def aclose(self) -> None: ...
+
+
+_PAID: ContextVar[list[Usage]] = ContextVar("paid")
+
+
+class TapedEmbedder:
+    """An embedding model on its way to a cassette, or in its place (`open_inner` is not called)."""
+
+    def __init__(
+        self,
+        name: str,
+        cassette: Cassette,
+        reserve: Reserve | None,
+        open_inner: Callable[[Reserve], OpenEmbedder],
+    ) -> None:
+        self.name, self._cassette, self._reserve = name, cassette, reserve
+        self._inner = None if cassette.plays else open_inner(self._note_paid)
+
+    async def embed(self, texts: Sequence[str]) -> EmbeddingResult:
+        asked = plain_request(model=self.name, texts=texts)
+        if self._inner is None:
+            entry = self._cassette.take("vectors", asked)
+            return await self._play(entry, texts)
+        begun, paid = self._cassette.begin("vectors", asked), list[Usage]()
+        token = _PAID.set(paid)
+        try:
+            result = await self._inner.embed(texts)
+        except BaseException as error:
+            keep_failure(self._cassette, begun, error)
+            raise
+        finally:
+            _PAID.reset(token)
+        # As numbers: what a secret looks like is a text.
+        vectors = [list(vector) for vector in result.vectors]
+        reply = plain_request(vectors=vectors, paid=paid)
+        await self._cassette.write(replace(begun, reply=reply))
+        return result
+
+    async def ping(self) -> None:
+        if self._inner is not None:
+            await self._inner.ping()
+
+    async def aclose(self) -> None:
+        if self._inner is not None:
+            await self._inner.aclose()
+
+    async def _play(self, entry: Entry, texts: Sequence[str]) -> EmbeddingResult:
+        await raise_failure(entry)
+        usage = NO_USAGE
+        for one in entry.reply["paid"]:
+            paid = free_usage(from_dict(Usage, one))
+            if self._reserve is not None:
+                (await self._reserve(texts))(paid)
+            usage += paid
+        vectors = tuple(array("f", numbers) for numbers in entry.reply["vectors"])
+        return EmbeddingResult(vectors, usage)
+
+    async def _note_paid(self, texts: Sequence[str]) -> Callable[[Usage], None]:
+        settle = await self._reserve(texts) if self._reserve is not None else None
+        paid = _PAID.get([])
+
+        def note(usage: Usage) -> None:
+            paid.append(usage)
+            if settle is not None:
+                settle(usage)
+
+        return note
+
+
+def taped_toolbox(inner: Toolbox, cassette: Cassette) -> Toolbox:
+    """The tools with what they say recorded, or played."""
+    return PlayedToolbox(inner, cassette) if cassette.plays else RecordingToolbox(inner, cassette)
+
+
+@dataclass(frozen=True, slots=True)
+class RecordingToolbox:
+    inner: Toolbox
+    cassette: Cassette
+
+    @property
+    def specs(self) -> tuple[ToolSpec, ...]:
+        return self.inner.specs
+
+    async def check(self) -> None:
+        await self.inner.check()
+
+    async def call(self, call: ToolCall, within: ToolTry) -> ToolResult:
+        begun = self.cassette.begin("tool", _tool_request(call))
+        if any(spec.name == call.name and not spec.repeatable for spec in self.specs):
+            # If this process is killed now, the next one does not make the call again.
+            await self.cassette.write(replace(begun, reply={"result": to_dict(INTERRUPTED)}))
+        asked = list[Mapping[str, Any]]()
+
+        async def ask(
+            policy: Policy, messages: Sequence[Message], sampling: Sampling
+        ) -> Completion:
+            asked.append(model_request(policy.name, messages, sampling))
+            return await within.ask(policy, messages, sampling)
+
+        try:
+            result = await self.inner.call(call, replace(within, ask=ask))
+        except BaseException as error:
+            keep_failure(self.cassette, begun, error)
+            raise
+        reply = {"result": to_dict(result), "asked": asked}
+        written = await self.cassette.write(replace(begun, reply=reply))
+        return from_dict(ToolResult, written.reply["result"])
+
+    async def aclose(self) -> None:
+        await self.inner.aclose()
+
+
+@dataclass(frozen=True, slots=True)
+class PlayedToolbox:
+    """Tools as they were offered when the cassette was recorded. `inner` is not even tested."""
+
+    inner: Toolbox
+    cassette: Cassette
+
+    @property
+    def specs(self) -> tuple[ToolSpec, ...]:
+        return tuple(from_dict(ToolSpec, spec) for spec in self.cassette.tools["specs"])
+
+    async def check(self) -> None:
+        """Refuse tools that are others than were recorded, as far as that is known unstarted."""
+        if not self.cassette.tools:
+            raise self._changed_error("it holds no run with tools.")
+        recorded = {spec["name"]: spec for spec in self.cassette.tools["unstarted"]}
+        now = {spec.name: to_dict(spec) for spec in self.inner.specs}
+        if missing := [name for name in recorded if name not in now]:
+            raise self._changed_error(f'it was recorded with a tool "{missing[0]}".')
+        for name, spec in now.items():
+            if name not in recorded:  # its key may have been missing then
+                if not self.cassette.tools["facts"].get("absent"):
+                    raise self._changed_error(f'it was recorded without a tool "{name}".')
+            elif any(spec[part] != recorded[name][part] for part in ("description", "parameters")):
+                raise self._changed_error(f'the tool "{name}" was described in other words.')
+
+    async def call(self, call: ToolCall, within: ToolTry) -> ToolResult:
+        entry = self.cassette.take("tool", _tool_request(call))
+        for asked in entry.reply.get("asked", ()):
+            messages = [from_dict(Message, message) for message in asked["messages"]]
+            policy = PlayedPolicy(asked["policy"], self.cassette)
+            with suppress(CallFailed):  # the tool made something of it
+                await within.ask(policy, messages, from_dict(Sampling, asked["sampling"]))
+        await raise_failure(entry)
+        result = from_dict(ToolResult, entry.reply["result"])
+        return replace(result, usage=free_usage(result.usage))
+
+    async def aclose(self) -> None:
+        await self.inner.aclose()
+
+    def _changed_error(self, cause: str) -> ConfigError:
+        move = "Take back what was changed since, or record another: --record FILE."
+        return ConfigError(f"agent.tools and cassette {self.cassette.path}", cause, move)
+
+
+def _tool_request(call: ToolCall) -> Mapping[str, Any]:
+    return plain_request(name=call.name, arguments=call.arguments)
+
+
+_MOST_LINES, _MOST_CHARS = 14, 200
+
+
+def call_place(key: CallKey | None) -> str:
+    """Which reply of a run a call is for, in words that count from 1."""
+    if key is None:
+        return "a call outside any run"
+    parts = [f"step {key.step}"]
+    if key.problem:
+        parts = [f"held-out problem {key.problem}"]
+    elif key.position >= 0:
+        parts.append(f"problem {key.position + 1}")
+    if key.index >= 0:
+        parts.append(f"try {key.index + 1}")
+    return ", ".join([*parts, f"turn {key.turn + 1} ({key.purpose})"])
+
+
+def first_difference(recorded: Sequence[Mapping[str, Any]], asked: Mapping[str, Any]) -> str:
+    """The first place, as in a unified diff, where a request differs from the nearest of those."""
+    now = _request_lines(asked)
+
+    def shared(before: list[str]) -> int:
+        pairs = zip(before, now, strict=False)
+        return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+
+    nearest = max(map(_request_lines, recorded), key=shared)
+    found = list(unified_diff(nearest, now, "recorded", "asked", n=1, lineterm=""))
+    ends = [at for at, line in enumerate(found) if line.startswith("@@")][1:]
+    shown = found[: min([*ends, _MOST_LINES])]
+    return "\n".join(line[:_MOST_CHARS] + "…" * (len(line) > _MOST_CHARS) for line in shown)
+
+
+def _request_lines(asked: Mapping[str, Any]) -> list[str]:
+    """A request with its conversation first, since that is what people change."""
+    out: list[str] = []
+    for message in asked.get("messages", ()):
+        rest = {k: v for k, v in message.items() if k not in ("role", "content", "token_ids")}
+        out += [f"[{message['role']}]", *str(message.get("content", "")).splitlines()]
+        out += [json.dumps(rest, ensure_ascii=False)] if rest else []
+    others = {k: v for k, v in asked.items() if k != "messages"}
+    return [*out, *json.dumps(others, indent=1, ensure_ascii=False, sort_keys=True).splitlines()]
