@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from studio.library.text import library_lines
 
 from engines.core import events as ev
 from engines.core.library import Library, OperationOutcome
@@ -15,7 +14,7 @@ from engines.core.types import LostWork, Reflection, Usage, Verdict
 from studio.exit_codes import run_exit_code
 from studio.facts.library import library_difference
 from studio.facts.run import run_progress
-from studio.render.library_lines import tokens_text
+from studio.render.library_lines import library_lines, tokens_text
 from studio.render.words import mean_reward_text, usage_text
 from tests.support.builders import (
     a_decision,

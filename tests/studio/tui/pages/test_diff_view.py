@@ -137,9 +137,9 @@ def measured(*names: str) -> Compared:
         questions=100,
         difference=0.59,
         interval=Interval(0.5, 0.68),
-        wins=60,
-        losses=1,
-        ties=39,
+        better=60,
+        worse=1,
+        level=39,
         p=0.001,
         verdict="helps",
     )
