@@ -6,6 +6,7 @@ import asyncio
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from typing import cast
 
 import pytest
 
@@ -25,9 +26,11 @@ from engines.core.types import (
     Verdict,
 )
 from engines.training_free.proposals import ReplyOrigin, Resubmission, read_resubmission
-from studio.review.evidence import EvidenceRollout, GroupEvidence
+from studio.review.evidence import EvidenceLoader, EvidenceRollout, GroupEvidence
 from studio.review.line_mode import LineReview
+from studio.review.review_run import RunReview
 from studio.session.requests import ReviewQueue
+from studio.session.session import Session
 from studio.session.unparsed_replies import ReplySource
 from tests.support.answering import Answering
 from tests.support.builders import a_library, an_operation
@@ -240,17 +243,15 @@ def sat(
 
     ticks = clock or itertools.repeat(0.0)
     with asyncio.Runner() as runner:
+        session = cast(Session, heard.session)
         sitting = LineReview(
-            heard.session,  # type: ignore[arg-type]
-            FakeEvidence(),  # type: ignore[arg-type]
-            wait_for=runner.run,
-            reviewer="ann",
-            ask=ask,
-            edit=edit,
-            say=said.append,
+            RunReview(session, runner.run, False, said.append, said.append),
+            ask,
+            edit,
+            cast(EvidenceLoader, FakeEvidence()),
             clock=lambda: next(ticks),
         )
-        sitting.run()
+        sitting.ask_all()
     assert list(typed) == [], "a key was typed that nobody asked for"
     heard.said, heard.decided = "\n".join(said), sitting.decided_count
     return heard

@@ -21,6 +21,8 @@ from engines.record.run_dir import RunDir, Workspace
 from engines.training_free.engine import TrainingFreeEngine
 from studio.exit_codes import run_exit_code
 from studio.report.run import run_text, state_facts
+from studio.review.evidence import EvidenceLoader
+from studio.review.line_mode import LineReview
 from studio.review.review_run import RunReview, open_session
 from studio.run.linter import LazyLinter
 from studio.session.control_socket import ask
@@ -98,9 +100,9 @@ def at_desk(workspace: Path, *typed: str) -> str:
     run = run_of(workspace)
     linter = LazyLinter(Workspace(workspace), run, said.append)
     with open_session(Workspace(workspace), run, "ann", linter) as (session, wait_for):
-        RunReview(session, wait_for, waits=False, say=said.append, tell=said.append).run(
-            reviewer="ann", ask=lambda prompt: next(keys, None), edit=lambda text: None
-        )
+        review = RunReview(session, wait_for, waits=False, say=said.append, tell=said.append)
+        evidence = EvidenceLoader(run)
+        LineReview(review, lambda prompt: next(keys, None), lambda text: None, evidence).run()
     return "\n".join(said)
 
 
