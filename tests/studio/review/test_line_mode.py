@@ -483,7 +483,7 @@ def test_reason_proposer_flags_and_the_nearest_experience_are_shown() -> None:
     heard = sat("q", operations=[operation])
     assert "  why       they\\u001b[1m part here" in heard.said
     assert "  proposed  by m-7b\n" in heard.said
-    assert "  flag      similar (0.90): to E1" in heard.said
+    assert "  flag      similar (score 0.90): to E1" in heard.said
     assert "  similar   E1 0." in heard.said
     assert "Carry: mind it." in heard.said.split("  similar   ")[1]
 
@@ -599,7 +599,7 @@ def test_what_no_reply_can_be_told_lists_what_it_can(key: str) -> None:
 def test_flags_are_shown_with_score_and_detail_beside_who_proposed_it() -> None:
     flags = (Flag("duplicate", 0.914, "of E3\x1b[2J"), Flag("rejected before", None, "by ann"))
     heard = sat("q", operations=[replace(FIRST, flags=flags)])
-    assert "flag      duplicate (0.91): of E3\\u001b[2J" in heard.said
+    assert "flag      duplicate (similarity 0.91): of E3\\u001b[2J" in heard.said
     assert "flag      rejected before: by ann" in heard.said
     assert "proposed  by m\n" in f"{heard.said}\n"
 
@@ -616,7 +616,7 @@ def flagging(*flags: Flag, operation: Operation = FIRST) -> FakeSession:
 def test_an_edit_is_linted_before_it_is_decided_and_stands_once_y_is_typed() -> None:
     session = flagging(NEAR)
     heard = sat("e Carry: mind it well.", "maybe", "y", session=session)
-    assert "  flag      duplicate (0.91): of E3" in heard.said
+    assert "  flag      duplicate (similarity 0.91): of E3" in heard.said
     assert [p for p in heard.prompts if p.startswith("approve anyway?")] == [
         "approve anyway? y, e edit again, n ? "
     ] * 2
