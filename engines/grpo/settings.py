@@ -33,7 +33,6 @@ class GRPOSettings:
     warmup: float = setting(
         0.0, "share of all optimiser steps in which the learning rate rises", ge=0, lt=1
     )
-    weight_decay: float = derived(0.0)
     max_grad_norm: float = setting(1.0, "length to which longer gradients are clipped", gt=0)
     aggregation: Aggregation = setting("dapo", "how the losses of tokens become one")
     clip_low: float = setting(0.2, "ratios below 1 - this count less", gt=0, le=1)
@@ -54,7 +53,6 @@ class GRPOSettings:
         None, "sequences in one forward pass; null: by length", ge=1, le=MAX_ROWS, examples=[8]
     )
     advantage_scale: AdvantageScale = setting("std", "what centred rewards are divided by")
-    advantage_eps: float = derived(1e-4)  # added to the deviation that rewards are divided by
     discount: float = setting(1.0, "factor of the reward for each turn before the last", gt=0, le=1)
     collapse_drop: float | None = derived(0.5)  # share of the best reward below which it goes back
     collapse_patience: int = derived(3)  # batches in a row below that; 1 rarely tells from noise
@@ -95,7 +93,6 @@ class SFTSettings:
     learning_rate: float = setting(1e-4, "learning rate at its highest", gt=0, lt=1)
     schedule: Schedule = derived("cosine")
     warmup: float = derived(0.03)  # share of the steps in which the learning rate rises
-    weight_decay: float = derived(0.0)
     max_grad_norm: float = derived(1.0)
 
     def __post_init__(self) -> None:

@@ -28,7 +28,7 @@ from engines.core.types import (
     Usage,
 )
 from engines.core.waiting import gather_all
-from engines.training_free.proposals import past_decisions_block
+from engines.training_free.consolidation import past_decisions_block
 from engines.training_free.reading import (
     PACKAGE,
     DoubtRow,

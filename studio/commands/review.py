@@ -58,7 +58,7 @@ def review(
         studio review --json
         studio review mine --mcp
     """
-    from studio.report.next_step import command_after_review
+    from studio.facts.next_command import command_after_review
     from studio.review.editor import EditorReview, edit_text
     from studio.review.evidence import EvidenceLoader
     from studio.review.line_mode import LineReview

@@ -30,7 +30,7 @@ from engines.record.lock import write_lock
 from engines.record.run_dir import RunDir, Workspace
 from engines.record.seal import add_seal, seal_fits
 from engines.record.yaml_text import dump_yaml
-from engines.training_free.proposals import flag_repeats
+from engines.training_free.consolidation import flag_repeats
 from studio.library.references import FoundVersion
 
 Row = Mapping[str, Any]  # a run as the catalogue has it

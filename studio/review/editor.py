@@ -25,7 +25,7 @@ from engines.core.state.run_state import RunState
 from engines.core.types import Operation
 from engines.record.appender import write_atomic
 from engines.record.lock import write_lock
-from studio.report.decisions import decided_text
+from studio.render.words import decided_text
 from studio.review.evidence import EvidenceLoader, GroupEvidence
 from studio.review.line_mode import Ask
 from studio.review.line_text import operation_text

@@ -14,8 +14,7 @@ from typing import TypeVar
 from engines.core.errors import ConflictError, StudioError
 from engines.core.text.tool_text import said_text
 from engines.core.types import GATE, Decision, Operation, OperationKind, UnparsedReply
-from studio.render.words import count_text
-from studio.report.decisions import DONE, misfit_text
+from studio.render.words import DONE, count_text, misfit_text
 from studio.review.decider import Decider, Pair, new_flags
 from studio.review.evidence import EvidenceLoader, GroupEvidence
 from studio.review.line_text import (

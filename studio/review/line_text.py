@@ -17,7 +17,7 @@ from engines.core.types import (
     Operation,
     UnparsedReply,
 )
-from studio.report.decisions import kind_title
+from studio.render.words import kind_title
 from studio.review.evidence import GroupEvidence
 from studio.review.wording import ChangedPart, changed_parts, find_similar
 from studio.secrets.sanitize import one_line, sanitize

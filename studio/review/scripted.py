@@ -23,7 +23,7 @@ from engines.core.text.similarity import word_diff
 from engines.core.types import Decision, DecisionAction, Operation, OperationKind
 from studio.errors import plain_words
 from studio.render.json import print_json, print_result
-from studio.report.decisions import DONE
+from studio.render.words import DONE
 from studio.review.decider import new_flags
 from studio.review.evidence import EvidenceLoader
 from studio.review.line_text import flag_text

@@ -35,7 +35,7 @@ if TYPE_CHECKING:  # `studio ctl status` sends a request, and is to answer at on
     from engines.pipeline.context import RunContext
     from engines.pipeline.gate.gate import Gate
     from engines.record.run_dir import RunDir
-    from engines.training_free.proposals import Resubmission
+    from engines.training_free.consolidation import Resubmission
 
 T = TypeVar("T")
 Events = Sequence[Any]
@@ -160,7 +160,8 @@ def _training_line(state: RunState) -> str | None:
     """The last finished step in one line; None for a run that trains no weights."""
     if not state.trains_weights:
         return None
-    from studio.report.training import figures_text, measured_steps, trained_steps
+    from studio.facts.training import measured_steps, trained_steps
+    from studio.render.training_lines import figures_text
 
     measured = measured_steps(trained_steps(state))
     return f"step {measured[-1].step}: {figures_text(measured[-1])}" if measured else "no step yet"
@@ -190,7 +191,7 @@ class ReviewQueue:
     @classmethod
     def of(cls, state: RunState, draft: Library) -> ReviewQueue:
         """The queue of a run at this state, whose gate has this draft."""
-        from studio.report.decisions import dropped_texts, fates_under_review, merged_text
+        from studio.render.words import dropped_texts, fates_under_review, merged_text
 
         fates, texts = fates_under_review(state)
         return cls(
@@ -325,12 +326,12 @@ class Mend(_Decision["Resubmission"]):
         return await resubmit_reply(run.run, run.gate, self.repair, self.text, self.reviewer)
 
     def answer_again(self, done: Events, state: RunState) -> Resubmission | None:
-        from engines.training_free.proposals import Resubmission
+        from engines.training_free.consolidation import Resubmission
 
         return Resubmission(done[0].operations) if done else None
 
     def read_answer(self, data: Any) -> Resubmission:
-        from engines.training_free.proposals import Resubmission
+        from engines.training_free.consolidation import Resubmission
 
         return from_dict(Resubmission, data)
 

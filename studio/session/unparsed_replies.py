@@ -21,7 +21,7 @@ from engines.pipeline.gate.gate import Gate
 from engines.record.ledger import read_record
 from engines.record.run_dir import RunDir
 from engines.record.step_history import read_step
-from engines.training_free.proposals import Idea, ReplyOrigin, Resubmission, read_resubmission
+from engines.training_free.consolidation import Idea, ReplyOrigin, Resubmission, read_resubmission
 from studio.secrets.sanitize import one_line, sanitize
 
 

@@ -71,7 +71,6 @@ class GRPOEngine(WeightEngine):
         collated = collate(
             batch,
             scale=settings.advantage_scale,
-            eps=settings.advantage_eps,
             discount=settings.discount,
             keep_equal=settings.beta > 0,
         )

@@ -52,7 +52,7 @@ class Optimiser:
         self._local, self._max_grad_norm = local, settings.max_grad_norm
         self._shapes = {name: parameter.shape for name, parameter in named}
         self._adamw: Any = torch.optim.AdamW(
-            [parameter for _, parameter in named], lr=0.0, weight_decay=settings.weight_decay
+            [parameter for _, parameter in named], lr=0.0, weight_decay=0.0
         )
         self._begin()
 

@@ -61,7 +61,6 @@ def collate(
     batch: Sequence[Group],
     *,
     scale: AdvantageScale = "std",
-    eps: float = 1e-4,
     discount: float = 1.0,
     keep_equal: bool = False,
 ) -> CollatedBatch:
@@ -71,15 +70,15 @@ def collate(
     advantage is multiplied with `discount` once for every turn that was still to come.
 
     Samples whose advantage is 0 have no gradient in the surrogate, so they are kept only where
-    there is a KL term (`keep_equal`): an optimiser step on nothing else would still decay
-    weights and move by momentum.
+    there is a KL term (`keep_equal`): an optimiser step on nothing else would still
+    move by momentum.
     """
     samples: list[Sample] = []
     left_out: list[LostWork] = []
     sequences = tokens = 0
-    rows = batch_advantages(batch, scale=scale, eps=eps).tolist()
+    rows = batch_advantages(batch, scale=scale).tolist()
     for number, (group, row) in enumerate(zip(batch, rows, strict=True)):
-        of_steps = step_advantages(group, scale=scale, eps=eps)
+        of_steps = step_advantages(group, scale=scale)
         for rollout, verdict, advantage, steps in zip(
             group.rollouts, group.verdicts, row, of_steps, strict=False
         ):
@@ -97,9 +96,7 @@ def collate(
     return CollatedBatch(tuple(samples), sequences, tokens, tuple(left_out))
 
 
-def batch_advantages(
-    batch: Sequence[Group], *, scale: AdvantageScale = "std", eps: float = 1e-4
-) -> Tensor:
+def batch_advantages(batch: Sequence[Group], *, scale: AdvantageScale = "std") -> Tensor:
     """(B, G) float64 advantages; a group with fewer rollouts than the largest is padded."""
     width = max((1, *(len(group.rollouts) for group in batch)))
     rewards = torch.zeros(len(batch), width, dtype=torch.float64)
@@ -108,12 +105,10 @@ def batch_advantages(
         for g, (rollout, verdict) in enumerate(zip(group.rollouts, group.verdicts, strict=True)):
             if is_known(rollout, verdict.reward):
                 rewards[b, g], known[b, g] = verdict.reward or 0.0, True
-    return group_advantages(rewards, known, scale=scale, eps=eps)
+    return group_advantages(rewards, known, scale=scale)
 
 
-def step_advantages(
-    group: Group, *, scale: AdvantageScale = "std", eps: float = 1e-4
-) -> list[tuple[float, ...]]:
+def step_advantages(group: Group, *, scale: AdvantageScale = "std") -> list[tuple[float, ...]]:
     """The rewards of each rollout's replies, centred over all of the group's.
 
     Empty where the verifier judges answers alone. A reply without a reward has 0.
@@ -130,7 +125,7 @@ def step_advantages(
     padded = [(*steps, *[0.0] * n)[:n] for steps, n in zip(given, sizes, strict=True)]
     flat = torch.tensor([[one for steps in padded for one in steps]], dtype=torch.float64)
     known = torch.ones_like(flat, dtype=torch.bool)
-    (centred,) = group_advantages(flat, known, scale=scale, eps=eps)
+    (centred,) = group_advantages(flat, known, scale=scale)
     return [tuple(part.tolist()) for part in centred.split([len(steps) for steps in padded])]
 
 

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 from torch import nn
 
-from engines.core.errors import PolicyError
 from engines.grpo.engine.grpo import GRPOEngine
 from engines.grpo.engine.optimiser import Optimiser
 from engines.grpo.forward import TokenScores
@@ -276,10 +275,6 @@ def _part_like(tensor: Any, value: Tensor) -> Tensor:
     )
 
 
-OWN_DEVICES = ("auto", "cpu", "cuda")
-"""Values of `device` that mean another one in each process, where there are several."""
-
-
 @dataclass(frozen=True, slots=True)
 class OpenModel:
     """Load a model as rank 0 has it; each rank puts it on its own device."""
@@ -302,13 +297,8 @@ def open_engine(
 ) -> GRPOEngine:
     """The engine of rank 0, once the others have theirs.
 
-    Raises PolicyError: the model was put on a device by name or on several, or another rank is
-    gone.
+    Raises PolicyError: another rank is gone.
     """
-    if local.settings.device not in OWN_DEVICES:
-        cause = f"{local.settings.device} leaves no device of its own to each process."
-        move = "Set it to auto, or train with one process."
-        raise PolicyError("policy.local.device", cause, move)
     alike = replace(local.settings, threads=local.threads)
     opening = OpenModel(alike, local.adapter_state(), settings, total_steps, seed)
     ranks.send(opening)

@@ -42,7 +42,7 @@ def build_model(
 
     Raises PolicyError: what is there is no causal language model, or its parts do not fit.
     """
-    device = _choose_device(settings.device, place)
+    device = _choose_device(settings.device)
     dtype = _choose_dtype(settings.dtype, device)
     source = settings.path if folder is None else str(folder)
     with quiet_transformers(), _explain_load_errors(place, source, folder):
@@ -63,7 +63,7 @@ def build_model(
             adapter_kwargs={"local_files_only": cached},
             output_loading_info=True,
             **how,
-            **_placement_options(settings, device, place),
+            **_quantising_options(settings, device, place),
         )
     _check_weights(info, place)
     if settings.quantise == "nf4":
@@ -72,7 +72,7 @@ def build_model(
         model = peft.prepare_model_for_kbit_training(
             model, use_gradient_checkpointing=settings.gradient_checkpointing
         )
-    elif settings.device != "spread":
+    else:
         model.to(device)
     if tokenizer.pad_token_id is None and tokenizer.eos_token_id is not None:
         tokenizer.pad_token = tokenizer.eos_token
@@ -118,17 +118,9 @@ def _must_use_cache(name: str) -> bool:
     return False
 
 
-def _choose_device(name: str, place: str) -> torch.device:
-    if name in ("auto", "spread"):
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError, NotImplementedError) as error:
-        cause = f"there is no device {name!r} here ({_first_line(error)})."
-        move = "Write device: auto, cpu, or one that torch knows."
-        raise PolicyError(place, cause, move) from None
-    return device
+def _choose_device(name: str) -> torch.device:
+    best = "cuda" if torch.cuda.is_available() else "cpu"
+    return torch.device(best if name == "auto" else name)
 
 
 def _choose_dtype(name: str, device: torch.device) -> torch.dtype:
@@ -138,10 +130,11 @@ def _choose_dtype(name: str, device: torch.device) -> torch.dtype:
     return torch.bfloat16 if good else torch.float32
 
 
-def _placement_options(settings: LocalSettings, device: torch.device, place: str) -> dict[str, Any]:
-    spread = settings.device == "spread"
+def _quantising_options(
+    settings: LocalSettings, device: torch.device, place: str
+) -> dict[str, Any]:
     if settings.quantise != "nf4":
-        return {"device_map": "auto"} if spread else {}
+        return {}
     if device.type != "cuda":
         cause = "4-bit weights (quantise: nf4) need a GPU, and there is none."
         raise PolicyError(place, cause, "Write quantise: none.")
@@ -151,7 +144,7 @@ def _placement_options(settings: LocalSettings, device: torch.device, place: str
         bnb_4bit_compute_dtype=torch.bfloat16,
         bnb_4bit_use_double_quant=True,
     )
-    return {"quantization_config": quantised, "device_map": "auto" if spread else {"": device}}
+    return {"quantization_config": quantised, "device_map": {"": device}}
 
 
 def choose_threads(wanted: int | None, device: torch.device) -> int:

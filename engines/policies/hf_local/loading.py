@@ -47,7 +47,7 @@ def _check_packages(settings: LocalSettings, place: str) -> None:
     needed = ["torch", "transformers"]
     if settings.lora is not None or settings.adapter is not None:
         needed.append("peft")
-    if settings.device == "spread" or settings.quantise == "nf4":
+    if settings.quantise == "nf4":
         needed.append("accelerate")
     missing = [name for name in needed if find_spec(name) is None]
     if missing:

@@ -9,7 +9,7 @@ from typing import Literal
 from engines.core.settings import MAX_COUNT, SettingError, derived, setting
 
 PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
-"""What LoRA adapts by default, as far as the model has them."""
+"""What LoRA adapts, as far as the model has them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,8 +18,6 @@ class LoraSettings:
 
     rank: int = setting(8, "rank of the adapter's matrices", ge=1, le=MAX_COUNT)
     alpha: int = setting(16, "the adapter is scaled by alpha / rank", ge=1, le=MAX_COUNT)
-    dropout: float = derived(0.0)  # of an adapter in training; no pass here drops anything
-    targets: tuple[str, ...] | None = derived(None)  # None: PROJECTIONS
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,13 +26,13 @@ class LocalSettings:
 
     Which model it is follows from other settings: `path` is a folder or a name on the hub,
     `adapter` the folder of a PEFT adapter to begin with; without `lora` the weights stay as
-    they are. The device "spread" places the layers over all GPUs.
+    they are.
     """
 
     path: str = derived("")
     adapter: Path | None = derived(None)
     lora: LoraSettings | None = derived(None)
-    device: str = derived("auto")  # the best there is
+    device: str = derived("auto")  # the best there is, or one that torch knows
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = setting(
         "auto", "number format of the weights; auto: bfloat16 on a GPU, else float32"
     )

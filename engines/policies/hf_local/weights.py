@@ -5,8 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import operator
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -28,44 +27,23 @@ def add_lora(model: Any, settings: LoraSettings, seed: int, place: str) -> Any:
     import peft
 
     there = {name.rpartition(".")[2] for name, _ in model.named_modules()}
-    targets = settings.targets or tuple(name for name in PROJECTIONS if name in there)
-    unknown = [name for name in targets if name not in there]
-    if unknown or not targets:
+    targets = [name for name in PROJECTIONS if name in there]
+    if not targets:
         raise PolicyError(
             place,
-            f"the model has no layer {unknown[0]!r} to adapt."
-            if unknown
-            else "none of its layers has a name that LoRA adapts by default.",
+            "none of its layers has a name that LoRA adapts.",
             "Choose a model whose blocks have such layers: q_proj, v_proj, …",
         )
     config = peft.LoraConfig(
         r=settings.rank,
         lora_alpha=settings.alpha,
-        lora_dropout=settings.dropout,
-        target_modules=list(targets),
+        target_modules=targets,
         task_type="CAUSAL_LM",
         bias="none",
     )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return peft.get_peft_model(model, config)
-
-
-@contextmanager
-def lora_dropout(model: Any, seed: int) -> Iterator[None]:
-    """The adapter drops inputs meanwhile, as its settings say; the same ones for the same seed."""
-    layers = (m.lora_dropout for m in model.modules() if hasattr(m, "lora_dropout"))
-    drops = [m for layer in layers for m in layer.values() if isinstance(m, nn.Dropout) and m.p]
-    with torch.random.fork_rng(enabled=bool(drops)):
-        if drops:
-            torch.manual_seed(seed)
-        for drop in drops:
-            drop.train()
-        try:
-            yield
-        finally:
-            for drop in drops:
-                drop.eval()
 
 
 def adapter_mismatch_text(folder: Path, lora: LoraSettings) -> str:
@@ -223,8 +201,6 @@ def _check_supported(model: Any, config: Any) -> None:
         raise Unmergeable(f"the architecture {name}")
     if getattr(model, "is_quantized", False):
         raise Unmergeable("quantised weights")
-    if len(set((getattr(model, "hf_device_map", None) or {}).values())) > 1:
-        raise Unmergeable("a model spread over several devices")
     if getattr(config, "use_bidirectional_attention", False):
         raise Unmergeable("attention in both directions")
     rope = config.rope_parameters or {}

@@ -157,3 +157,11 @@ def train(local: LocalModel, seed: int = 1) -> None:
         for name, value in local.adapter_state().items()
     }
     local.load_adapter_state(state)
+
+
+def with_dropout(local: LocalModel, share: float) -> LocalModel:
+    """The model as if its adapter had been trained elsewhere with dropout."""
+    for module in local.model.modules():
+        for name in getattr(module, "lora_dropout", ()):
+            module.lora_dropout[name] = torch.nn.Dropout(share).eval()
+    return local

@@ -14,7 +14,7 @@ from engines.core.library import Library
 from engines.core.library_notes import PastDecision
 from engines.core.text.similarity import similarity
 from engines.core.types import DUPLICATE, REJECTED_BEFORE, Flag, Operation, OperationKind
-from engines.training_free.proposals import SHOWN, past_decisions_block, withhold_rejected
+from engines.training_free.consolidation import SHOWN, past_decisions_block, withhold_rejected
 from tests.support.builders import a_decision, a_library, an_operation
 
 CARRY = "Carry: when a column adds up to ten or more, carry one into the next column."

@@ -28,9 +28,15 @@ from engines.core.types import (
     Reflection,
     Usage,
 )
-from engines.training_free.consolidation import UNNAMED, Consolidator
+from engines.training_free.consolidation import (
+    UNNAMED,
+    BatchEvidence,
+    Candidate,
+    Consolidator,
+    arrange,
+    plan_calls,
+)
 from engines.training_free.lint import OperationLinter
-from engines.training_free.proposals import BatchEvidence, Candidate, arrange, plan_calls
 from engines.training_free.reading import Reflector
 from engines.training_free.settings import TrainingFreeSettings
 from tests.support.builders import a_group, a_library, a_problem, a_timeout, answering

@@ -14,7 +14,7 @@ from engines.core.types import (
     operation_id,
     resubmitted_operation_id,
 )
-from engines.training_free.proposals import ReplyOrigin, read_resubmission
+from engines.training_free.consolidation import ReplyOrigin, read_resubmission
 from studio.session.unparsed_replies import with_comments, without_comments
 from tests.support.builders import a_library
 

@@ -25,7 +25,7 @@ from engines.core.types import (
     Usage,
     Verdict,
 )
-from engines.training_free.proposals import ReplyOrigin, Resubmission, read_resubmission
+from engines.training_free.consolidation import ReplyOrigin, Resubmission, read_resubmission
 from studio.review.evidence import EvidenceLoader, EvidenceRollout, GroupEvidence
 from studio.review.line_mode import LineReview
 from studio.review.review_run import RunReview

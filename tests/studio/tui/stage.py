@@ -24,7 +24,7 @@ from engines.core.state.fold import fold
 from engines.core.state.run_state import RunState
 from engines.core.types import Decision, DecisionPreview, Operation
 from engines.record.run_dir import RunDir, Workspace
-from engines.training_free.proposals import Resubmission
+from engines.training_free.consolidation import Resubmission
 from studio.session.requests import ReviewQueue
 from studio.session.session import EventReceived, Message, Session, SnapshotReceived
 from studio.tui.app import StudioApp

@@ -24,8 +24,13 @@ from engines.core.types import (
     OperationKind,
     UnparsedReply,
 )
-from studio.render.words import count_text
-from studio.report.decisions import dropped_texts, fates_under_review, kind_title, merged_text
+from studio.render.words import (
+    count_text,
+    dropped_texts,
+    fates_under_review,
+    kind_title,
+    merged_text,
+)
 from studio.review.line_text import PIN_MEANING, flag_text
 from studio.review.wording import ChangedPart, Near, changed_parts
 from studio.tui.drawing.cells import GLYPHS_UNICODE, Glyphs, cell_width, crop, fit, pad, wrap

@@ -186,7 +186,7 @@ async def test_the_same_ids_and_rewards_give_the_same_weights_bit_for_bit(
 async def test_seeded_updates_have_the_figures_that_they_have_always_had(
     local: LocalModel,
 ) -> None:
-    how = {**REUSING, "schedule": "cosine", "warmup": 0.1, "weight_decay": 0.1}
+    how = {**REUSING, "schedule": "cosine", "warmup": 0.1}
     engine = an_engine(local, **how)
     await learned(engine, local, a_batch(step=1, seed=1))
     lesson = await learn(engine, a_batch(step=2, seed=2))
@@ -194,20 +194,20 @@ async def test_seeded_updates_have_the_figures_that_they_have_always_had(
     await engine.apply(lesson.update)
     # Measured in November 2026, on a CPU. Another one rounds otherwise, which Adam magnifies.
     known = {
-        "loss": -0.051933,
-        "clip_low": 0.206897,
-        "clip_high": 0.181034,
-        "entropy": 5.296225,
-        "grad_norm": 7.700562,
+        "loss": -0.058015,
+        "clip_low": 0.215517,
+        "clip_high": 0.206897,
+        "entropy": 5.298998,
+        "grad_norm": 12.653478,
         "learning_rate": 0.009829629,
-        "ratio_max": 13.017153,
-        "kl": 0.941654,
-        "kl_step": 0.443735,
+        "ratio_max": 8.302527,
+        "kl": 0.807014,
+        "kl_step": 0.436491,
     }
     found = {name: lesson.update.metrics[name] for name in known}
     assert found == pytest.approx(known, rel=2e-3)
     weights = torch.cat([value.flatten() for value in local.adapter_state().values()])
-    assert float(weights.norm()) == pytest.approx(24.479931, rel=1e-4)
+    assert float(weights.norm()) == pytest.approx(24.651176, rel=1e-4)
 
 
 async def test_what_the_sampler_reported_does_not_enter_the_weights(local: LocalModel) -> None:
@@ -494,12 +494,11 @@ async def test_advantages_are_divided_as_set(local: LocalModel) -> None:
     for settings in (
         {"advantage_scale": "none"},
         {"advantage_scale": "std"},
-        {"advantage_scale": "std", "advantage_eps": 0.5},
     ):
         update = (await learn(an_engine(local, **settings), batch)).update
         assert update is not None
         norms.append(update.metrics["grad_norm"])
-    assert [norm / norms[0] for norm in norms[1:]] == pytest.approx([1 / 0.5001, 1 / 1.0])
+    assert [norm / norms[0] for norm in norms[1:]] == pytest.approx([1 / 0.5001])
 
 
 @pytest.mark.parametrize(
@@ -731,18 +730,7 @@ async def test_a_plan_that_changes_moves_the_schedule_and_says_what_rises(
     assert an_engine(local, total_steps=4).plan(8) == ""  # constant
 
 
-async def test_weight_decay_warm_up_and_schedule_move_the_weights_as_set(
-    local: LocalModel,
-) -> None:
-    plain = await learned(an_engine(local), local, a_batch())
-    decayed = await learned(an_engine(local, weight_decay=5.0), local, a_batch())
-    # Decay takes learning_rate · weight_decay of each weight before the step: 1e-2 · 5.
-    train(local)
-    start = local.adapter_state()
-    for name in start:
-        torch.testing.assert_close(
-            plain[name] - decayed[name], start[name] * 0.05, atol=1e-6, rtol=1e-4
-        )
+async def test_the_learning_rate_warms_up_as_set(local: LocalModel) -> None:
     warming = await learn(an_engine(local, warmup=0.4, total_steps=10), a_batch())
     assert warming.update is not None
     assert warming.update.metrics["learning_rate"] == pytest.approx(1e-2 / 4)
@@ -869,11 +857,8 @@ def test_settings_that_do_not_fit_each_other_are_refused() -> None:
         ({"beta": -0.1}, "beta"),
         ({"warmup": 1.0}, "warmup"),
         ({"micro_batch": 0}, "micro_batch"),
-        ({"iterations": 0}, "iterations"),
         ({"max_grad_norm": 0.0}, "max_grad_norm"),
         ({"discount": 0.0}, "discount"),
-        ({"collapse_drop": 1.0}, "collapse_drop"),
-        ({"collapse_drop": 0.0}, "collapse_drop"),
     ]:
         with pytest.raises(ConfigError, match=f"grpo.{field}"):
             GRPOSettings(**wrong)  # type: ignore[arg-type]

@@ -16,7 +16,7 @@ from engines.grpo.fused import fused_layers
 from engines.grpo.loss.collate import Sample, collate, pad_samples
 from engines.policies.hf_local.model import LocalModel
 from engines.policies.hf_local.settings import LoraSettings
-from tests.engines.grpo.models import FAMILIES, a_local
+from tests.engines.grpo.models import FAMILIES, a_local, with_dropout
 from tests.engines.grpo.trainable import a_batch, a_scored, a_try, a_turn
 
 SHARING = ("llama", "llama3 rope", "qwen2", "qwen3", "gemma")
@@ -143,12 +143,13 @@ def test_gradient_checkpointing_changes_no_number(tmp_path: Path) -> None:
 
 
 def test_dropout_never_acts_in_a_training_pass(tmp_path: Path) -> None:
-    lora = LoraSettings(rank=4, dropout=0.5)
+    lora = LoraSettings(rank=4)
     local = a_local(tmp_path, lora=lora, trained=True)
     frugal = a_local(
         tmp_path / "b", lora=lora, trained=True, settings={"gradient_checkpointing": True}
     )
     for each in (local, frugal):
+        with_dropout(each, 0.5)
         first, second = gradient(each, samples(), False), gradient(each, samples(), False)
         assert torch.equal(first, second)
 
@@ -159,8 +160,8 @@ async def test_first_use_ratios_are_one_on_a_trained_adapter_at_another_temperat
 ) -> None:
     from engines.policies.hf_local.policy import HFLocal
 
-    lora = LoraSettings(rank=4, dropout=0.2)
-    local = a_local(tmp_path, family, lora=lora, trained=True)
+    local = a_local(tmp_path, family, lora=LoraSettings(rank=4), trained=True)
+    with_dropout(local, 0.2)
     policy = HFLocal(local, tell=lambda line: None)
     said: Any = [Message("user", "What is 4 + 4?")]
     tries = []

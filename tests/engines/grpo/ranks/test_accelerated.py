@@ -8,10 +8,9 @@ import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 import torch
@@ -331,14 +330,6 @@ def test_a_follower_that_is_gone_is_an_error_at_once_and_never_a_hang(
         with pytest.raises(PolicyError, match="another process of the run has ended"):
             others.gather(torch.ones(3))
     follower.close()
-
-
-@pytest.mark.parametrize("device", ["spread", "cuda:1"])
-def test_a_device_that_all_processes_would_share_is_refused(device: str, base: Path) -> None:
-    local = a_local(base)
-    local.settings = replace(local.settings, device=device)
-    with pytest.raises(PolicyError, match=f"{device} leaves no device of its own"):
-        a_leader(cast(AcceleratedRanks, None), local)
 
 
 def test_rows_of_one_prompt_stay_together_and_the_ranks_are_as_even_as_that_allows() -> None:

@@ -25,7 +25,7 @@ from engines.policies.hf_local.fast_decoder import FastDecoder
 from engines.policies.hf_local.model import LocalModel
 from engines.policies.hf_local.settings import LoraSettings
 from engines.policies.hf_local.weights import Unmergeable, merge_weights
-from tests.engines.grpo.models import FAMILIES, a_local, a_model, train
+from tests.engines.grpo.models import FAMILIES, a_local, a_model, train, with_dropout
 
 PROMPTS = tuple(tuple(range(5, 5 + length)) for length in (30, 7, 18))
 """Longer than the sliding windows of the tiny models, and of three lengths."""
@@ -166,14 +166,14 @@ def test_the_reference_decodes_as_if_there_were_no_adapter(tmp_path: Path) -> No
 
 
 def test_dropout_of_an_adapter_never_acts(tmp_path: Path) -> None:
-    local = a_local(tmp_path, lora=LoraSettings(dropout=0.5), trained=True)
+    local = with_dropout(a_local(tmp_path, lora=LoraSettings(), trained=True), 0.5)
     rows = some_rows(6)
     # Ratios of first use are 1: in training mode they would be far from it.
     assert worst_gap(local, rows, decode(local, rows)) <= 1e-4
 
 
 def test_checkpointed_gradients_are_the_plain_ones_also_with_dropout(tmp_path: Path) -> None:
-    lora = LoraSettings(dropout=0.5)
+    lora = LoraSettings()
     gradients, recomputed = [], []
     for checkpointing in (False, True):
         local = a_local(
@@ -182,6 +182,7 @@ def test_checkpointed_gradients_are_the_plain_ones_also_with_dropout(tmp_path: P
             trained=True,
             settings={"gradient_checkpointing": checkpointing},
         )
+        with_dropout(local, 0.5)
         passes: list[int] = []
         local.base.model.layers[0].mlp.register_forward_pre_hook(
             lambda *_, passes=passes: passes.append(1)

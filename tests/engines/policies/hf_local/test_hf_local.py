@@ -196,9 +196,6 @@ def test_what_was_downloaded_before_is_loaded_without_the_hub(
 @pytest.mark.parametrize(
     ("settings", "reason"),
     [
-        ({"device": "cuda:99"}, "no device 'cuda:99'"),
-        ({"device": "abacus"}, "no device 'abacus'"),
-        ({"lora": LoraSettings(targets=("q_proj", "nose"))}, "no layer 'nose'"),
         ({"adapter": Path("nowhere")}, "no folder"),
         ({"quantise": "nf4"}, "bitsandbytes|GPU"),
     ],

@@ -20,7 +20,8 @@ from engines.pipeline.reviewers import AutoReviewer, HumanReviewer
 from engines.record.run_dir import RunDir, Workspace
 from engines.training_free.engine import TrainingFreeEngine
 from studio.exit_codes import run_exit_code
-from studio.report.run import run_text, state_facts
+from studio.facts.run import load_run_facts
+from studio.render.run_lines import run_text
 from studio.review.evidence import EvidenceLoader
 from studio.review.line_mode import LineReview
 from studio.review.review_run import RunReview, open_session
@@ -85,7 +86,7 @@ def run_of(workspace: Path) -> RunDir:
 
 def page_facts(workspace: Path) -> dict[str, Any]:
     run = run_of(workspace)
-    return state_facts(run.state(), run, Workspace(workspace), alive=False)
+    return load_run_facts(run, Workspace(workspace), alive=False)
 
 
 def texts(workspace: Path) -> list[str]:

@@ -16,7 +16,7 @@ from textual.pilot import Pilot
 from engines.core import events as ev
 from engines.core.errors import ConflictError
 from engines.core.types import Decision, DecisionPreview, Flag, Operation, UnparsedReply
-from engines.training_free.proposals import Resubmission
+from engines.training_free.consolidation import Resubmission
 from studio.session.session import Disconnected, EventReceived
 from studio.tui.app import StudioApp
 from studio.tui.pages.review import queue
