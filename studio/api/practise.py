@@ -36,9 +36,9 @@ from studio.config.settings.run import RunConfig
 from studio.config.source import Source
 from studio.evaluation import evaluate as evaluation
 from studio.evaluation.session import EarlyEnd
+from studio.facts.evaluation import question_rewards, rate_changes
 from studio.library.references import find_version
 from studio.report.progress import LinePrinter
-from studio.report.rates import question_rewards, rate_changes
 from studio.run.assemble import open_run_context
 from studio.run.new_or_resume import RunPlan, RunRequest, load_plan
 from studio.secrets.output import mask_text, remember

@@ -73,12 +73,13 @@ def show(
         studio runs show rehearsal --step 1 --prompts
         studio runs show rehearsal --rollout s1p0r2
     """
+    from studio.facts.next_command import command_after_run
     from studio.facts.rollout import rollout_facts
+    from studio.facts.run import load_run_facts
+    from studio.facts.step import step_facts
     from studio.render.rollout_lines import rollout_text
-    from studio.report.fork_history import load_state_with_parents
-    from studio.report.next_step import command_after_run
-    from studio.report.run import run_text, state_facts
-    from studio.report.step import step_facts, step_text
+    from studio.render.run_lines import run_text
+    from studio.render.step_lines import step_text
     from studio.session.control_socket import is_alive
 
     if prompts and step is None:
@@ -88,19 +89,16 @@ def show(
         raise ConfigError("--rollout", "it shows a rollout, --step a step.", "Give one of them.")
     workspace = open_workspace(context)
     folder = workspace.run(run)
-    state = load_state_with_parents(folder, workspace)
-    facts: object
     if rollout is not None:
-        facts = of_rollout = rollout_facts(folder, rollout)
-        text = rollout_text(of_rollout)
+        of_rollout = rollout_facts(folder, rollout)
+        print_result(of_rollout, rollout_text(of_rollout), json=json)
     elif step is not None:
-        facts = step_facts(folder, step)
-        text = step_text(facts, prompts=prompts)
+        of_step = step_facts(folder, step)
+        print_result(of_step, step_text(of_step, prompts=prompts), json=json)
     else:
-        facts = state_facts(state, folder, workspace, alive=is_alive(folder))
-        text = run_text(facts)
-    print_result(facts, text, json=json)
-    following = command_after_run(state)
+        of_run = load_run_facts(folder, workspace, alive=is_alive(folder))
+        print_result(of_run, run_text(of_run), json=json)
+    following = command_after_run(folder.state())
     if not json and not following.startswith("studio runs show"):
         tell_next(following, context.obj)
 
@@ -313,8 +311,8 @@ def report(
         studio report rehearsal --html report.html
     """
     from studio.render.page import render_html, render_markdown
-    from studio.run_report.facts import report_facts
-    from studio.run_report.sections import report_page, write_report
+    from studio.report.facts import report_facts
+    from studio.report.page import report_page, write_report
     from studio.secrets.output import MaskedText, remember
     from studio.secrets.run_files import run_file_secrets
     from studio.session.control_socket import is_alive

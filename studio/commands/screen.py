@@ -263,8 +263,9 @@ def configure_textual() -> None:
 
 def _print_outcome(workspace: Path, run: str, *, ended: bool) -> int:
     from engines.record.run_dir import RunDir
-    from studio.report.next_step import command_after_run
-    from studio.report.summary import status_line
+    from studio.facts.next_command import command_after_run
+    from studio.facts.run import run_facts
+    from studio.render.run_lines import status_line
     from studio.session.control_socket import is_alive
 
     folder = RunDir(workspace / "runs" / run)
@@ -272,7 +273,7 @@ def _print_outcome(workspace: Path, run: str, *, ended: bool) -> int:
         print(f"run {run} goes on: studio attach {quote(run)}", file=sys.stderr)
         return exit_codes.DONE
     state = folder.state()
-    print(status_line(state), file=sys.stderr)
+    print(status_line(run_facts(state)), file=sys.stderr)
     if state.started is not None and state.started.exp_id == DEMO:
         place = sanitize(quote(str(folder.path)))
         print(f"it is in {place}; studio runs rm {quote(run)} removes it", file=sys.stderr)

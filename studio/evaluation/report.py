@@ -19,10 +19,10 @@ from engines.pipeline.evaluation.statistics import (
 from engines.record.cassette import is_played
 from studio.config.scripted import played_note
 from studio.evaluation.evaluate import EvalPlan, EvaluationResult, SetResult
+from studio.facts.run import REHEARSAL
+from studio.render.evaluation_lines import mean_text
 from studio.render.lines import indent_text, table
 from studio.render.words import difference_text, rate_text, signs_text, usage_text
-from studio.report.rates import comparison_data, interval_ends, mean_text
-from studio.report.summary import REHEARSAL, usage_data
 from studio.run.held_out import detectable_effect, set_size_line
 from studio.secrets.sanitize import one_line
 
@@ -68,7 +68,7 @@ def eval_data(plan: EvalPlan, found: EvaluationResult, *, rehearsal: bool) -> di
         "exp_id": plan.loaded.config.exp_id,
         "k": plan.k,
         "sets": [_set_data(result, plan.k) for result in found.sets],
-        "paid": usage_data(found.paid),
+        "paid": found.paid,
         "rollouts": plan.total,
         "reused": found.reused,
     }
@@ -157,7 +157,7 @@ def _set_data(result: SetResult, k: int) -> dict[str, Any]:
         "left_out": held_out.left_out,
         "smallest_effect": detectable_effect(held_out, k),
         "results": [_measured_data(result, at, k) for at in range(len(result.results))],
-        "comparison": comparison_data(result.comparison),
+        "comparison": result.comparison,
     }
 
 
@@ -169,12 +169,12 @@ def _measured_data(result: SetResult, at: int, k: int) -> dict[str, Any]:
         "experiences": subject.label,
         "library_version": subject.library.version if subject.library else None,
         f"mean@{k}": mean_at_k(rows),
-        "interval": interval_ends(mean_interval(rows)),
+        "interval": mean_interval(rows),
         "questions": len(question_means(rows)),
         "pass": {
             str(n): {
                 "value": p.value,
-                "interval": interval_ends(p.interval),
+                "interval": p.interval,
                 "questions": p.questions,
             }
             for n, p in enumerate(pass_curve(rows, k), start=1)

@@ -18,10 +18,11 @@ from engines.pipeline.evaluation.statistics import compare, mean_at_k
 from engines.record.formats.card import Card, Result
 from engines.record.journal import read_journal
 from engines.record.run_dir import RunDir, Workspace
+from studio.facts.evaluation import evaluation_facts, learned_by, question_rewards
 from studio.library.references import FoundVersion
+from studio.render.evaluation_lines import evaluation_text
+from studio.render.json import json_data
 from studio.render.words import difference_text
-from studio.report.rates import comparison_data, question_rewards
-from studio.report.run import evaluation_facts
 
 _MEASURED = re.compile(rb'"kind":"EvaluationFinished"')
 
@@ -65,13 +66,15 @@ def _result(found: EvaluationFinished, state: RunState, at: float, workspace: Wo
     change = compare(question_rewards(first), question_rewards(found)) if first else None
     model = workspace.mask(str(state.started.settings.get("policy.model", "unknown")))
     date, scripted = f"{datetime.fromtimestamp(at, UTC):%F}", state.started.rehearsal
-    facts = {**evaluation_facts(state, found), "model": model, "date": date, "scripted": scripted}
-    text = f"{found.data}: mean reward {facts['text']}, {model}, {facts['version']}, {date}"
+    measured = evaluation_facts(found, learned_by(state))
+    facts = json_data(measured) | {"model": model, "date": date, "scripted": scripted}
+    rate = evaluation_text(measured)
+    text = f"{found.data}: mean reward {rate}, {model}, {measured.version}, {date}"
     text += ", scripted replies" if scripted else ""
     if first is None or change is None:
         return Result(one_line(text), facts)
     against = f"{difference_text(change)} against v{first.library_version}: {change.verdict}"
-    facts["against"] = {"library_version": first.library_version} | (comparison_data(change) or {})
+    facts["against"] = {"library_version": first.library_version} | (json_data(change) or {})
     before = workspace.library(state.started.library).at(first.library_version)
     bare = not before.experiences and not state.trains_weights
     benchmark = _benchmark(found, first) if bare else None

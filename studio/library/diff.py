@@ -9,11 +9,11 @@ from typing import Any
 from engines.core.library import Experience, Library
 from engines.core.text.similarity import word_diff
 from engines.pipeline.evaluation.statistics import compare
+from studio.facts.evaluation import question_rewards
 from studio.library.references import FoundVersion
+from studio.render.evaluation_lines import finished_text
 from studio.render.page import Page, Table, Text, Words, render_html
-from studio.render.words import difference_text
-from studio.report.rates import evaluation_text, question_rewards
-from studio.report.summary import diff_counts_text, diff_lines, was_text
+from studio.render.words import diff_counts_text, diff_lines, difference_text, was_text
 from studio.secrets.sanitize import sanitize
 
 _COLOURS = {"+": "green", "-": "red", "~": "yellow"}
@@ -88,7 +88,7 @@ def set_comparisons(older: FoundVersion, newer: FoundVersion) -> tuple[SetCompar
         if first and last and first != last and first.fingerprint == last.fingerprint:
             done = compare(question_rewards(first), question_rewards(last))
             verdict = f"{difference_text(done)} {done.verdict}" if done is not None else ""
-        old, new = (evaluation_text(e) if e is not None else "" for e in (first, last))
+        old, new = (finished_text(e) if e is not None else "" for e in (first, last))
         comparisons.append(SetComparison(name, old, new, verdict))
     return tuple(comparisons)
 

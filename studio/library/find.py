@@ -14,7 +14,7 @@ from engines.core.errors import ConfigError
 from engines.record.derived.search import Compare
 from engines.record.run_dir import Workspace
 from studio.library.text import date_text
-from studio.report.decisions import step_name
+from studio.render.words import step_name
 from studio.secrets.sanitize import one_line, sanitize
 
 _SHOWN_TEXT, _SHOWN_PART = 300, 120

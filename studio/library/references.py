@@ -18,8 +18,9 @@ from engines.core.state.run_state import RunState
 from engines.record.formats.own import load_library
 from engines.record.libraries import LibraryFolder, check_name, is_label
 from engines.record.run_dir import RunDir, Workspace
-from studio.report.rates import evaluation_text
-from studio.report.training import figures_text, trained_step
+from studio.facts.training import trained_step
+from studio.render.evaluation_lines import finished_text
+from studio.render.training_lines import figures_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +36,7 @@ class FoundVersion:
 
     @property
     def evaluations(self) -> tuple[str, ...]:
-        return tuple(f"{e.data}: mean reward {evaluation_text(e)}" for e in self.measured)
+        return tuple(f"{e.data}: mean reward {finished_text(e)}" for e in self.measured)
 
 
 def find_version(reference: str, workspace: Workspace) -> FoundVersion:
@@ -186,7 +187,7 @@ def _weights_text(state: RunState, step: int) -> str:
     found = trained_step(state, step)
     if found is None:
         return "the weights as they were loaded, before the first step"
-    return f"step {step}: {figures_text(found)}; its update: {found.became}"
+    return f"step {step}: {figures_text(found)}; its update: {found.update}"
 
 
 def _find_run_end(run: RunDir, which: str, workspace: Workspace, reference: str) -> FoundVersion:

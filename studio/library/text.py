@@ -17,10 +17,14 @@ from engines.core.text.sanitize import one_line
 from engines.core.types import CONFLICT, GATE, OperationKind
 from engines.record.libraries import LibraryFolder
 from studio.library.curation import Curation
-from studio.render.words import count_text, prompt_tokens_text
-from studio.report.decisions import decided_text, step_name
-from studio.report.run import operation_line
-from studio.report.summary import diff_changes
+from studio.render.run_lines import operation_line
+from studio.render.words import (
+    count_text,
+    decided_text,
+    diff_changes,
+    prompt_tokens_text,
+    step_name,
+)
 from studio.secrets.sanitize import sanitize
 
 

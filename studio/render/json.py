@@ -13,6 +13,8 @@ from typing import Any
 
 from engines.core.codec import dumps
 from engines.core.text.sanitize import escape_unsafe_json
+from engines.core.types import Usage
+from engines.pipeline.evaluation.statistics import Interval
 from studio.facts.subject import LIFTED, Subject
 from studio.secrets.output import MaskedText, current_mask
 
@@ -20,9 +22,12 @@ from studio.secrets.output import MaskedText, current_mask
 def json_data(value: Any) -> Any:
     """Return a value as what JSON has: objects, lists, texts and numbers.
 
-    A dataclass becomes an object of its fields, a subject also of its public properties. The
-    fields of a value that is `LIFTED` stand beside those of the subject itself.
+    A dataclass becomes an object of its fields, a subject also of its public properties. An
+    interval is the list of its ends. The fields of a value that is `LIFTED` stand beside those of
+    the subject itself.
     """
+    if isinstance(value, Interval):
+        return [value.low, value.high]
     if is_dataclass(value) and not isinstance(value, type):
         return _dataclass_data(value)
     if isinstance(value, Mapping):
@@ -44,7 +49,7 @@ def _dataclass_data(value: Any) -> dict[str, Any]:
             data |= entry
         else:
             data[field.name] = entry
-    if isinstance(value, Subject):
+    if isinstance(value, Subject | Usage):
         for name, member in vars(type(value)).items():
             if isinstance(member, property) and not name.startswith("_"):
                 data[name] = json_data(getattr(value, name))

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from engines.core.events import RolloutFinished
+from engines.core.library import Experience, LibraryDiff
 from engines.core.settings import SHOWN_WHOLE
-from engines.core.types import Usage
-from engines.pipeline.evaluation.statistics import (
-    Comparison,
-    Interval,
-)
-from studio.secrets.sanitize import one_line
+from engines.core.state.run_state import Rewards, RunState
+from engines.core.text.similarity import format_changes, word_diff
+from engines.core.types import GATE, GroupOutcome, ProposalFate, Usage
+from engines.pipeline.evaluation.statistics import Comparison, Interval
+from studio.secrets.sanitize import one_line, sanitize
 
 
 def reward_rate_text(mean: float | None, n: int, unknown: str = "none known") -> str:
@@ -21,8 +21,10 @@ def reward_rate_text(mean: float | None, n: int, unknown: str = "none known") ->
 
 def rate_text(value: float | None, interval: Interval | None) -> str:
     """`0.310 [0.22, 0.40]`: the value and its 95 % interval."""
-    if value is None or interval is None:
+    if value is None:
         return "none known"
+    if interval is None:
+        return f"{value:.3f}"
     return f"{value:.3f} [{interval.low:.2f}, {interval.high:.2f}]"
 
 
@@ -43,13 +45,6 @@ def acts_cell(found: RolloutFinished) -> str:
     return f"{found.turns}/{found.tool_calls}{'!' * (found.failed_calls > 0)}"
 
 
-def mean_acts_text(turns: int, tool_calls: int, failed_calls: int, tries: int) -> str:
-    """`3.1 turns and 2.3 tool calls a try (n=24), 4 calls failed`."""
-    failed = f", {count_text(failed_calls, 'call')} failed" if failed_calls else ""
-    means = f"{turns / tries:.1f} turns and {tool_calls / tries:.1f} tool calls"
-    return f"{means} a try (n={tries}){failed}"
-
-
 def difference_text(found: Comparison) -> str:
     """`+0.660 [+0.56, +0.76]`."""
     low, high = found.interval.low, found.interval.high
@@ -60,7 +55,7 @@ def signs_text(found: Comparison) -> str:
     """The counts of questions and the exact test: `66 better, 0 worse, 34 level, p < 0.001`."""
     p = "p < 0.001" if found.p < 0.001 else f"p = {found.p:.3f}"
     gone = f"; {found.left_out} could not be paired" if found.left_out else ""
-    return f"{found.wins} better, {found.losses} worse, {found.ties} level, {p}{gone}"
+    return f"{found.better} better, {found.worse} worse, {found.level} level, {p}{gone}"
 
 
 def metrics_text(metrics: Mapping[str, float]) -> str:
@@ -86,3 +81,150 @@ def usage_text(usage: Usage) -> str:
     if usage.cached_tokens:
         cached = f" ({usage.cached_tokens / usage.prompt_tokens:.0%} of prompts from a cache)"
     return f"{count_text(usage.calls, 'call')}, {usage.tokens:,} tokens{cached}{cost}"
+
+
+DONE = {
+    "approve": "approved",
+    "edit": "approved as edited",
+    "reject": "rejected",
+    "defer": "put off",
+}
+
+
+def kind_title(kind: str) -> str:
+    """What heads a change: `MODIFY E3`, or of a `keep`, which asks nothing, `NO CHANGE TO E3`."""
+    return "NO CHANGE TO" if kind == "keep" else kind.upper()
+
+
+def to_decide_text(open_count: int, put_off: int, what: str = "to decide") -> str:
+    """`5 to decide, 1 later`: what was put off is told apart, alike on every face."""
+    left = [f"{open_count - put_off} {what}"] if open_count > put_off or not put_off else []
+    return ", ".join([*left, f"{put_off} later"] if put_off else left)
+
+
+def step_name(step: int) -> str:
+    """`step 3`; a commit of what a person decided after the end has no step."""
+    return f"step {step}" if step else "outside its steps"
+
+
+def no_practice_text(state: RunState | None) -> str:
+    """Why a curation run has no groups, rollouts or curve; "" of a run that practises."""
+    if state is None or not state.curates:
+        return ""
+    return f"{one_line(state.curates, 60)}: it practises nothing, its operations are on 2 Review"
+
+
+def misfit_text(reason: str) -> str:
+    """What became of an approval that the gate turned down; `reason` is the gate's.
+
+    `was approved, but no longer fits: E4 was deleted by op3.1`.
+    """
+    fits = "no longer fits" if "deleted by" in reason or "is gone" in reason else "does not fit"
+    return f"was approved, but {fits}: {reason}"
+
+
+def decided_text(action: str, reviewer: str, reason: str) -> str:
+    """`approved by ann`; of the gate's own rejection what it says to the one who approved."""
+    if reviewer == GATE:
+        return misfit_text(reason)
+    return f"{DONE[action]} by {reviewer or 'nobody'}"
+
+
+def merged_text(operation_id: str, fates: Iterable[ProposalFate]) -> str:
+    """`proposals 1 (s3p0), 4 (s3p2)` where an operation merges several; else ""."""
+    found = [one for one in fates if one.operation == operation_id and one.fate == "merged"]
+    listed = ", ".join(f"{one.proposal} ({one.group})" for one in found)
+    return f"proposals {listed}" if listed else ""
+
+
+def dropped_texts(fates: Iterable[ProposalFate], texts: Sequence[str]) -> list[str]:
+    """Each dropped proposal and why: `3 (s3p1) Round: … because: too vague`.
+
+    `texts` say what each proposal of the batch wants, in the order in which fates number them.
+    """
+    return [
+        f"{one.proposal} ({one.group}) {one_line(texts[one.proposal - 1], 200)}"
+        f" because: {one_line(one.reason, 200)}"
+        for one in fates
+        if one.fate == "dropped" and one.proposal <= len(texts)
+    ]
+
+
+def fates_under_review(state: RunState) -> tuple[tuple[ProposalFate, ...], list[str]]:
+    """The fates of the step under way, and what its proposals want."""
+    step = state.current
+    if step is None or step.lesson is None:
+        return (), []
+    wishes = (wish for at in sorted(step.reflections) for wish in step.reflections[at].proposals)
+    return step.lesson.fates, [wish.text or f"{wish.kind} {wish.target}" for wish in wishes]
+
+
+def counted_outcomes(groups: Mapping[GroupOutcome, int]) -> str:
+    """`9 used, 3 all-wrong`: what did not happen is left out."""
+    return ", ".join(f"{n} {name}" for name, n in groups.items() if n) or "none"
+
+
+def lost_text(lost: Mapping[str, int]) -> str:
+    """`6 extractions, 1 rollout`."""
+    return ", ".join(count_text(n, kind) for kind, n in sorted(lost.items()))
+
+
+def withheld_text(n: int) -> str:
+    return f"{count_text(n, 'idea')} not proposed again: rejected before"
+
+
+def unparsed_replies_text(n: int, run: str) -> str:
+    """How many replies wait for a correction, and the command to correct them."""
+    return f"{count_text(n, 'reply', 'replies')} to be mended: studio review {run}"
+
+
+def mean_reward_text(rewards: Rewards) -> str:
+    return reward_rate_text(rewards.mean, rewards.n)
+
+
+def change_counts_text(added: int, reworded: int, removed: int, renamed: int, equal: int) -> str:
+    """`2 added, 1 removed, 3 equal`: what did not happen is left out."""
+    counts = {"added": added, "reworded": reworded, "removed": removed,
+              "under another id": renamed, "equal": equal}  # fmt: skip
+    return ", ".join(f"{n} {word}" for word, n in counts.items() if n) or "both are empty"
+
+
+def diff_counts_text(diff: LibraryDiff) -> str:
+    """`2 added, 1 reworded, 3 equal; 120 -> 180 tokens a call (estimated)`."""
+    renamed = len(diff.renamed)
+    counts = change_counts_text(len(diff.added), len(diff.modified), len(diff.removed), renamed,
+                                len(diff.unchanged) - renamed)  # fmt: skip
+    pins = {"pinned": len(diff.pinned), "unpinned": len(diff.unpinned)}
+    counts += "".join(f", {n} {word}" for word, n in pins.items() if n)
+    held = max(len(diff.added), len(diff.removed)) + len(diff.modified) + len(diff.unchanged)
+    tokens = prompt_tokens_text(f"{diff.tokens_before} -> {diff.tokens_after}", held)
+    return f"{counts}; {tokens} (estimated)"
+
+
+def was_text(before: str, after: str) -> str:
+    """` (was E7)`: that a lesson is called otherwise; "" where it is not."""
+    return "" if before == after else f" (was {before})"
+
+
+def diff_changes(diff: LibraryDiff) -> list[tuple[tuple[str, ...], str]]:
+    """A line for each experience that differs, behind its ids: the new one, and what it was.
+
+    Removed, modified and added ones in that order, then those with another id alone, then pins.
+    """
+
+    def change_line(before: Experience, after: Experience) -> str:
+        words = sanitize(format_changes(word_diff(before.text, after.text)))
+        return f"~ {after.id}{was_text(before.id, after.id)}  {words}"
+
+    return [
+        *(((e.id,), f"- {e.id}  {sanitize(e.text)}") for e in diff.removed),
+        *((tuple(dict.fromkeys((a.id, b.id))), change_line(b, a)) for b, a in diff.modified),
+        *(((e.id,), f"+ {e.id}  {sanitize(e.text)}") for e in diff.added),
+        *(((a.id, b.id), f"= {a.id} (was {b.id})  {sanitize(a.text)}") for b, a in diff.renamed),
+        *(((e.id,), f"* {e.id}  pinned: nothing may change it") for e in diff.pinned),
+        *(((e.id,), f"* {e.id}  unpinned") for e in diff.unpinned),
+    ]
+
+
+def diff_lines(diff: LibraryDiff) -> list[str]:
+    return [text for _, text in diff_changes(diff)]

@@ -15,23 +15,21 @@ from engines.core import events as ev
 from engines.core.library import OperationOutcome
 from engines.core.state.run_state import RunState, StepState
 from engines.core.types import Lesson, Verdict
-from studio.render.words import count_text, usage_text
-from studio.report.decisions import step_name
-from studio.report.diagnosis import diagnose_epoch, diagnosis_lines, nothing_read_text
-from studio.report.next_step import NO_WORKER
-from studio.report.rates import cell_name, evaluation_text
-from studio.report.summary import mean_reward_text, run_progress
-from studio.report.training import (
+from studio.facts.epoch import diagnose_epoch, nothing_read_text
+from studio.facts.evaluation import cell_name
+from studio.facts.run import run_progress
+from studio.facts.training import is_fine_tuning, measured_steps, trained_step, trained_steps
+from studio.render.epoch_lines import diagnosis_lines
+from studio.render.evaluation_lines import finished_text
+from studio.render.run_lines import NO_WORKER
+from studio.render.training_lines import (
     change_text,
     engine_text,
     figures_text,
-    is_fine_tuning,
-    measured_steps,
-    trained_step,
-    trained_steps,
     update_outcome_text,
     value_curve,
 )
+from studio.render.words import count_text, mean_reward_text, step_name, usage_text
 from studio.secrets.sanitize import one_line
 
 if TYPE_CHECKING:
@@ -90,12 +88,12 @@ class LinePrinter:
             case ev.EvaluationProgressed(done=0):
                 return [f"evaluating {event.data}: {count_text(event.total, 'rollout')} …"]
             case ev.EvaluationFinished():
-                return [f"held-out {event.data}: mean reward {evaluation_text(event)}"]
+                return [f"held-out {event.data}: mean reward {finished_text(event)}"]
             case ev.StepFinished() if told := diagnose_epoch(state, event.step):
                 return [f"epoch {event.epoch}: {text}" for text in diagnosis_lines(told)]
             case ev.CellMeasured(result=found):
-                of = f"held-out {found.data}, {cell_name(event)}"
-                return [f"{of}: mean reward {evaluation_text(found)}"]
+                of = f"held-out {found.data}, {cell_name(event.trained, event.with_library, found)}"
+                return [f"{of}: mean reward {finished_text(found)}"]
             case ev.RunEnded(how="budget" | "failed" | "waiting"):
                 return [f"ended early: {one_line(event.reason, 300)}"]
             case ev.NodesChanged(nodes=nodes, lost=str(lost)) if lost:

@@ -13,7 +13,7 @@ from engines.core.errors import ConflictError
 from engines.core.library import effective_operation
 from engines.core.text.sanitize import one_line
 from engines.core.types import GATE, Decision, DecisionPreview, Flag, Operation, OperationKind
-from studio.report.decisions import DONE, misfit_text
+from studio.render.words import DONE, misfit_text
 from studio.session.requests import Decide, Propose, Undo
 from studio.session.session import Session
 

@@ -31,7 +31,7 @@ from engines.record.seal import add_seal
 from engines.training_free.engine import TrainingFreeEngine
 from engines.training_free.lint import OperationLinter
 from studio.config.run_yaml import dump_run_yaml
-from studio.report.next_step import agent_lines
+from studio.render.run_lines import agent_lines
 from studio.run.acting import sampling_of
 from studio.run.budget import apply_budget, open_budget, prior_usage
 from studio.run.held_out import (
@@ -42,7 +42,7 @@ from studio.run.held_out import (
     prompt_writer,
     tried_pool,
 )
-from studio.run.library_start import check_start, open_library, opening_event
+from studio.run.library import check_start, make_publisher, open_library, opening_event
 from studio.run.linter import count_vectors, open_run_embedder, open_run_linter
 from studio.run.models import (
     Tell,
@@ -56,9 +56,7 @@ from studio.run.models import (
     tell_each,
     weights_digest,
 )
-from studio.run.new_or_resume import RunPlan
-from studio.run.publish import make_publisher
-from studio.run.resume_checks import check_weights
+from studio.run.new_or_resume import RunPlan, check_weights
 from studio.run.training import (
     Training,
     check_demonstrations,

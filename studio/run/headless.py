@@ -24,18 +24,18 @@ from engines.record.lock import holder_pid
 from engines.record.run_dir import RunDir
 from studio import exit_codes
 from studio.config.scripted import played_note, rehearsal_note
+from studio.facts.next_command import command_after_run
+from studio.facts.run import end_facts, existing_places, run_facts
 from studio.process import on_stop_signal, silence_stream
 from studio.render.json import print_json, print_result
 from studio.render.lines import tell_next, to_stderr
-from studio.report.next_step import command_after_run
+from studio.render.run_lines import summary_text
 from studio.report.progress import Display, LinePrinter
-from studio.report.summary import summary_data, summary_text
 from studio.run.assemble import open_run_context
 from studio.run.detached import ReadyRun, announce
 from studio.run.held_out import choice_text, set_power_lines, trial_text
 from studio.run.models import short_log_note
-from studio.run.new_or_resume import RunPlan
-from studio.run.resume_checks import ignored_settings
+from studio.run.new_or_resume import RunPlan, ignored_settings
 from studio.session.control_socket import is_alive
 from studio.session.server import serve
 
@@ -214,11 +214,10 @@ def _print_summary(plan: RunPlan, state: RunState, json: bool, tells_next: bool)
     assert state.started is not None
     folder = plan.workspace.library(state.started.library)
     before, after = folder.at(state.started.library_version), folder.at(state.library_version)
-    place = str(plan.run.path)
-    data = summary_data(state, before, after, place) if json else {}
-    text = "" if json else summary_text(state, before, after, place)
+    places = existing_places(plan.run, plan.workspace, state)
+    facts = run_facts(state, places=places)
     try:
-        print_result(data, text, json=json)
+        print_result(end_facts(facts, before, after), summary_text(facts, before, after), json=json)
     except BrokenPipeError:
         silence_stream(sys.stdout)  # the exit code does not depend on who reads
     if tells_next and not json:

@@ -23,7 +23,7 @@ from engines.core.errors import ConflictError, StudioError
 from engines.core.types import GATE, Decision, DecisionAction, Operation
 from engines.record.formats.source import LONGEST_TEXT
 from engines.record.run_dir import RunDir, Workspace
-from studio.report.decisions import DONE, misfit_text
+from studio.render.words import DONE, misfit_text
 from studio.review.decider import new_flags
 from studio.review.evidence import EvidenceLoader
 from studio.review.line_text import flag_text, operation_text

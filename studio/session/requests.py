@@ -160,7 +160,8 @@ def _training_line(state: RunState) -> str | None:
     """The last finished step in one line; None for a run that trains no weights."""
     if not state.trains_weights:
         return None
-    from studio.report.training import figures_text, measured_steps, trained_steps
+    from studio.facts.training import measured_steps, trained_steps
+    from studio.render.training_lines import figures_text
 
     measured = measured_steps(trained_steps(state))
     return f"step {measured[-1].step}: {figures_text(measured[-1])}" if measured else "no step yet"
@@ -190,7 +191,7 @@ class ReviewQueue:
     @classmethod
     def of(cls, state: RunState, draft: Library) -> ReviewQueue:
         """The queue of a run at this state, whose gate has this draft."""
-        from studio.report.decisions import dropped_texts, fates_under_review, merged_text
+        from studio.render.words import dropped_texts, fates_under_review, merged_text
 
         fates, texts = fates_under_review(state)
         return cls(

@@ -17,7 +17,7 @@ from engines.pipeline.recorder import Recorder
 from engines.record.journal import Entry
 from engines.tracing.tensorboard import ScalarWriter, Tracker
 from studio.config.loading import LoadedRun
-from studio.report.rates import question_rewards
+from studio.facts.evaluation import question_rewards
 
 Figures = dict[str, float]
 

@@ -26,17 +26,11 @@ from engines.record.run_dir import RunDir, Workspace
 from studio.config.loading import LoadedRun
 from studio.evaluation.evaluate import EvalPlan, EvaluationResult, measure_missing, plan_eval
 from studio.evaluation.session import EarlyEnd
+from studio.facts.evaluation import cell_facts, question_rewards
+from studio.render.evaluation_lines import cell_lines, mean_text
 from studio.render.json import print_result
 from studio.render.lines import to_stderr
 from studio.render.words import difference_text
-from studio.report.rates import (
-    cell_data,
-    cell_lines,
-    comparison_data,
-    interval_ends,
-    mean_text,
-    question_rewards,
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,11 +112,11 @@ async def tell_effect_left(
     missing = plan.count_missing()
     to_stderr(f"measuring the policy before it, without and with {library}: {missing} to do")
     found = _distilled_sets(await _measure(plan), tuned.state(), library)
-    cells = [f"  {line}" for line in cell_lines(state)]
+    cells = [f"  {line}" for line in cell_lines(cell_facts(state))]
     if cells:
         cells.insert(0, f"beside the weights and the library of run {run.run}")
     text = "\n".join(["", *distilled_lines(found), *cells])
-    print_result({**distilled_data(tuned.run, found), "cells": cell_data(state)}, text, json=json)
+    print_result({**distilled_data(tuned.run, found), "cells": cell_facts(state)}, text, json=json)
 
 
 async def _measure(plan: EvalPlan) -> EvaluationResult:
@@ -179,7 +173,7 @@ def _share_text(share: Share | None) -> str:
 def distilled_data(run: str, sets: list[DistilledSet]) -> dict[str, Any]:
     def rate_data(side: ByQuestion) -> dict[str, Any]:
         rows = tuple(side.values())
-        interval = interval_ends(mean_interval(rows))
+        interval = mean_interval(rows)
         return {"mean": mean_at_k(rows), "interval": interval, "n": len(rows)}
 
     return {
@@ -192,10 +186,10 @@ def distilled_data(run: str, sets: list[DistilledSet]) -> dict[str, Any]:
                 "without": rate_data(one.without),
                 "with_library": rate_data(one.with_library),
                 "trained": rate_data(one.trained),
-                "effect_of_library": comparison_data(compare(one.without, one.with_library)),
-                "effect_of_training": comparison_data(compare(one.without, one.trained)),
+                "effect_of_library": compare(one.without, one.with_library),
+                "effect_of_training": compare(one.without, one.trained),
                 "left": None if (left := one.effect_share) is None else left.left,
-                "left_interval": None if left is None else interval_ends(left.interval),
+                "left_interval": None if left is None else left.interval,
             }
             for one in sets
         ],

@@ -41,10 +41,10 @@ from engines.record.export import format_agent_yaml
 from engines.record.run_dir import RunDir, Workspace
 from engines.record.seal import refuse_altered
 from engines.record.yaml_text import load_yaml
+from studio.facts.run import load_state_with_parents
 from studio.library.references import version_at
-from studio.report.fork_history import load_state_with_parents
 from studio.run.models import BUNDLED, model_path
-from studio.run.resume_checks import read_run_yaml
+from studio.run.new_or_resume import read_run_yaml
 
 SERVERS = ("vllm",)
 _AGENT = "agent.yaml"

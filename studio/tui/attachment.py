@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from engines.core import events as ev
 from engines.core.errors import StudioError
 from engines.core.state.run_state import RunState
-from studio.report.decisions import curation_text
+from studio.facts.next_command import curation_text
 from studio.session.session import (
     ControllerChanged,
     Disconnected,

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from engines.core.events import RunStarted
 from engines.core.state.run_state import RunState
-from studio.report.decisions import curation_text
+from studio.facts.next_command import curation_text
 from studio.secrets.sanitize import sanitize
 from studio.tui.drawing.cells import fit
 from studio.tui.drawing.lines import Line, Span, line, width_of

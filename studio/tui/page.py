@@ -156,7 +156,7 @@ async def resume_run(host: Host, run: str, how: str, why: str, given: Sequence[s
     """
     words = ["--resume", run, *given]
     if how == "budget" and not any(word.startswith("budget.") for word in given):
-        from studio.report.summary import budget_override
+        from studio.facts.next_command import budget_override
 
         key = budget_override(why).removesuffix("…")
         more = (await host.ask("budget reached; resume with", key) or "").strip()

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 from engines.core.codec import from_dict
 from engines.record.derived.catalogue import load_run_rows
 from engines.record.run_dir import RunDir, Workspace
+from studio.facts.next_command import RunStatus, status_of_row
 from studio.presets import list_presets
 from studio.render.lines import COLUMNS, indent_text, table
-from studio.report.decisions import to_decide_text
-from studio.report.next_step import ShownStatus, shown_status
-from studio.report.training import learned_text, row_curve
+from studio.render.training_lines import learned_text, row_curve
+from studio.render.words import to_decide_text
 from studio.secrets.sanitize import sanitize
 from studio.session.control_socket import is_alive
 
@@ -30,12 +30,12 @@ class ListedRun:
     """One line of a list: the catalogue's row and the status as it is shown."""
 
     row: Mapping[str, Any]
-    shown: ShownStatus
+    shown: RunStatus
 
     @property
     def data(self) -> dict[str, Any]:
         shown = self.shown
-        return {**self.row, "status": shown.word, "alive": shown.alive, "next": shown.move}
+        return {**self.row, "status": shown.status, "alive": shown.alive, "next": shown.next}
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,8 +102,8 @@ def runs_table(runs: Sequence[ListedRun]) -> str:
     rows = [
         (
             str(run.row["run"]),
-            "curation" if run.shown.curation else run.shown.word,
-            "-" if run.shown.curation else f"{run.row['epoch']}/{run.row['epochs']}",
+            "curation" if run.shown.curation_status else run.shown.status,
+            "-" if run.shown.curation_status else f"{run.row['epoch']}/{run.row['epochs']}",
             _reward_text(run.row),
             row_curve(run.row["curve"], 8) or "-",
             learned_text(run.row),
@@ -116,18 +116,18 @@ def runs_table(runs: Sequence[ListedRun]) -> str:
     lines = [table(headings, rows)]
     if any(run.row["rehearsal"] for run in runs):
         lines.append("~ rehearsal: scripted replies took part, so this says little about a model")
-    lines += [f"{run.row['run']}: {run.shown.text}" for run in runs if run.shown.move]
+    lines += [f"{run.row['run']}: {run.shown.text}" for run in runs if run.shown.next]
     return "\n".join(lines)
 
 
 def row_text(run: ListedRun) -> str:
     """`finished, epoch 2/3, 0.630 (n=40), lib@3`: a run in a few words, to choose it by."""
     row = run.row
-    if run.shown.curation:
-        return f"{run.shown.curation}, {learned_text(row)}"
+    if run.shown.curation_status:
+        return f"{run.shown.curation_status}, {learned_text(row)}"
     reward = _reward_text(row)
     parts = (f"epoch {row['epoch']}/{row['epochs']}", reward if reward != "-" else "no reward yet")
-    return ", ".join((run.shown.word, *parts, learned_text(row)))
+    return ", ".join((run.shown.status, *parts, learned_text(row)))
 
 
 SHOWN_AT_HOME = 10
@@ -146,7 +146,7 @@ def home_text(runs: Sequence[ListedRun], workspace: Workspace) -> str:
 
 
 def _next_commands(every: Sequence[ListedRun]) -> list[tuple[str, str]]:
-    runs = [run for run in every if run.shown.word != "archived"]
+    runs = [run for run in every if run.shown.status != "archived"]
     if not runs:
         return [
             ("studio headless rehearsal", "practise offline, no key needed"),
@@ -156,7 +156,7 @@ def _next_commands(every: Sequence[ListedRun]) -> list[tuple[str, str]]:
     newest = runs[0]
     name = quote(str(newest.row["run"]))
     library = quote(str(newest.row["library"]))
-    waiting = [run.shown.move.partition(": ")[2] for run in runs if run.shown.move][:3]
+    waiting = [run.shown.next.partition(": ")[2] for run in runs if run.shown.next][:3]
     moves = [(command, "waits") for command in waiting]
     moves.append((f"studio runs show {name}", "how the newest run went"))
     if newest.row["version"]:
@@ -166,8 +166,8 @@ def _next_commands(every: Sequence[ListedRun]) -> list[tuple[str, str]]:
 
 def _listed_run(run: RunDir, row: Mapping[str, Any]) -> ListedRun:
     if "error" in row:
-        return ListedRun(row, ShownStatus("damaged", is_alive(run), str(row["error"])))
-    return ListedRun(row, shown_status(run.run, row, alive=is_alive(run)))
+        return ListedRun(row, RunStatus("damaged", is_alive(run), str(row["error"])))
+    return ListedRun(row, status_of_row(run.run, row, alive=is_alive(run)))
 
 
 def _archived_runs(workspace: Workspace) -> Iterable[Archived]:
@@ -180,7 +180,7 @@ def _archived_runs(workspace: Workspace) -> Iterable[Archived]:
 
 def _listed_archive(found: Archived) -> ListedRun:
     move = f"bring it back: studio runs restore {quote(found.run)}"
-    return ListedRun({**found.row, "archive": found.file}, ShownStatus("archived", False, move))
+    return ListedRun({**found.row, "archive": found.file}, RunStatus("archived", False, move))
 
 
 def _reward_text(row: Mapping[str, Any]) -> str:

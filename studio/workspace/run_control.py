@@ -60,12 +60,12 @@ def check_alive(run: RunDir, do: str) -> None:
     if control_socket.is_alive(run):
         return
     from engines.record.derived.catalogue import run_row
-    from studio.report.next_step import shown_status
+    from studio.facts.next_command import status_of_row
 
-    shown = shown_status(run.run, run_row(run), alive=False)
-    what = "a curation" if shown.curation else shown.word
+    shown = status_of_row(run.run, run_row(run), alive=False)
+    what = "a curation" if shown.curation_status else shown.status
     cause = f"it is {what} and has no process, so there is nothing to {do}."
-    move = shown.move or f"see how it went: studio runs show {run.run}"
+    move = shown.next or f"see how it went: studio runs show {run.run}"
     raise ConflictError(f"run {run.run}", cause, f"{move[0].upper()}{move[1:]}.")
 
 
@@ -73,13 +73,13 @@ def status_lines(answer: Mapping[str, Any]) -> list[str]:
     reason = f" ({sanitize(answer['reason'])})" if answer["reason"] else ""
     status, alive = answer["status"], ""
     if not answer.get("alive", True):
-        from studio.report.next_step import shown_status  # takes long, and a living run needs none
+        from studio.facts.next_command import status_of_row
 
-        status, alive = shown_status(answer["run"], answer, alive=False).word, ", no process"
+        status, alive = status_of_row(answer["run"], answer, alive=False).status, ", no process"
     where = f"epoch {answer['epoch']} of {answer['epochs']}, step {answer['step']} of "
     where += f"{answer['steps']}, {answer['steps_finished']} finished"
     if answer.get("curates"):
-        from studio.report.decisions import curation_text
+        from studio.facts.next_command import curation_text
 
         where, status = f"{curation_text(answer)}: {sanitize(answer['curates'])}", "curation"
     cost = "" if answer["cost_usd"] is None else f", ${answer['cost_usd']:.4f}"
@@ -97,14 +97,14 @@ def status_lines(answer: Mapping[str, Any]) -> list[str]:
         )
         lines.append(f"left of the budget: {', '.join(amounts)}")
     if answer.get("nodes") == {}:
-        from studio.report.next_step import NO_WORKER
+        from studio.render.run_lines import NO_WORKER
 
         lines.append(NO_WORKER)
     for node, tries in answer.get("nodes", {}).items():
         shown = ", ".join(tries[:12]) + (f" and {len(tries) - 12} more" if len(tries) > 12 else "")
         lines.append(f"node {sanitize(node)}: {shown or 'idle'}")
     if waiting := answer.get("repairs"):
-        from studio.report.summary import unparsed_replies_text
+        from studio.render.words import unparsed_replies_text
 
         lines.append(unparsed_replies_text(waiting, answer["run"]))
     if answer["rehearsal"]:

@@ -10,7 +10,7 @@ from typing import Any
 from engines.core.library import OperationOutcome
 from engines.core.state.run_state import Rewards, RunState, StepState
 from engines.core.types import Usage
-from studio.report.curves import run_curves
+from studio.facts.curves import run_curves
 from studio.tui.drawing.cells import GLYPHS_UNICODE
 from studio.tui.pages.progress.view import draw_picture
 from tests.support.builders import a_run

@@ -21,8 +21,9 @@ _SCALES = {"%": 0.01, "k": 1e3, "M": 1e6}
 def missing_figures(text: str, facts: object, *, besides: Collection[str] = ()) -> list[str]:
     """Return the figures of a text that the JSON of the facts does not hold, as they stand there.
 
-    A figure of the text may be rounded. A list's length counts as a figure of the JSON, and so do
-    the figures in its texts and keys. `besides` are figures that are no facts, such as a scale.
+    A figure of the text may be rounded. The length of a list or an object counts as a figure of
+    the JSON, and so do the figures in its texts and keys. `besides` are figures that are no facts,
+    such as a scale.
     """
     data = json.loads(dumps(json_data(facts)))
     exact = list(_numbers(data))
@@ -59,6 +60,7 @@ def _numbers(data: Any) -> Iterator[float]:
             for entry in data:
                 yield from _numbers(entry)
         case dict():
+            yield len(data)
             for entry in data.values():
                 yield from _numbers(entry)
 

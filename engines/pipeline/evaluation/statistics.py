@@ -383,9 +383,9 @@ class Comparison:
     questions: int
     difference: float  # in mean reward, [-1, 1]; positive when after is better
     interval: Interval
-    wins: int  # questions, as are losses and ties
-    losses: int
-    ties: int
+    better: int  # questions, as are the next two
+    worse: int
+    level: int
     p: float  # of the exact test
     verdict: EffectVerdict
     left_out: int = 0  # questions that could not be paired
@@ -420,9 +420,9 @@ def compare(before: ByQuestion, after: ByQuestion, level: float = 0.95) -> Compa
         questions=len(changes),
         difference=difference,
         interval=interval,
-        wins=wins,
-        losses=losses,
-        ties=len(changes) - wins - losses,
+        better=wins,
+        worse=losses,
+        level=len(changes) - wins - losses,
         p=p,
         verdict=verdict,
         left_out=len(before.keys() | after.keys()) - len(changes),

@@ -36,7 +36,7 @@ from typing import Any
 from engines.core.user_code import VERIFIER_MODULE
 from engines.process import kernel
 from engines.process.confinement import confine
-from engines.verifiers.foreign import checkout_files, standins
+from engines.verifiers.foreign import standins
 from engines.verifiers.foreign.calls import (
     WrongReturn,
     build_arguments,
@@ -136,7 +136,7 @@ class FunctionCall:
     def start(self) -> Any:
         """Call the function; what it returns may have to be awaited."""
         standins.current_ask.set(self.ask)
-        checkout_files.unread.set(self._unread)
+        standins.unread.set(self._unread)
         loaded, order = self._loaded, self._order
         given, named = build_arguments(
             loaded.chosen, order, self.ask, self._logged, as_messages=loaded.messages
@@ -148,7 +148,7 @@ class FunctionCall:
 
     def result_message(self, returned: Any) -> dict[str, Any]:
         if self._unread:  # the function made something of it, which is no verdict
-            raise checkout_files.CannotRead(self._unread[0])
+            raise standins.CannotRead(self._unread[0])
         signature, count = self._loaded.chosen.signature, len(self._order["rollouts"])
         results = parse_results(returned, signature, count, self._logged)
         return {"done": self._order["call"], "results": results}

@@ -38,9 +38,9 @@ def edit(
         studio library edit rehearsal --add "Check the units." --reason "seen in class"
         studio library edit rehearsal E2 --delete
     """
+    from studio.facts.next_command import command_after_version
     from studio.library.edit import commit_changes, requested_change
     from studio.library.references import library_folder
-    from studio.report.next_step import command_after_version
     from studio.review.editor import edit_text
 
     workspace = open_workspace(context, masks=True)
@@ -161,9 +161,9 @@ def revert(
         studio library revert rehearsal@0 --reason "start again"
     """
     from engines.pipeline.effect.roll_back import revert_changes
+    from studio.facts.next_command import command_after_version
     from studio.library.edit import commit_changes
     from studio.library.references import follow_version
-    from studio.report.next_step import command_after_version
 
     if "@" not in reference:
         cause = "it is not NAME@V or NAME@LABEL."

@@ -18,10 +18,9 @@ from engines.record.seal import refuse_altered
 from studio.compare.log import Fields, Format, load_json, read_json
 from studio.config.loading import load_run
 from studio.facts.comparison import Log, LogRow, Practised
+from studio.facts.run import REHEARSAL, load_state_with_parents, origin_note
 from studio.library.references import find_version
-from studio.report.fork_history import load_state_with_parents
-from studio.report.rates import left_out_text
-from studio.report.summary import REHEARSAL, origin_note
+from studio.render.evaluation_lines import left_out_text
 from studio.run.held_out import held_out_sets
 
 MOVE = (
@@ -120,7 +119,7 @@ def read_reference(reference: str, workspace: Workspace) -> Log:
         learned = f"weights v{measured[-1].policy_version}"
     practised = _practised(state, _step(rest, state), learned)
     notes = list(filter(None, [origin_note(state)]))
-    notes += [f"{e.data}{left_out_text(e)}" for e in measured if e.left_out]
+    notes += [f"{e.data}{left_out_text(e.left_out)}" for e in measured if e.left_out]
     log = replace(_of_events(reference, measured), practised=practised, notes=tuple(notes))
     return replace(log, questions=_questions(workspace, name))
 

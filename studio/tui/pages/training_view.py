@@ -11,9 +11,22 @@ from typing import Any
 
 from engines.core.state.run_state import RunState
 from engines.core.types import Operation, operation_step
+from studio.facts.training import (
+    FIGURE_NAMES,
+    TrainedStep,
+    best_step,
+    measured_steps,
+    trained_steps,
+)
 from studio.render.lines import LEVELS, LEVELS_ASCII, sparkline
-from studio.report import training
-from studio.report.training import TrainedStep, figure_text
+from studio.render.training_lines import (
+    brief_figures,
+    change_text,
+    engine_text,
+    figure_text,
+    setback_lines,
+    value_curve,
+)
 from studio.secrets.sanitize import sanitize
 from studio.tui.drawing.cells import GLYPHS_ASCII, GLYPHS_UNICODE, Glyphs, fit, pad
 from studio.tui.drawing.lines import BLANK, Line, Span, crop_line, line, paragraph
@@ -48,33 +61,33 @@ def panel_lines(state: RunState, width: int, signs: Glyphs = GLYPHS_UNICODE) -> 
 
     The rows stand still while a run goes on; only what went wrong comes below them.
     """
-    steps = training.trained_steps(state)
-    known = training.measured_steps(steps)
+    steps = trained_steps(state)
+    known = measured_steps(steps)
     out = [line(("training", "title"), (f"  policy v{state.policy_version}", ""))]
     if not known:
         out += paragraph(
             [("no step is through yet: the curve begins with the first", "dim")], width
         )
         if state.engine_facts:
-            out += paragraph([(training.engine_text(state.engine_facts), "dim")], width)
+            out += paragraph([(engine_text(state.engine_facts), "dim")], width)
         return [crop_line(each, width) for each in out]
     last = known[-1]
-    best = training.best_step(known)
+    best = best_step(known)
     value = figure_text(best.measure, best.value or 0.0)
     saved = "none yet"
     if state.checkpoints:
         saved = f"step {state.checkpoints[-1].step}, v{state.checkpoints[-1].policy_version}"
     out += [
-        line((training.value_curve(known, width, levels(signs)), "bar")),
-        _row(last.measure, training.change_text(known), width),
+        line((value_curve(known, width, levels(signs)), "bar")),
+        _row(last.measure, change_text(known), width),
         _row("best", f"{value} in step {best.step} of {len(known)}", width),
         _last_update_line(last, width),
         *_figure_lines(known, width),
         _row("saved", saved, width),
     ]
-    setbacks = training.setback_lines(steps, len(steps)) if last.became != "rolled back" else []
+    setbacks = setback_lines(steps, len(steps)) if last.update != "rolled back" else []
     # A rollback is the graver one: it stands also while later updates are rejected.
-    if last.became not in ("failed", "rejected"):
+    if last.update not in ("failed", "rejected"):
         setbacks.sort(key=lambda text: not text.startswith("rolled back"))
     for text in setbacks[:1]:
         out += paragraph([(text, _style_of(text))], width, "  ")
@@ -96,8 +109,8 @@ def _last_update_line(step: TrainedStep, width: int) -> Line:
         "waits": "needs your review (2)",
         "under way": "not computed yet",
         "rolled back": f"rolled back to {step.back_to}",
-    }.get(step.became, step.became)
-    return _row("update", f"{step.step} {text}", width, BECAME_STYLES.get(step.became, "dim"))
+    }.get(step.update, step.update)
+    return _row("update", f"{step.step} {text}", width, BECAME_STYLES.get(step.update, "dim"))
 
 
 def _figure_lines(known: list[TrainedStep], width: int) -> list[Line]:
@@ -126,24 +139,24 @@ def _metric_text(metrics: Mapping[str, float], name: str) -> str:
 
 def brief_lines(state: RunState, width: int, signs: Glyphs = GLYPHS_UNICODE) -> list[Line]:
     """The same in two lines, for a screen without room for a panel."""
-    steps = training.trained_steps(state)
-    known = training.measured_steps(steps)
+    steps = trained_steps(state)
+    known = measured_steps(steps)
     version = f"policy v{state.policy_version}"
     if not known:
         text = f" training  {version}, no step is through yet"
-        engine = f" {training.engine_text(state.engine_facts)}" if state.engine_facts else ""
+        engine = f" {engine_text(state.engine_facts)}" if state.engine_facts else ""
         return [line((fit(text, width), "title")), line((fit(engine, width), "dim"))]
     last, count = known[-1], f"{len(known)} step{'s' * (len(known) != 1)}"
     measure = " loss" * (last.measure == "loss")
-    text = f"{measure} {training.change_text(known)} in {count}, {version}"
+    text = f"{measure} {change_text(known)} in {count}, {version}"
     room = max(4, width - 1 - len(text))
-    head = line(" ", (training.value_curve(known, room, levels(signs)), "bar"), text)
+    head = line(" ", (value_curve(known, room, levels(signs)), "bar"), text)
     figures = next((step.metrics for step in reversed(known) if step.metrics), {})
-    texts, setbacks = training.brief_figures(figures), training.setback_lines(steps, 1)
+    texts, setbacks = brief_figures(figures), setback_lines(steps, 1)
     before: Span = ("", "")
-    if setbacks and last.became in ("rolled back", "rejected", "failed"):
+    if setbacks and last.update in ("rolled back", "rejected", "failed"):
         before = (f" {setbacks[0]};", _style_of(setbacks[0]))
-    elif last.became == "waits":
+    elif last.update == "waits":
         before = (" its update is to be decided (2);", "open")
     elif state.checkpoints:
         texts.append(f"checkpoint of step {state.checkpoints[-1].step}")
@@ -176,7 +189,7 @@ def update_lines(
         text = sanitize(operation.text) or "no figures came with it"
         return [*out, *paragraph([(text, "")], width)]
     names = [name for name in _FIRST if name in metrics]
-    others = [name for name in (*training.WORDS, *sorted(set(metrics) - set(training.WORDS)))
+    others = [name for name in (*FIGURE_NAMES, *sorted(set(metrics) - set(FIGURE_NAMES)))
               if name in metrics and name not in names]  # fmt: skip
     past = [figures for number, figures in sorted(state.training.items()) if number < step]
     for name in (*names, *(others if whole else ())):
@@ -200,7 +213,7 @@ def _update_row(
 
     `room` is what there is for the curve.
     """
-    word = pad(sanitize(training.WORDS.get(name, name)), 14)
+    word = pad(sanitize(FIGURE_NAMES.get(name, name)), 14)
     shown = figure_text(name, value)
     change = "the first"
     if past:

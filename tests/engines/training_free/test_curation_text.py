@@ -10,8 +10,10 @@ from engines.core.state.fold import fold_events
 from engines.core.state.run_state import RunState
 from engines.core.types import GATE, Decision, Flag, LostWork, Operation, Reflection
 from studio.exit_codes import run_exit_code
-from studio.report.summary import curation_data, curation_lines, summary_data, summary_text
+from studio.facts.run import run_facts
+from studio.render.run_lines import curation_lines
 from tests.support.builders import a_decision, a_lesson, a_library, a_run, a_step, an_operation
+from tests.support.summaries import end_json, end_text
 
 OPS = [an_operation(id=f"op1.{n}") for n in range(1, 6)]
 
@@ -40,13 +42,13 @@ def test_each_reviewer_has_an_accept_rate_with_n_and_the_time_a_decision_took() 
         (OPS[3], a_decision(OPS[3], "reject", reviewer="ann", reason="no", took_s=10.0)),
         (OPS[4], a_decision(OPS[4], "reject", reviewer=GATE, reason="E1 is gone", took_s=1.0)),
     )
-    assert curation_lines(state) == [
+    assert curation_lines(run_facts(state)) == [
         # 2 of 3; of 2, 3 and 10 s the median is 3 and the mean 5
         "ann: accepted 0.667 (n=3), 1 edited; median 3.0 s, mean 5.0 s (n=3)",
         "ann\\u001b[2J: accepted 0.000 (n=1)",
         "the gate: 1 approval did not fit the library",
     ]
-    assert curation_data(state)["ann"]["accept_rate"] == 2 / 3
+    assert run_facts(state).curation["ann"].accept_rate == 2 / 3
 
 
 def test_what_auto_approved_although_it_was_flagged_is_counted() -> None:
@@ -55,11 +57,11 @@ def test_what_auto_approved_although_it_was_flagged_is_counted() -> None:
         (flagged, a_decision(flagged, reviewer="auto")),
         (OPS[1], a_decision(OPS[1], reviewer="auto")),
     )
-    assert curation_lines(state) == [
+    assert curation_lines(run_facts(state)) == [
         "auto: accepted 1.000 (n=2), 1 flagged operation approved, since auto lets such flags pass"
     ]
-    assert curation_data(state)["auto"]["approved_flagged"] == 1
-    assert curation_data(state)["auto"]["median_s"] is None
+    assert run_facts(state).curation["auto"].approved_flagged == 1
+    assert run_facts(state).curation["auto"].median_s is None
 
 
 def test_withheld_ideas_and_replies_to_mend_are_told_with_what_to_do() -> None:
@@ -77,8 +79,9 @@ def test_withheld_ideas_and_replies_to_mend_are_told_with_what_to_do() -> None:
             ev.RunEnded("finished"),
         ]
     )
-    text = summary_text(state, a_library(), a_library(), "runs/exp")
-    assert "withheld 2 ideas not proposed again: rejected before" in text
+    text = end_text(state, a_library(), a_library(), "runs/exp")
+    assert "curated  2 ideas not proposed again: rejected before" in text
     assert "to mend  1 reply to be mended: studio review exp" in text
-    data = summary_data(state, a_library(), a_library(), "runs/exp")
-    assert (data["repairs"], data["withheld"], run_exit_code(state)) == (["s1p0"], 2, 4)
+    data = end_json(state, a_library(), a_library())
+    assert [reply["id"] for reply in data["repairs"]] == ["s1p0"]
+    assert (data["withheld"], run_exit_code(state)) == (2, 4)

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from studio.report.rates import rate_changes
-from studio.report.summary import run_nothing_read
+from studio.facts.evaluation import rate_changes
+from studio.facts.run import run_nothing_read
 from tests.support.harness import Practised, practised
 from tests.support.house_rules import HouseVerifier, Reflector, practising, write_problems
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from engines.record.run_dir import Workspace
+from studio.render.step_lines import step_text
 from tests.engines.record.repair.test_repair import SMALL, garbling, new
 from tests.support.harness import practised
 from tests.support.run_studio import studio
@@ -74,7 +75,8 @@ def test_a_dropped_reply_is_counted_in_the_catalogue_and_shown_with_its_step(
     done = studio("review", workspace=workspace, typed="d mere noise\n")
     assert "0 decided, 0 open; 1 reply settled, 0 to mend" in done.stdout
     assert studio(*RESUME, workspace=workspace).code == 4
-    from studio.report.step import step_facts, step_text
+
+    from studio.facts.step import step_facts
 
     facts = step_facts(Workspace(workspace).run("rehearsal"), 1)
     assert ": mere noise" in step_text(facts, prompts=False)

@@ -17,7 +17,7 @@ from engines.record.derived.catalogue import load_run_rows
 from engines.record.derived.run_state import ReadRun
 from engines.record.lock import write_lock
 from engines.record.run_dir import Workspace
-from studio.report.next_step import shown_status
+from studio.facts.next_command import status_of_row
 from tests.support.processes import SMALL, Process, running
 from tests.support.run_studio import studio
 
@@ -102,8 +102,8 @@ def test_a_living_run_is_not_removed(waiting: Process, workspace: Path) -> None:
 def test_without_a_process_a_status_is_what_the_journal_left(
     status: str, open_: int, word: str, move: str
 ) -> None:
-    shown = shown_status("r", {"status": status, "open": open_}, alive=False)
-    assert (shown.word, shown.alive, shown.move) == (word, False, move)
+    shown = status_of_row("r", {"status": status, "open": open_}, alive=False)
+    assert (shown.status, shown.alive, shown.next) == (word, False, move)
 
 
 def test_show_tells_steps_groups_spending_and_places(practised: Path) -> None:

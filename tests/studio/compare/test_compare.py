@@ -294,7 +294,7 @@ def test_the_seed_moves_the_bootstrap_and_nothing_else(tmp_path: Path, compare: 
     assert one == same
     assert one["bootstrap"] != two["bootstrap"]
     assert one | {"bootstrap": None} == two | {"bootstrap": None}
-    low, high = one["bootstrap"].values()
+    low, high = one["bootstrap"]
     assert one["bootstrap"] == pytest.approx(one["interval"], abs=0.02)
     assert f"bootstrap {low:+.3f} to {high:+.3f}" in compare(before, after).stdout
 

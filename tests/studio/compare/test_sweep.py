@@ -115,9 +115,9 @@ def a_gain(size: float, error: float | None = 0.1) -> Gain:
         questions=11,
         difference=size,
         interval=Interval(-1, 1),
-        wins=0,
-        losses=0,
-        ties=0,
+        better=0,
+        worse=0,
+        level=0,
         p=1.0,
         verdict="cannot tell",
     )

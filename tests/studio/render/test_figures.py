@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
 from engines.core.types import Usage
 from engines.record.repair import Finding
 from engines.record.run_dir import Workspace
@@ -14,6 +16,8 @@ from studio.facts.comparison import Log, LogRow, Practised, compare_logs
 from studio.facts.data_set import Item, SessionImport
 from studio.facts.diagnosis import Diagnosis
 from studio.facts.rollout import rollout_facts
+from studio.facts.run import end_facts, load_run_facts
+from studio.facts.step import step_facts
 from studio.render.comparison_page import comparison_page
 from studio.render.data_lines import (
     added_notes,
@@ -28,10 +32,19 @@ from studio.render.data_lines import (
 from studio.render.doctor_lines import doctor_text
 from studio.render.page import render_markdown, render_text
 from studio.render.rollout_lines import rollout_text
+from studio.render.run_lines import run_text, summary_text
+from studio.render.step_lines import step_text
+from studio.report.facts import report_facts
+from studio.report.page import report_page
 from studio.tui.drawing.lines import plain_text
 from studio.tui.pages.inspect import view
+from studio.tui.pages.training_view import panel_lines
 from tests.support.demo_run import demo_workspace
 from tests.support.figures import missing_figures
+from tests.support.training_runs import finished, training_workspace
+
+P_BELOW = ("0.001",)
+"""A smaller p is told as below this."""
 
 
 def test_the_helper_finds_a_figure_that_is_rounded_or_missing() -> None:
@@ -46,8 +59,39 @@ def test_a_rollout() -> None:
     assert missing_figures(rollout_text(facts), facts) == []
     parts = view.rollout_parts(facts, 1, None, calls=True)
     rows = view.rollout_rows(parts, 200, [part.key for part in parts if part.folds])
-    screen = "\n".join(plain_text(row.line) for row in rows)
-    assert missing_figures(screen, facts) == []
+    assert missing_figures("\n".join(plain_text(row.line) for row in rows), facts) == []
+
+
+@pytest.mark.parametrize("step", [1, 2])
+def test_a_step(step: int) -> None:
+    facts = step_facts(demo_workspace().run("demo"), step)
+    assert missing_figures(step_text(facts, prompts=True), facts) == []
+
+
+def test_a_run_and_its_end() -> None:
+    workspace = demo_workspace()
+    facts = load_run_facts(workspace.run("demo"), workspace, alive=False)
+    assert missing_figures(run_text(facts), facts, besides=P_BELOW) == []
+    library = workspace.library("demo")
+    before, after = library.at(facts.library_before), library.at(facts.library_after)
+    end = end_facts(facts, before, after)
+    assert missing_figures(summary_text(facts, before, after), end, besides=P_BELOW) == []
+
+
+def test_a_run_that_trains_weights(tmp_path: Path) -> None:
+    workspace = training_workspace(tmp_path, finished())
+    facts = load_run_facts(workspace.run("tiny"), workspace, alive=False)
+    assert missing_figures(run_text(facts), facts) == []
+    assert facts.training is not None
+    panel = "\n".join(map(plain_text, panel_lines(workspace.run("tiny").state(), 60)))
+    assert missing_figures(panel, facts) == []
+
+
+def test_a_report() -> None:
+    workspace = demo_workspace()
+    facts = report_facts(workspace.run("demo"), workspace, alive=False)
+    page = render_markdown(report_page(facts)).replace("\\", "")
+    assert missing_figures(page, facts, besides=("95 %", *P_BELOW)) == []
 
 
 def test_a_comparison() -> None:

@@ -10,16 +10,9 @@ from engines.core.state.fold import fold
 from engines.core.state.list_row import Point
 from engines.core.state.run_state import RunState
 from engines.core.types import Lesson, Usage
-from studio.report.curves import (
-    Commit,
-    RunCurves,
-    curves_key,
-    held_out_change_text,
-    run_curves,
-    running_mean,
-    step_text,
-)
-from studio.report.fork_history import with_parent
+from studio.facts.curves import Commit, RunCurves, curves_key, run_curves, running_mean
+from studio.facts.run import with_parent
+from studio.render.curve_lines import held_out_change_text, step_summary
 from studio.tui.drawing.cells import GLYPHS_UNICODE
 from studio.tui.drawing.lines import plain_text
 from studio.tui.pages.progress.view import draw_picture, strip_lines
@@ -96,7 +89,7 @@ def test_an_alternating_run_marks_library_commits_beside_those_of_the_policy() -
     first, second = run_curves(state, {1: 1}).commits
     assert (first.step, first.outcome, first.beside_weights) == (1, "applied", False)
     assert second == Commit(2, 1, "applied", 1, beside_weights=True)
-    assert "1 operation committed, v1 (1 experience)" in step_text(state, 2, {1: 1})
+    assert "1 operation committed, v1 (1 experience)" in step_summary(state, 2, {1: 1})
     lines = draw_picture(run_curves(state), None, "", (116, 24), GLYPHS_UNICODE).lines
     (row,) = [text for text in map(plain_text, lines) if text.lstrip().startswith("policy ")]
     assert row.split() == ["policy", "v1", "library", "v1"]
@@ -160,7 +153,7 @@ def test_a_running_mean_weighs_each_step_by_its_rollouts() -> None:
 def test_the_words_for_a_step_give_exact_figures() -> None:
     state = a_library_run(cost_usd=0.01)
     text = "step 1, epoch 1: reward 0.667 (n=12), 1 operation committed, v1 (5 experiences)"
-    assert step_text(state, 1, {1: 5}) == f"{text}, 600 tokens, $0.1200"
-    assert step_text(state, 9) == "it has no step 9"
-    weights = step_text(a_state(*history()), 3)
+    assert step_summary(state, 1, {1: 5}) == f"{text}, 600 tokens, $0.1200"
+    assert step_summary(state, 9) == "it has no step 9"
+    weights = step_summary(a_state(*history()), 3)
     assert "kl 9" in weights and "update rejected (KL 9 is above 0.5)" in weights

@@ -11,11 +11,12 @@ from engines.core import events as ev
 from engines.core.library import OperationOutcome
 from engines.core.state.fold import fold, fold_events
 from engines.core.types import Credit, Reflection, Usage, Verdict
-from studio.report.diagnosis import RULES, diagnosis_lines, epoch_diagnoses, find_causes
+from studio.facts.epoch import RULES, epoch_diagnoses, find_causes
+from studio.render.epoch_lines import diagnosis_lines
 from studio.report.progress import LinePrinter
-from studio.report.summary import summary_text
 from tests.engines.pipeline.evaluation.test_diagnosis import measured
 from tests.support.builders import a_library, a_rollout_finished, a_run, a_step
+from tests.support.summaries import end_text
 
 SETTINGS = {"policy.max_tokens": 512}
 GOOD = a_rollout_finished()
@@ -79,7 +80,7 @@ def test_what_did_not_happen_is_not_told() -> None:
     assert lines_of(*some) == []
     assert lines_of(*a_try(0, status="truncated", answer="", turns=3)) == []  # for want of turns
     free = find_causes({"cut": 1, "rollouts": 2}, {"policy.max_tokens": None})
-    assert free[0]["text"] == "tries were cut at the limit of the endpoint's own"
+    assert free[0].text == "tries were cut at the limit of the endpoint's own"
 
 
 def an_epoch() -> list[ev.DurableEvent]:
@@ -100,7 +101,7 @@ def test_an_epoch_is_told_as_it_ends_and_at_the_end_of_the_run() -> None:
         "epoch 1:   worsened (k=1): q0 1.00 -> 0.00",
         "epoch 1: 1 of 1 tries were cut at the limit of 512 tokens: raise policy.max_tokens",
     ]
-    text = summary_text(state, a_library(), a_library(), "")
+    text = end_text(state, a_library(), a_library(), "")
     assert "epoch 1: what changed, and what held it back\n  set v0 -> v1: " in text
 
 

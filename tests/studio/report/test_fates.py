@@ -15,7 +15,7 @@ from engines.core.types import (
     Reflection,
     replace_dropped,
 )
-from studio.report.decisions import dropped_texts, fates_under_review, merged_text
+from studio.render.words import dropped_texts, fates_under_review, merged_text
 from studio.review.line_text import operation_text, queue_lines
 from studio.session.requests import ReviewQueue
 from studio.tui.drawing.lines import Line

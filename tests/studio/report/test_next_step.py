@@ -12,8 +12,8 @@ import pytest
 from engines.core import events as ev
 from engines.core.state.fold import fold_events
 from engines.core.state.run_state import RunState
+from studio.facts.next_command import command_after_run
 from studio.render.lines import tell_next
-from studio.report.next_step import command_after_run
 from tests.support.builders import a_lesson, a_run, a_step, an_operation
 from tests.support.demo_run import demo_workspace
 from tests.support.run_studio import Result, studio

@@ -9,10 +9,11 @@ import pytest
 from engines.core import events as ev
 from engines.core.state.fold import fold, fold_events
 from engines.core.types import Doubt, GroupOutcome, Lesson, Operation, ProposalFate, Reflection
-from studio.report.diagnosis import nothing_read_text
+from studio.facts.epoch import nothing_read_text
+from studio.facts.run import run_nothing_read
 from studio.report.progress import LinePrinter, step_line
-from studio.report.summary import run_nothing_read, summary_data, summary_text
 from tests.support.builders import a_library, a_run, a_step
+from tests.support.summaries import end_json, end_text
 
 READ = {"practice.read_without_contrast": 4}
 
@@ -54,8 +55,8 @@ def test_the_step_and_the_end_of_a_run_tell_it() -> None:
     assert lines[0].startswith("step 1: ") and "2 all-wrong" in lines[0]
     assert lines[1].startswith("step 1: nothing was read: 2 of 2 groups all wrong; ")
     before = a_library()
-    assert "  nothing was read: 2 of 2 groups" in summary_text(state, before, before, "")
-    assert summary_data(state, before, before, "")["nothing_read"].startswith("nothing was read")
+    assert "  nothing was read: 2 of 2 groups" in end_text(state, before, before, "")
+    assert end_json(state, before, before)["nothing_read"].startswith("nothing was read")
 
 
 def test_a_line_tells_of_a_step_that_is_through_what_it_told_before() -> None:
@@ -91,9 +92,9 @@ def test_doubts_are_counted_shown_and_taken_back_with_their_group() -> None:
         ("s1p0r0", "s1p0r1"), "it says 5"
     )
     before = a_library()
-    text = summary_text(state, before, before, "")
+    text = end_text(state, before, before, "")
     assert "doubted  2 verdicts contradict their attempt, says the reflector, as s1p0r0" in text
-    assert summary_data(state, before, before, "")["doubts"] == state.doubts
+    assert end_json(state, before, before)["doubts"] == state.doubts
     fold(state, ev.RunEnded("failed", "nothing worked"))
     fold(state, ev.RunResumed(pid=1, epochs=1, reviewer="wait", settings={}))
     assert (state.steps[1].doubts, state.doubts) == (0, {})

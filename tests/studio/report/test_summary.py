@@ -2,27 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import pytest
 
 from engines.core import events as ev
-from engines.core.codec import dumps
 from engines.core.library import Library, OperationOutcome
 from engines.core.state.fold import fold, fold_events
 from engines.core.state.run_state import Rewards, RunState
 from engines.core.types import LostWork, Reflection, Usage, Verdict
 from studio.exit_codes import run_exit_code
+from studio.facts.run import run_progress
 from studio.library.text import library_lines
-from studio.render.words import usage_text
-from studio.report.summary import (
-    diff_counts_text,
-    mean_reward_text,
-    run_progress,
-    summary_data,
-    summary_text,
-)
+from studio.render.words import diff_counts_text, mean_reward_text, usage_text
 from tests.support.builders import (
     a_decision,
     a_lesson,
@@ -32,6 +24,7 @@ from tests.support.builders import (
     a_step,
     an_operation,
 )
+from tests.support.summaries import end_json, end_text
 
 ADD = an_operation("add", text="Carry: mind it.")
 BEFORE, AFTER = a_library(), a_library("Carry: mind it.", version=1)
@@ -61,7 +54,7 @@ def ended(state: RunState, how: str = "finished", reason: str = "") -> RunState:
 
 
 def text_of(state: RunState, before: Library = BEFORE, after: Library = AFTER) -> str:
-    return summary_text(state, before, after, "practice/runs/exp")
+    return end_text(state, before, after, "practice/runs/exp")
 
 
 def test_the_end_tells_library_before_and_after_rewards_with_n_losses_and_place() -> None:
@@ -77,21 +70,22 @@ def test_the_end_tells_library_before_and_after_rewards_with_n_losses_and_place(
 
 def test_json_holds_the_same_facts() -> None:
     state = ended(a_finished_run())
-    data = json.loads(dumps(summary_data(state, BEFORE, AFTER, "place")))
+    data = end_json(state, BEFORE, AFTER)
     assert data["kind"] == "Summary"
-    assert data["epochs"] == {"1": {"mean_reward": 0.5, "n": 2}}
+    assert data["epochs"] == [{"epoch": 1, "mean_reward": 0.5, "n": 2, "interval": None}]
     assert data["groups"]["used"] == 1
     assert data["library"]["added"] == ["E1"]
     assert (data["library"]["before"], data["library"]["after"]) == (0, 1)
-    assert (data["open"], data["lost"], data["steps"]) == ([], {}, 1)
+    assert (data["open"], data["lost"], data["steps_finished"]) == ([], {}, 1)
     # Two rollouts of one call with 3 + 4 tokens each.
-    assert (data["calls"], data["prompt_tokens"], data["completion_tokens"]) == (2, 6, 8)
+    usage = data["usage"]
+    assert (usage["calls"], usage["prompt_tokens"], usage["completion_tokens"]) == (2, 6, 8)
 
 
 def test_scripted_replies_are_called_a_rehearsal_and_only_those() -> None:
     assert "rehearsal" in text_of(ended(a_finished_run(rehearsal=True)))
     assert "rehearsal" not in text_of(ended(a_finished_run()))
-    assert summary_data(a_finished_run(rehearsal=True), BEFORE, AFTER, "")["rehearsal"] is True
+    assert end_json(a_finished_run(rehearsal=True), BEFORE, AFTER)["rehearsal"] is True
 
 
 def test_adopted_steps_are_named_with_the_run_they_come_from() -> None:
@@ -118,7 +112,7 @@ def test_losses_are_counted_by_kind_and_the_first_shown_with_their_words() -> No
     assert "and 2 more: studio runs show exp" in text
     assert "extraction s2p0: said 0\\u001b[31m and more" in text
     assert "s2p4" not in text
-    assert summary_data(state, BEFORE, AFTER, "")["lost"] == {"extraction": 5}
+    assert end_json(state, BEFORE, AFTER)["lost"] == {"extraction": 5}
 
 
 def test_held_out_results_come_with_version_n_and_what_was_not_judged() -> None:

@@ -20,10 +20,11 @@ from engines.record.run_dir import Workspace
 from engines.record.step_history import read_history
 from studio.evaluation.try_text import print_piece
 from studio.facts.rollout import rollout_facts
+from studio.facts.run import load_run_facts
+from studio.render.evaluation_lines import finished_text
 from studio.render.rollout_lines import rollout_text
-from studio.render.words import mean_acts_text, try_acts_text
-from studio.report.rates import evaluation_text
-from studio.report.run import run_text, state_facts
+from studio.render.run_lines import run_text
+from studio.render.words import try_acts_text
 from tests.support.harness import practised
 
 SMALL = (
@@ -82,8 +83,8 @@ def test_a_run_counts_turns_and_calls_those_of_failed_tries_too(tmp_path: Path) 
     }
     whole = {"s1p0r0": (2, 1, 1), "s1p0r1": (2, 1, 0)}
     assert found == whole | {f"s1p1r{index}": (1, 1, 0) for index in (0, 1)}
-    facts = state_facts(run.state(), run, workspace, alive=False)
-    assert (facts["steps"][0]["turns"], facts["steps"][0]["failed_calls"]) == (6, 1)
+    facts = load_run_facts(run, workspace, alive=False)
+    assert (facts.steps[0].turns, facts.steps[0].failed_calls) == (6, 1)
     text = run_text(facts)
     assert "tools    1.5 turns and 1.0 tool calls a try (n=4), 1 call failed" in text
     assert "TURNS/TRY  TOOLS/TRY" in text
@@ -95,8 +96,8 @@ def test_a_run_counts_turns_and_calls_those_of_failed_tries_too(tmp_path: Path) 
 
 def test_of_agents_that_give_one_reply_nothing_is_told(tmp_path: Path) -> None:
     run = asyncio.run(practised(tmp_path, *SMALL)).run
-    facts = state_facts(run.state(), run, Workspace(tmp_path), alive=False)
-    assert facts["steps"][0]["turns"] == facts["steps"][0]["rollouts_done"] == 4
+    facts = load_run_facts(run, Workspace(tmp_path), alive=False)
+    assert facts.steps[0].turns == facts.steps[0].rollouts_done == 4
     assert "turn" not in run_text(facts).lower() and "tools" not in run_text(facts).lower()
     assert "turn" not in rollout_text(rollout_facts(run, "s1p0r0"))
 
@@ -104,7 +105,6 @@ def test_of_agents_that_give_one_reply_nothing_is_told(tmp_path: Path) -> None:
 def test_counts_in_words() -> None:
     assert try_acts_text(1, 0, 0) == try_acts_text(0, 0, 0) == ""
     assert try_acts_text(1, 1, 0) == "1 turn, 1 tool call"
-    assert mean_acts_text(9, 6, 0, 3) == "3.0 turns and 2.0 tool calls a try (n=3)"
     measured = ev.EvaluationFinished(
         step=0,
         data="held",
@@ -116,8 +116,8 @@ def test_counts_in_words() -> None:
         mean=0.5,
         usage=Usage(),
     )
-    assert evaluation_text(replace(measured, tool_calls=5)).endswith("(n=2), 2.5 tool calls a try")
-    assert "tool" not in evaluation_text(measured)
+    assert finished_text(replace(measured, tool_calls=5)).endswith("(n=2), 2.5 tool calls a try")
+    assert "tool" not in finished_text(measured)
 
 
 def test_a_try_prints_calls_and_results_as_they_come(capsys: pytest.CaptureFixture[str]) -> None:

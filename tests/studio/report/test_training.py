@@ -9,32 +9,29 @@ from pathlib import Path
 import pytest
 
 from engines.core import events as ev
+from engines.core.codec import dumps
 from engines.core.library import Library
 from engines.core.state.fold import fold
 from engines.core.state.run_state import RunState
+from studio.facts.run import load_run_facts
+from studio.facts.step import step_facts
+from studio.facts.training import trained_step, trained_steps, training_facts
 from studio.library.diff import as_data, as_html, as_lines
 from studio.library.references import find_version
+from studio.render.json import json_data
 from studio.render.lines import LEVELS_ASCII, sparkline
+from studio.render.run_lines import run_text
+from studio.render.step_lines import step_text
+from studio.render.training_lines import figure_text, figures_text, training_lines, value_curve
 from studio.report.progress import LinePrinter, display_lines
-from studio.report.run import run_text, state_facts
-from studio.report.step import step_facts, step_text
-from studio.report.summary import summary_data, summary_text
-from studio.report.training import (
-    figure_text,
-    figures_text,
-    trained_step,
-    trained_steps,
-    training_data,
-    training_lines,
-    value_curve,
-)
 from studio.review.evidence import EvidenceLoader
 from studio.review.line_mode import LineReview
 from studio.review.line_text import WEIGHTS_AS_A_WHOLE, change_lines
-from studio.review.review_run import open_session
+from studio.review.review_run import RunReview, open_session
 from studio.session.requests import status_of
 from studio.workspace.listing import listed_runs, runs_table
 from studio.workspace.run_control import status_lines
+from tests.support.summaries import end_json, end_text
 from tests.support.training_runs import (
     a_state,
     begun,
@@ -100,11 +97,11 @@ def test_figures_are_rounded_by_what_they_are() -> None:
 
 def test_every_step_says_what_became_of_its_update() -> None:
     steps = trained_steps(a_state(*history()))
-    assert [step.became for step in steps] == [
+    assert [step.update for step in steps] == [
         "applied", "applied", "rejected", "failed", "no update", "rolled back",
     ]  # fmt: skip
-    assert steps[2].why == "KL 9 is above 0.5"
-    assert steps[3].why == "the loss is not a number"
+    assert steps[2].reason == "KL 9 is above 0.5"
+    assert steps[3].reason == "the loss is not a number"
     assert steps[5].back_to == 2
     assert (steps[0].value, steps[0].n) == (3 / 12, 12)
 
@@ -112,8 +109,8 @@ def test_every_step_says_what_became_of_its_update() -> None:
 def test_a_step_under_way_and_one_that_waits_are_told_apart() -> None:
     under_way = a_state(*begun(), *tried(1))
     waits = a_state(*begun(), *tried(1), proposed(1))
-    assert [step.became for step in trained_steps(under_way)] == ["under way"]
-    assert [step.became for step in trained_steps(waits)] == ["waits"]
+    assert [step.update for step in trained_steps(under_way)] == ["under way"]
+    assert [step.update for step in trained_steps(waits)] == ["waits"]
 
 
 def test_a_training_step_is_one_line_with_its_figures_and_policy() -> None:
@@ -158,7 +155,7 @@ def test_the_display_draws_the_curve_and_nothing_before_a_step_is_through() -> N
 
 
 def test_the_summary_of_a_training_run_tells_rewards_updates_weights_and_checkpoints() -> None:
-    text = summary_text(a_state(*finished()), EMPTY, EMPTY, "runs/tiny")
+    text = end_text(a_state(*finished()), EMPTY, EMPTY, "runs/tiny")
     assert (
         "reward      first step 1 0.250 (n=12); last step 7 0.917 (n=12); best step 5 1.000 (n=12)"
     ) in text
@@ -174,7 +171,7 @@ def test_the_summary_of_a_training_run_tells_rewards_updates_weights_and_checkpo
 
 
 def test_held_out_rewards_of_a_training_run_stand_before_and_after_with_intervals() -> None:
-    text = summary_text(a_state(*finished()), EMPTY, EMPTY, "runs/tiny")
+    text = end_text(a_state(*finished()), EMPTY, EMPTY, "runs/tiny")
     assert "skills-heldout after step 0, policy v0  0.150 [0.00, 0.32] (n=20)" in text
     assert "skills-heldout after step 7, policy v4  0.750 [0.54, 0.96] (n=20)" in text
     assert "skills-heldout policy v0 -> policy v4: +0.600 [+0.36, +0.84], helps" in text
@@ -182,16 +179,17 @@ def test_held_out_rewards_of_a_training_run_stand_before_and_after_with_interval
 
 def test_a_library_that_training_left_alone_is_no_noise_in_its_summary() -> None:
     state = a_state(*finished())
-    text = summary_text(state, EMPTY, EMPTY, "runs/tiny")
+    text = end_text(state, EMPTY, EMPTY, "runs/tiny")
     assert "library" not in text
     assert "experience" not in text
     assert "@best" not in text  # a name for a version of a library
 
 
 def test_the_json_of_a_summary_names_its_training_facts() -> None:
-    found = summary_data(a_state(*finished()), EMPTY, EMPTY, "runs/tiny")["training"]
-    assert found["reward"]["first"] == {"step": 1, "mean": 0.25, "n": 12}
-    assert found["reward"]["last"] == {"step": 7, "mean": pytest.approx(11 / 12), "n": 12}
+    found = end_json(a_state(*finished()), EMPTY, EMPTY)["training"]
+    for name, step, value in (("first", 1, 0.25), ("last", 7, pytest.approx(11 / 12))):
+        notable = found["reward"][name]
+        assert (notable["step"], notable["value"], notable["n"]) == (step, value, 12)
     assert found["reward"]["best"]["step"] == 5
     assert found["updates"] == {
         "applied": 3, "rejected": 1, "rolled_back": 1, "failed": 1, "no_update": 1,
@@ -209,7 +207,7 @@ def test_the_json_of_a_summary_names_its_training_facts() -> None:
 
 def test_the_json_holds_no_figure_that_json_has_no_word_for() -> None:
     state = a_state(*begun(), *tried(1), proposed(1, figures=metrics(1, kl=math.nan)))
-    data = json.loads(json.dumps(training_data(state), allow_nan=False))
+    data = json.loads(dumps(json_data(training_facts(state))))
     assert data["steps"][0]["metrics"]["kl"] is None
 
 
@@ -221,29 +219,29 @@ def test_what_others_wrote_neither_steers_a_terminal_nor_breaks_a_line() -> None
         *tried(2), proposed(2, failed=odd), *settled(2, 0, decided=False),
         ev.CheckpointSaved(2, odd, 0, "d"),
     )  # fmt: skip
-    lines = training_lines(state)
+    lines = training_lines(training_facts(state))
     assert len(lines) == 7
     assert not any(char in line for line in lines for char in "\x1b\n\u202e")
 
 
 def test_a_run_without_weights_has_no_training_facts() -> None:
     state = a_state(begun()[0])
-    assert summary_data(state, EMPTY, EMPTY, "x")["training"] is None
+    assert end_json(state, EMPTY, EMPTY)["training"] is None
     assert status_of(state)["policy_version"] is None
 
 
 def test_a_training_run_that_was_cut_early_is_told_all_the_same() -> None:
     for events in (begun(), [*begun(), ev.StepStarted(1, 1, ("p",), 0, 0)]):
         state = a_state(*events)
-        assert training_lines(state)[0] == "updates     none yet; policy v0"
-        assert summary_text(state, EMPTY, EMPTY, "x")
-        assert training_data(state)["reward"] == {"first": None, "last": None, "best": None}
+        assert training_lines(training_facts(state))[0] == "updates     none yet; policy v0"
+        assert end_text(state, EMPTY, EMPTY, "x")
+        assert training_facts(state).reward == {"first": None, "last": None, "best": None}
 
 
 def test_runs_show_lists_the_figures_of_every_step(tmp_path: Path) -> None:
     workspace = training_workspace(tmp_path, finished())
     tiny = workspace.run("tiny")
-    text = run_text(state_facts(tiny.state(), tiny, workspace, alive=False))
+    text = run_text(load_run_facts(tiny, workspace, alive=False))
     assert "policy v0 -> v4" in text
     row = next(line for line in text.splitlines() if line.split()[:1] == ["3"])
     assert row.split() == [
@@ -335,16 +333,13 @@ def test_line_review_takes_or_leaves_an_update_and_refuses_anything_between(
     typed = iter(["e better", "M E1 better", "t", "o", "l", "r it unlearns sums"])
     with open_session(workspace, run, "sam") as (session, wait_for):
         sitting = LineReview(
-            session,
+            RunReview(session, wait_for, False, said.append, said.append),
+            lambda prompt: next(typed, None),
+            lambda text: pytest.fail("an update has no wording"),
             EvidenceLoader(run),
-            wait_for=wait_for,
-            reviewer="sam",
-            ask=lambda prompt: next(typed, None),
-            edit=lambda text: pytest.fail("an update has no wording"),
-            say=said.append,
             clock=lambda: 0.0,
         )
-        sitting.run()
+        sitting.ask_all()
     assert said.count(WEIGHTS_AS_A_WHOLE) == 3
     first = said[0]
     assert "op7.w  WEIGHTS  (1 open)" in first

@@ -239,7 +239,7 @@ def test_operations_left_open_are_exit_3_and_the_reviewer_stays_over_a_resume(
     assert "open     2 operations: studio review rehearsal" in held.stdout
     again = headless(workspace, "--resume", "rehearsal", "--json")
     assert again.code == 3, "nobody decided, and it still waits"
-    assert events(again)[-1]["open"] == ["op1.1", "op1.2"]
+    assert [op["id"] for op in events(again)[-1]["open"]] == ["op1.1", "op1.2"]
     assert not any(e["kind"] == "RolloutFinished" for e in events(again))
     by_itself = headless(workspace, "--resume", "rehearsal", "--review", "auto", "--json")
     assert by_itself.code == 0
@@ -320,7 +320,7 @@ def test_a_failing_rollout_is_a_counted_loss_and_exit_4(workspace: Path) -> None
     judged = {(e["position"], e["index"]): e["verdict"]["reward"] for e in events(done)
               if e["kind"] == "RolloutJudged"}  # fmt: skip
     assert judged.get((failed["position"], failed["index"])) is None
-    assert summary["epochs"]["1"]["n"] == 11
+    assert summary["epochs"][0]["n"] == 11
     told = headless(workspace, "rehearsal", *TINY, *asking(endpoint.base_url))
     assert told.code == 4, "a finished run ends as it ended"
     assert "lost     1 rollout" in told.stdout

@@ -13,7 +13,7 @@ from engines.core.errors import ConfigError, StudioError
 from engines.core.types import Usage
 from engines.pipeline.budget import Budget
 from engines.record.ledger import RecordLedger, read_usage
-from studio.report.next_step import agent_lines
+from studio.render.run_lines import agent_lines
 from studio.run.budget import check_budget, limits_of
 from studio.run.linter import count_vectors
 from studio.run.models import open_roles

@@ -37,7 +37,8 @@ from engines.record.ledger import RecordLedger
 from engines.record.lock import write_lock
 from engines.record.run_dir import Workspace
 from engines.rollouts.manager import RolloutManager
-from studio.report.step import step_facts, step_text
+from studio.facts.step import step_facts
+from studio.render.step_lines import step_text
 from studio.review.review_run import open_session
 from studio.run.linter import LazyLinter
 from studio.session.requests import Propose

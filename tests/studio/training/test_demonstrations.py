@@ -32,7 +32,8 @@ from engines.record.run_dir import Workspace
 from sample_data import make_demonstrations
 from sample_data.tiny_text import numbers_in, share_of
 from studio.config.loading import load_run
-from studio.report.training import figures_text, trained_step, training_lines
+from studio.facts.training import trained_step, training_facts
+from studio.render.training_lines import figures_text, training_lines
 from studio.training.demonstrations import write_demonstrations
 from studio.training.distillation import share_left
 from tests.support.builders import a_library, a_run, answering
@@ -289,6 +290,6 @@ def test_a_step_on_demonstrations_is_told_by_its_loss() -> None:
     step = trained_step(state, 1)
     assert step is not None
     assert figures_text(step) == "loss 0.411 (n=16), |g| 0.8, length 31"
-    told = "\n".join(training_lines(state))
+    told = "\n".join(training_lines(training_facts(state)))
     assert "loss        last step 1 0.411 (n=16)" in told
     assert "reward" not in told

@@ -68,7 +68,7 @@ def test_weights_and_library_are_measured_each_without_the_other(
 ) -> None:
     workspace, done = trained
     facts = shown(workspace)
-    cells = {(c["weights"], c["library_version"] is not None): c for c in facts["cells"]}
+    cells = {(c["weights"], c["with_library"]): c for c in facts["cells"]}
     assert len(cells) == len(facts["cells"]) == 4
     assert {c["n"] for c in cells.values()} == {4}
     assert all(
@@ -87,7 +87,7 @@ def test_weights_and_library_are_measured_each_without_the_other(
     assert len(added) == 2 and cells["first", True]["against_one"] == {}
     for name in ("first weights, no library", "trained weights, library v"):
         assert name in done.stdout
-        assert any(name in line for line in facts["cell_lines"])
+        assert any(name in cell["name"] for cell in facts["cells"])
 
 
 @pytest.mark.parametrize(
@@ -165,7 +165,7 @@ def test_distilling_takes_both_from_the_newest_run(trained: tuple[Path, Result])
     assert done.code == 0, done.stderr
     *_, left = (json.loads(line) for line in done.stdout.splitlines())
     assert left["run"] == "both-tiny-distil"
-    cells = {(c["weights"], c["library_version"] is not None): c for c in left["cells"]}
+    cells = {(c["weights"], c["with_library"]): c for c in left["cells"]}
     assert len(cells) == 4
     (found,) = left["sets"]  # it begins with the trained weights
     assert found["without"]["mean"] == cells["trained", False]["mean_reward"]

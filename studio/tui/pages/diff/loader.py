@@ -15,7 +15,7 @@ from engines.core.state.run_state import RunState
 from engines.record.libraries import LibraryFolder
 from engines.record.run_dir import Workspace
 from studio.library.references import FoundVersion, find_version
-from studio.report.summary import mean_reward_text
+from studio.render.words import mean_reward_text
 from studio.tui.pages.diff.view import ARROW, Choice, Comparison, Side, make_entry
 
 

@@ -12,8 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Literal
 
 from engines.core.text.similarity import Change, word_diff
-from studio.render.words import count_text, prompt_tokens_text
-from studio.report.summary import change_counts_text
+from studio.render.words import change_counts_text, count_text, prompt_tokens_text
 from studio.tui.drawing.cells import cell_width as cells
 from studio.tui.drawing.cells import fit, pad
 from studio.tui.drawing.lines import Line, Row, Span, crop_line, line, paragraph, spread, width_of

@@ -11,7 +11,7 @@ from textual.widget import Widget
 
 from engines.core import events as ev
 from engines.core.types import group_id, rollout_id
-from studio.report.decisions import no_practice_text
+from studio.render.words import no_practice_text
 from studio.secrets.sanitize import one_line, sanitize
 from studio.session.session import EventReceived, Message, Session, SnapshotReceived, TextReceived
 from studio.tui.drawing.cells import fit

@@ -22,8 +22,8 @@ from engines.core.types import rollout_id, try_id
 from engines.record.derived.run_state import load_closed
 from engines.record.journal import read_journal
 from engines.record.run_dir import RunDir
-from studio.report.decisions import no_practice_text
-from studio.report.training import is_fine_tuning
+from studio.facts.training import is_fine_tuning
+from studio.render.words import no_practice_text
 from studio.secrets.sanitize import one_line
 from studio.session.requests import Kill
 from studio.session.session import (

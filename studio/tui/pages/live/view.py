@@ -10,10 +10,16 @@ from itertools import groupby
 from engines.core import events as ev
 from engines.core.state.run_state import RunState
 from engines.core.types import GroupOutcome, group_id, rollout_id
-from studio.render.words import count_text, usage_text
-from studio.report.decisions import curation_text, decided_text, no_practice_text, to_decide_text
-from studio.report.next_step import NO_WORKER, sandbox_text, tool_texts
-from studio.report.training import trained_step
+from studio.facts.next_command import curation_text
+from studio.facts.training import trained_step
+from studio.render.run_lines import NO_WORKER, sandbox_text, tool_texts
+from studio.render.words import (
+    count_text,
+    decided_text,
+    no_practice_text,
+    to_decide_text,
+    usage_text,
+)
 from studio.secrets.sanitize import one_line
 from studio.tui.drawing.canvas import Mode
 from studio.tui.drawing.cells import GLYPHS_UNICODE, Glyphs, fit
@@ -221,7 +227,7 @@ def _operations_text(batch: Batch, state: RunState) -> str:
     if state.trains_at(batch.step):
         found = trained_step(state, batch.step)
         words = {"under way": "not computed yet", "waits": "needs your review (2)"}
-        return words.get(found.became, found.became) if found is not None else ""
+        return words.get(found.update, found.update) if found is not None else ""
     if step is None or (step.lesson is None and not step.committed and not step.finished):
         return "none drawn yet"
     decided = len(state.reviewed_operations)
@@ -503,10 +509,13 @@ def ending_line(state: RunState) -> Line:
 
 def run_summary_lines(state: RunState, width: int, signs: Glyphs = GLYPHS_UNICODE) -> list[Line]:
     """The whole of a run that ended: rewards with their n, held-out change, library, cost."""
-    from studio.report import summary
+    from studio.facts.run import run_facts, run_progress
+    from studio.render.run_lines import doubts_text, practice_sections
+    from studio.render.words import lost_text, unparsed_replies_text
 
-    started, where = state.started, summary.run_progress(state)
+    started, where = state.started, run_progress(state)
     assert started is not None
+    facts = run_facts(state)
     status = "BUDGET REACHED" if state.ending == "budget" else state.status.upper()
     done = curation_text(state) or f"{status} after step {state.steps_finished} of {where.steps}"
     out = [line((done, "title"))]
@@ -517,26 +526,26 @@ def run_summary_lines(state: RunState, width: int, signs: Glyphs = GLYPHS_UNICOD
     out += _next_action_lines(state, width)
     if curated := no_practice_text(state):
         out += [BLANK, *paragraph([(curated, "")], width)]
-    sections = [] if curated else summary.practice_sections(state, training_view.levels(signs))
+    sections = [] if curated else practice_sections(facts, training_view.levels(signs))
     for heading, texts in sections:
         out += [BLANK, line((heading, "title"))]
         for text in texts:
             out += paragraph([("  " + text, "")], width, "    ")
     out.append(BLANK)
-    if doubted := summary.doubts_text(state):
+    if doubted := doubts_text(facts):
         out += paragraph([(doubted, "flag")], width, "  ")
     if state.alternates or not state.trains_weights:
         grown = f"library    {one_line(started.library, 60)} v{started.library_version} -> "
         out.append(line(f"{grown}v{state.library_version}"))
     out.append(line(f"spent      {usage_text(state.total_usage)}"))
-    lost = summary.lost_text(state.lost) or "nothing"
+    lost = lost_text(state.lost) or "nothing"
     out += paragraph([(f"lost       {lost}", "failed" if state.lost else "")], width, " " * 11)
     if state.open_operations:
         counted = to_decide_text(len(state.open_operations), len(state.put_off_operations))
         waiting = (f"{counted}: 2 review", "flag")
         out.append(line("open       ", waiting))
     if state.repairs:
-        mend = summary.unparsed_replies_text(len(state.repairs), started.run).partition(":")[0]
+        mend = unparsed_replies_text(len(state.repairs), started.run).partition(":")[0]
         out.append(line("to mend    ", (f"{mend}: 2 review", "flag")))
     return out
 

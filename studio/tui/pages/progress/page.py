@@ -15,9 +15,10 @@ from engines.core.errors import StudioError
 from engines.core.state.run_state import RunState
 from engines.core.types import group_id
 from engines.record.run_dir import Workspace
-from studio.report.curves import curves_key, run_curves, step_text
-from studio.report.decisions import no_practice_text
-from studio.report.fork_history import load_parent, load_state_with_parents, with_parent
+from studio.facts.curves import curves_key, run_curves
+from studio.facts.run import load_parent, load_state_with_parents, with_parent
+from studio.render.curve_lines import step_summary
+from studio.render.words import no_practice_text
 from studio.secrets.sanitize import one_line
 from studio.tui.drawing.cells import choose_glyphs, fit, pad
 from studio.tui.drawing.lines import Line, Row, line, paragraph
@@ -319,4 +320,4 @@ class ProgressPage(Page):
     def text_to_copy(self, whole: bool) -> str:
         if whole or self.shown is None:
             return super().text_to_copy(whole)
-        return step_text(self.shown.state, self.step, self.shown.sizes)
+        return step_summary(self.shown.state, self.step, self.shown.sizes)

@@ -8,20 +8,19 @@ from itertools import pairwise
 
 from engines.core.state.list_row import Point
 from engines.core.state.run_state import RunState
-from studio.render.lines import sparkline
-from studio.render.words import reward_rate_text
-from studio.report.curves import (
+from studio.facts.curves import (
     RunCurves,
     Series,
     curves_key,
-    held_out_change_text,
     mean_window,
     run_curves,
     running_mean,
-    step_text,
 )
-from studio.report.rates import evaluation_text
-from studio.report.training import figure_text
+from studio.render.curve_lines import held_out_change_text, step_summary
+from studio.render.evaluation_lines import finished_text
+from studio.render.lines import sparkline
+from studio.render.training_lines import figure_text
+from studio.render.words import reward_rate_text
 from studio.secrets.sanitize import one_line
 from studio.tui.drawing import plot as signs
 from studio.tui.drawing.cells import Glyphs, fit, pad
@@ -240,9 +239,9 @@ def _legend(runs: Sequence[RunCurves], held_out: str, plot: int, width: int) -> 
 
 def detail_lines(shown: ShownRun, over: ShownRun | None, step: int, width: int) -> list[Line]:
     """The exact figures of one step, the same step of the other run, and held-out sets."""
-    out = paragraph([(step_text(shown.state, step, shown.sizes), "")], width, "  ")
+    out = paragraph([(step_summary(shown.state, step, shown.sizes), "")], width, "  ")
     if over is not None:
-        texts = (step_text(over.state, step, over.sizes), _measured_text(over, step))
+        texts = (step_summary(over.state, step, over.sizes), _measured_text(over, step))
         text = f"{one_line(over.curves.run, 40)}: {'; '.join(filter(None, texts))}"
         out += paragraph([(text, "edited")], width, "  ")
     if measured := _measured_text(shown, step):
@@ -254,7 +253,7 @@ def detail_lines(shown: ShownRun, over: ShownRun | None, step: int, width: int) 
 
 def _measured_text(run: ShownRun, step: int) -> str:
     found = (e for e in run.state.evaluations if e.step == step)
-    return one_line("; ".join(f"{e.data} {evaluation_text(e)}" for e in found), 400)
+    return one_line("; ".join(f"{e.data} {finished_text(e)}" for e in found), 400)
 
 
 class ProgressStrip(Chrome):

@@ -167,7 +167,7 @@ class RunsPage(Page):
         row, shown = run.listed.row, run.listed.shown
         if shown.alive:
             self.host.tell(f"{run.run}: its process lives; enter attaches")
-        elif shown.word == "finished":
+        elif shown.status == "finished":
             text = f"{run.run} is finished: nothing is left to resume; enter opens it"
             self.host.tell(text, "failed")
         else:
@@ -217,7 +217,7 @@ class RunsPage(Page):
         run = self.selected_run
         if run is None:
             self.host.tell("no run is under the cursor", "failed")
-        elif run.listed.shown.word == "damaged":
+        elif run.listed.shown.status == "damaged":
             text = f"{run.run} is damaged: studio doctor --repair mends what can be"
             self.host.tell(text, "failed")
             return None

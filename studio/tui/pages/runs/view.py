@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Literal
 
-from studio.report.decisions import to_decide_text
-from studio.report.training import learned_text, row_curve
+from studio.render.training_lines import learned_text, row_curve
+from studio.render.words import to_decide_text
 from studio.secrets.sanitize import one_line, sanitize
 from studio.tui.drawing.cells import cell_width as cells
 from studio.tui.drawing.cells import fit, pad
@@ -96,21 +96,21 @@ def state_span(run: KnownRun) -> Span:
     """Where a run stands and the key that goes on from there."""
     row, shown = run.listed.row, run.listed.shown
     waiting = to_decide_text(row["open"], row.get("later", 0))
-    if shown.word == "damaged":
+    if shown.status == "damaged":
         return "damaged: studio doctor", "failed"
-    if shown.curation:
+    if shown.curation_status:
         return (f"curation: {waiting}", "flag") if row["open"] else ("curation", "won")
-    if shown.alive and shown.word == "held":
+    if shown.alive and shown.status == "held":
         return f"HELD: {waiting}", "flag"
     if shown.alive:
-        return f"{shown.word}, its process lives", "streaming"
+        return f"{shown.status}, its process lives", "streaming"
     if row.get("ending") == "budget":
         return "budget reached (s r: more)", "flag"
-    if row["open"] and shown.word in ("held", "finished", "interrupted"):
-        return f"{'finished' if shown.word == 'finished' else 'no process'}: {waiting}", "flag"
-    if shown.word in _ENDED:
-        return f"{shown.word} (s r resumes)", "failed" if shown.word == "failed" else ""
-    return shown.word, "won" if shown.word == "finished" else ""
+    if row["open"] and shown.status in ("held", "finished", "interrupted"):
+        return f"{'finished' if shown.status == 'finished' else 'no process'}: {waiting}", "flag"
+    if shown.status in _ENDED:
+        return f"{shown.status} (s r resumes)", "failed" if shown.status == "failed" else ""
+    return shown.status, "won" if shown.status == "finished" else ""
 
 
 def detail_lines(run: KnownRun | None, width: int, now: float) -> list[Line]:
@@ -120,9 +120,9 @@ def detail_lines(run: KnownRun | None, width: int, now: float) -> list[Line]:
     row, back, shown = run.listed.row, run.background, run.listed.shown
     text, style = state_span(run)
     head = line((one_line(run.run, 60), "title"), "  ", (text, style))
-    if shown.word == "damaged":
+    if shown.status == "damaged":
         doctor = "studio doctor says what is wrong; studio doctor --repair mends what can be."
-        damage = labelled_lines("damage", sanitize(shown.move), width)
+        damage = labelled_lines("damage", sanitize(shown.next), width)
         return [head, *damage, *labelled_lines("next", doctor, width)]
     out = [head]
     if back is not None:
@@ -130,8 +130,8 @@ def detail_lines(run: KnownRun | None, width: int, now: float) -> list[Line]:
         judged = f"judged by {back.verifier}, reviewed by {back.reviewer}"
         practised = f"{back.model} on {back.data}; {of}; {judged}"
         out += labelled_lines("practises", one_line(practised, 400), width)
-    if shown.curation:
-        said = f"{sanitize(str(row['curates']))}; {shown.curation}; {learned_text(row)}"
+    if shown.curation_status:
+        said = f"{sanitize(str(row['curates']))}; {shown.curation_status}; {learned_text(row)}"
         return [*out, *labelled_lines("curates", said, width)]
     scripted = "rehearsal, " if row["rehearsal"] else ""
     epochs = [
@@ -193,7 +193,7 @@ def _cells(run: KnownRun, now: float) -> tuple[str, ...]:
         run.run,
         back.model if back else "-",
         back.data if back else "-",
-        "-" if run.listed.shown.curation else f"{row['epoch']}/{row['epochs']}",
+        "-" if run.listed.shown.curation_status else f"{row['epoch']}/{row['epochs']}",
         f"v{row['version']}" if row.get("policy_version") is None else learned_text(row),
         row_curve(row["curve"], 12) or "-",
         "-" if reward is None else f"{scripted}{reward:.3f}",
@@ -236,4 +236,4 @@ def _tokens_text(tokens: int) -> str:
 def _search_text(run: KnownRun) -> str:
     back, shown = run.background, run.listed.shown
     about = f"{back.model} {back.data}" if back else ""
-    return f"{run.run} {run.listed.row['library']} {shown.curation or shown.word} {about}"
+    return f"{run.run} {run.listed.row['library']} {shown.curation_status or shown.status} {about}"

@@ -17,7 +17,7 @@ from textual.widget import Widget
 
 from engines.core import events as ev
 from engines.core.errors import StudioError
-from studio.report.decisions import to_decide_text
+from studio.render.words import to_decide_text
 from studio.secrets.sanitize import one_line, sanitize
 from studio.session.session import EventReceived, Message
 from studio.tui.drawing.cells import cell_width as cells
@@ -434,7 +434,7 @@ def same_choice(found: Sequence[Choice], key: str) -> str:
 
 def _run_choice(run: KnownRun) -> Choice | None:
     row, shown, back = run.listed.row, run.listed.shown, run.background
-    if shown.word == "damaged":
+    if shown.status == "damaged":
         return None  # the page of runs says what is wrong with it
     steps = f", step {back.step}/{back.steps}" if back else ""
     where = f"epoch {row['epoch']}/{row['epochs']}{steps}"
@@ -442,20 +442,20 @@ def _run_choice(run: KnownRun) -> Choice | None:
     later = row.get("later", 0)
     wait = to_decide_text(n, later, f"operation{'s' * (n - later != 1)} to decide")
     name = run.run
-    if shown.alive and shown.word == "held" and n:
+    if shown.alive and shown.status == "held" and n:
         return Choice("attach", name, name, f"{where}, HELD: {wait}", "flag", run=run)
     if shown.alive:
-        return Choice("attach", name, name, f"{where}, {shown.word}", "streaming", run=run)
+        return Choice("attach", name, name, f"{where}, {shown.status}", "streaming", run=run)
     if row.get("ending") == "budget":
         text = f"{where}, budget reached: asks for more"
         return Choice("resume", name, name, text, run=run)
-    if shown.word == "finished":
-        word = "curation" if shown.curation else shown.word
+    if shown.status == "finished":
+        word = "curation" if shown.curation_status else shown.status
         return Choice("open", name, name, f"{word}, {wait}", "flag", run=run) if n else None
-    if n and shown.word in ("held", "interrupted"):
+    if n and shown.status in ("held", "interrupted"):
         text = f"{wait}: held, no process (enter takes it up); {where}"
         return Choice("resume", name, name, text, "flag", run=run)
-    return Choice("resume", name, name, f"{where}, {shown.word}", run=run)
+    return Choice("resume", name, name, f"{where}, {shown.status}", run=run)
 
 
 def choice_rows(found: Sequence[Choice], width: int) -> list[Row]:

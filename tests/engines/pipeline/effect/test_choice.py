@@ -20,8 +20,9 @@ from engines.pipeline.effect.effect_gate import (
     choice_problems,
     compare_lessons,
 )
+from studio.facts.step import step_facts
+from studio.render.step_lines import step_text
 from studio.report.progress import LinePrinter
-from studio.report.step import step_facts, step_text
 from studio.run.held_out import choice_text
 from tests.engines.pipeline.effect.test_effect_gate import (
     LIBRARY,

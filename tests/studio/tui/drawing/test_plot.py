@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engines.core.state.list_row import Point
-from studio.report.curves import run_curves
+from studio.facts.curves import run_curves
 from studio.tui.drawing.cells import GLYPHS_ASCII, GLYPHS_UNICODE, Glyphs
 from studio.tui.drawing.lines import plain_text, width_of
 from studio.tui.drawing.plot import (

@@ -9,7 +9,7 @@ import pytest
 
 from engines.core import events as ev
 from engines.core.state.run_state import RunState
-from studio.report.curves import run_curves
+from studio.facts.curves import run_curves
 from studio.session.session import EventReceived
 from studio.tui.drawing.cells import GLYPHS_UNICODE
 from studio.tui.drawing.lines import Line, plain_text, width_of
@@ -74,7 +74,7 @@ def test_the_range_of_steps_is_halved_while_it_is_mostly_empty() -> None:
 
 def test_ten_thousand_steps_are_dots_with_their_running_mean() -> None:
     from engines.core.state.list_row import Point
-    from studio.report.curves import Series
+    from studio.facts.curves import Series
 
     few = run_curves(a_state(*history()))
     points = tuple(Point(step, 0.4 + 0.2 * (step % 2), 40) for step in range(1, 10_001))

@@ -14,7 +14,7 @@ import pytest
 from engines.core.codec import from_dict
 from engines.core.state.list_row import list_row
 from engines.core.state.run_state import RunState
-from studio.report.next_step import ShownStatus
+from studio.facts.next_command import RunStatus
 from studio.tui.drawing.lines import plain_text, width_of
 from studio.tui.pages.runs.view import (
     detail_lines,
@@ -77,7 +77,7 @@ def a_run(
     }
     measured = (MeasuredSet("held", 0.25, held_out, 20),) if held_out is not None else ()
     back = Background(model, data, "math", "wait", 3, 6, 4, 8, measured, step=4)
-    return KnownRun(ListedRun(facts, ShownStatus(word, alive, move)), back)
+    return KnownRun(ListedRun(facts, RunStatus(word, alive, move)), back)
 
 
 def texts(runs: list[KnownRun], width: int = 116) -> list[str]:

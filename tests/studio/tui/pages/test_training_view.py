@@ -10,7 +10,7 @@ import pytest
 from engines.core import events as ev
 from engines.core.state.run_state import RunState
 from engines.core.types import Decision, Operation, operation_step
-from studio.report.curves import step_text
+from studio.render.curve_lines import step_summary
 from studio.report.progress import LinePrinter
 from studio.review.decider import UndoEntry, inverse_operation
 from studio.tui.drawing.cells import GLYPHS_ASCII
@@ -186,7 +186,7 @@ def test_a_library_step_among_weight_steps_speaks_of_operations_everywhere() -> 
     say(begins)
     say(lesson)
     assert "1 operation proposed" in lines[1] and len(lines) == 2
-    assert "1 operation proposed, not committed yet" in step_text(state, 1)
+    assert "1 operation proposed, not committed yet" in step_summary(state, 1)
     mixed = a_state(*begun(), replace(begins, learns="weights"), *others, proposed(1))
     assert mixed.alternates and mixed.step_trains
     assert "1 weight update to decide" in plain_text(

@@ -1,4 +1,4 @@
-"""What a run's status is called, what its agent acts with, and the command to go on with."""
+"""What a run's status is called, and the command to go on with."""
 
 from __future__ import annotations
 
@@ -7,34 +7,51 @@ from dataclasses import dataclass
 from shlex import quote
 from typing import Any
 
+from engines.core.codec import fields_of
 from engines.core.state.run_state import RunState
-from studio.report.decisions import curation_text
-from studio.report.summary import budget_override, next_command
-from studio.secrets.sanitize import one_line
+from studio.facts.subject import Subject
 
-NO_WORKER = "no worker of the cluster is left; tries wait until it has room for one"
+
+def next_command(state: RunState) -> str:
+    """The command that resumes a run which ended early; "" where there is none."""
+    if state.started is None:
+        return ""
+    resume = f"studio headless --resume {quote(state.started.run)}"
+    if state.ending == "budget":
+        return f"{resume} {budget_override(state.reason)}"
+    if state.ending == "waiting":
+        return f"{resume} (once the calls are answered)"
+    failed = state.ending == "failed"
+    return f"{resume} (tries again what failed in the step under way)" if failed else ""
+
+
+def budget_override(reason: str) -> str:
+    """The override that gives more of the budget a run ended for, its amount left open."""
+    key, equals, _ = reason.partition("=")
+    return f"{key}=…" if equals and key.startswith("budget.") else "budget.calls=…"
+
+
 _LIVING = ("new", "running", "reviewing", "paused")
 """Statuses in the journal of a run whose process lives, or was killed."""
-_NAME_CHARS, _TIER_CHARS = 80, 200
 
 
 @dataclass(frozen=True, slots=True)
-class ShownStatus:
+class RunStatus(Subject):
     """A status as people read it, and the command that goes on from there ("": none)."""
 
-    word: str
+    status: str
     alive: bool
-    move: str = ""
-    curation: str = ""  # how far a curation run is, see `curation_text`
+    next: str = ""
+    curation_status: str = ""  # how far a curation run is, see `curation_text`
 
     @property
     def text(self) -> str:
-        word = self.curation or self.word
-        return f"{word} ({self.move})" if self.move else word
+        word = self.curation_status or self.status
+        return f"{word} ({self.next})" if self.next else word
 
 
-def shown_status(run: str, row: Mapping[str, Any], *, alive: bool) -> ShownStatus:
-    """What to call a run's status; `alive`: a process answers its socket.
+def status_of_row(run: str, row: Mapping[str, Any], *, alive: bool) -> RunStatus:
+    """Return a run's status; `alive`: a process answers its socket.
 
     Of `row` are read `status`, `open` (a number), `ending` and `reason`, as the journal has them,
     and what `curation_text` reads.
@@ -42,7 +59,7 @@ def shown_status(run: str, row: Mapping[str, Any], *, alive: bool) -> ShownStatu
     status, name = str(row["status"]), quote(run)
     resume, move = f"studio headless --resume {name}", ""
     if status in _LIVING and not alive:
-        return ShownStatus("interrupted", False, f"resume: {resume}")
+        return RunStatus("interrupted", False, f"resume: {resume}")
     if row.get("ending") == "budget":
         move = f"budget reached: {resume} {budget_override(str(row['reason']))}"
     elif status == "paused":
@@ -52,31 +69,22 @@ def shown_status(run: str, row: Mapping[str, Any], *, alive: bool) -> ShownStatu
     elif status in ("stopped", "held", "failed"):
         move = f"resume: {resume}"
     word = "held" if status == "reviewing" else status
-    return ShownStatus(word, alive, move, curation_text(row))
+    return RunStatus(word, alive, move, curation_text(row))
 
 
-def sandbox_text(facts: Mapping[str, Any]) -> str:
-    """The layers that contain programs, and what an agent of one's own may reach; "" for none."""
-    text = one_line(str(facts.get("sandbox") or ""), _TIER_CHARS)
-    return f"{text}; network {facts['network']}" if "network" in facts else text
+def run_status(state: RunState, run: str, *, alive: bool) -> RunStatus:
+    """Return the status of a folded run; see `status_of_row`."""
+    row = fields_of(state, "status", "ending", "reason", "curates", "proposed")
+    return status_of_row(run, row | {"open": len(state.open_operations)}, alive=alive)
 
 
-def tool_texts(facts: Mapping[str, Any]) -> list[str]:
-    """Each tool with what contains it and what it may reach."""
-    shown = []
-    for tool in facts.get("tools") or ():
-        inside = one_line(str(tool["tier"] or ""), _TIER_CHARS) or "in the studio's process"
-        once = "" if tool["repeatable"] else "; made once, never again after a kill"
-        name = one_line(str(tool["name"]), _NAME_CHARS)
-        shown.append(f"{name}: {inside}; network {tool['network']}{once}")
-    return shown
-
-
-def agent_lines(facts: Mapping[str, Any]) -> list[str]:
-    sandbox = sandbox_text(facts)
-    lines = [f"sandbox: {sandbox}"] if sandbox else []
-    absent = [one_line(str(said), _TIER_CHARS) for said in facts.get("absent") or ()]
-    return lines + [f"tool {text}" for text in tool_texts(facts)] + absent
+def curation_text(of: RunState | Mapping[str, Any]) -> str:
+    """`curation: 12 of 40 decided`; "" of a run that practises. `of`: its state or its row."""
+    if isinstance(of, RunState):
+        of = {**fields_of(of, "curates", "proposed"), "open": len(of.open_operations)}
+    if not of.get("curates"):
+        return ""
+    return f"curation: {of['proposed'] - of['open']} of {of['proposed']} decided"
 
 
 def command_after_run(state: RunState) -> str:

@@ -15,20 +15,11 @@ from itertools import accumulate
 from engines.core.state.list_row import Point, practice_points
 from engines.core.state.run_state import RunState, StepState
 from engines.core.types import NO_USAGE
-from studio.render.words import count_text, reward_rate_text
-from studio.report.rates import interval_data
-from studio.report.summary import run_progress
-from studio.report.training import (
-    WORDS,
-    Became,
-    figures_text,
-    is_fine_tuning,
-    trained_step,
-    trained_steps,
-    update_outcome_text,
-)
+from studio.facts.evaluation import evaluation_facts
+from studio.facts.run import run_progress
+from studio.facts.training import FIGURE_NAMES, Update, is_fine_tuning, trained_steps
 
-SETTLED: tuple[Became, ...] = ("applied", "rejected", "rolled back")
+SETTLED: tuple[Update, ...] = ("applied", "rejected", "rolled back")
 _SHOWN_METRICS = ("kl", "loss")
 """Figures of updates that have a curve beside the reward."""
 
@@ -48,7 +39,7 @@ class Commit:
 
     step: int
     version: int  # afterwards
-    outcome: Became = "applied"  # one of `SETTLED`
+    outcome: Update = "applied"  # one of `SETTLED`
     size: int | None = None  # experiences of the library then, where that is known
     beside_weights: bool = False  # the version is the library's, and the run has a policy's too
 
@@ -95,7 +86,7 @@ def run_curves(state: RunState, sizes: Mapping[int, int] | None = None) -> RunCu
         practice=Series("loss", "", points) if is_loss else Series("reward", "reward", points),
         held_out=held_out,
         updates=tuple(
-            Series(WORDS[name], "", found)
+            Series(FIGURE_NAMES[name], "", found)
             for name in _SHOWN_METRICS
             if not (is_loss and name == "loss") and (found := metric_points(state, name))
         ),
@@ -120,7 +111,8 @@ def _held_out(state: RunState) -> tuple[Series, ...]:
     by_set: dict[str, list[Point]] = {}
     for found in state.evaluations:
         if found.mean is not None:
-            low, high = _interval(found) or (None, None)
+            interval = _facts(found).interval
+            low, high = (interval.low, interval.high) if interval else (None, None)
             by_set.setdefault(found.data, []).append(
                 Point(found.step, found.mean, found.n, low, high)
             )
@@ -128,7 +120,7 @@ def _held_out(state: RunState) -> tuple[Series, ...]:
 
 
 # Kept, since every step of a long run asks for that of all evaluations before it.
-_interval = lru_cache(maxsize=1024)(interval_data)
+_facts = lru_cache(maxsize=1024)(evaluation_facts)
 
 
 def metric_points(state: RunState, name: str) -> tuple[Point, ...]:
@@ -166,8 +158,8 @@ def _spent(state: RunState) -> tuple[Series, Series | None]:
 def _commits(state: RunState, sizes: Mapping[int, int]) -> list[Commit]:
     trains, found = state.trains_weights, list[Commit]()
     if trains:
-        settled = (one for one in trained_steps(state) if one.became in SETTLED)
-        found = [Commit(one.step, _policy_after(state, one.step), one.became) for one in settled]
+        settled = (one for one in trained_steps(state) if one.update in SETTLED)
+        found = [Commit(one.step, _policy_after(state, one.step), one.update) for one in settled]
     for number, step in state.steps.items():
         version = step.committed_version
         if version is not None and _committed_operations(step):
@@ -212,38 +204,3 @@ def running_mean(points: Sequence[Point], window: int, every: int = 1) -> tuple[
 def mean_window(count: int) -> int:
     """Over how many steps a running mean of so many points goes."""
     return max(5, count // 25)
-
-
-def step_text(state: RunState, number: int, sizes: Mapping[int, int] | None = None) -> str:
-    """`step 12, epoch 2: reward 0.630 (n=40), 3 operations committed, v7, 12,300 tokens, $0.04`."""
-    step = state.steps.get(number)
-    if step is None:
-        return "before practice" if number == 0 else f"it has no step {number}"
-    parts = [f"reward {reward_rate_text(step.rewards.mean, step.rewards.n)}"]
-    trained = trained_step(state, number) if state.trains_at(number) else None
-    if trained is not None:
-        outcome = update_outcome_text(trained, _policy_after(state, number))
-        parts = [figures_text(trained), outcome]
-    elif step.committed_version is not None:
-        done, size = _committed_operations(step), (sizes or {}).get(step.committed_version)
-        known = "" if size is None else f" ({count_text(size, 'experience')})"
-        parts.append(f"{count_text(done, 'operation')} committed")
-        parts.append(f"v{step.committed_version}{known}")
-    elif step.operations:
-        parts.append(f"{count_text(step.operations, 'operation')} proposed, not committed yet")
-    lost = step.failed + step.unjudged
-    if lost:
-        parts.append(f"{count_text(lost, 'rollout')} without a reward")
-    parts.append(f"{step.usage.tokens:,} tokens")
-    if step.usage.cost_usd:
-        parts.append(f"${step.usage.cost_usd:.4f}")
-    return f"step {number}, epoch {step.epoch}: {', '.join(parts)}"
-
-
-def held_out_change_text(series: Series) -> str:
-    """`math500 0.310 -> 0.420 (n=100)`: before practice and now, or the only measurement."""
-    last = series.points[-1]
-    shown = f"{last.value:.3f} (n={last.n})"
-    if len(series.points) == 1:
-        return f"{series.name} {shown}, measured once"
-    return f"{series.name} {series.points[0].value:.3f} -> {shown}"

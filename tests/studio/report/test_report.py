@@ -9,6 +9,8 @@ import shutil
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass, replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -17,12 +19,15 @@ import pytest
 from markdown_it import MarkdownIt
 
 from engines.core.library_notes import Effect
-from engines.pipeline.evaluation.statistics import mean_interval
+from engines.core.state.list_row import Point
+from engines.core.types import LostWork, Operation
+from engines.pipeline.evaluation.statistics import Interval, mean_interval
 from engines.record.run_dir import Workspace
+from studio.facts.curves import Series
+from studio.facts.next_command import RunStatus
 from studio.render.page import BarChart, draw_svg, escape_markdown, render_html, render_markdown
-from studio.report.rates import interval_ends
-from studio.run_report.facts import report_facts
-from studio.run_report.sections import report_page
+from studio.report.facts import ReportFacts, report_facts
+from studio.report.page import report_page
 from tests.support.forked_studio import STUDIO
 from tests.support.processes import SMALL
 from tests.support.run_studio import Result, studio
@@ -57,28 +62,39 @@ class Reader(HTMLParser):
         self.text.append(data)
 
 
-def facts_of(workspace: Path, run: str = "rehearsal") -> dict[str, Any]:
+def facts_of(workspace: Path, run: str = "rehearsal") -> ReportFacts:
     space = Workspace(workspace)
     return report_facts(space.run(run), space, alive=False)
+
+
+FIXED_WORDS = ("learned", "weights", "unit", "outcome", "measure", "update")
 
 
 def hostile(value: Any, name: str = "") -> Any:
     """The same facts with hostile text behind every text, but for the words of a fixed list."""
     match value:
-        case dict():
-            return {key: hostile(found, key) for key, found in value.items()}
+        case RunStatus() | Interval() | Point():
+            return value
+        case _ if is_dataclass(value) and not isinstance(value, type):
+            changed = {f.name: hostile(getattr(value, f.name), f.name) for f in fields(value)}
+            return replace(value, **changed)
+        case Mapping():
+            is_fixed = name in ("groups", "spent_on", "lost")
+            return value if is_fixed else {key: hostile(v, key) for key, v in value.items()}
         case [("same" | "cut" | "new") as kind, str(text)]:
-            return [kind, text + HOSTILE]
+            return kind, text + HOSTILE
+        case [("+" | "-" | "?") as sign, str(rollout), words]:
+            return sign, rollout + HOSTILE, hostile(words)
         case list() | tuple():
-            return [hostile(one, name) for one in value]
-        case str() if name not in ("sign", "status", "rehearsal"):
+            return tuple(hostile(entry, name) for entry in value)
+        case str() if value and name not in FIXED_WORDS:
             return value + HOSTILE
         case _:
             return value
 
 
 @pytest.fixture
-def measured(practised: Path, tmp_path: Path) -> dict[str, Any]:
+def measured(practised: Path, tmp_path: Path) -> ReportFacts:
     """Facts with a measured effect, a loss and something to decide, so that all is drawn."""
     effect = Effect(
         difference=0.125, low=0.05, high=0.2, verdict="helps", problems=40, rollouts=320,
@@ -88,18 +104,21 @@ def measured(practised: Path, tmp_path: Path) -> dict[str, Any]:
     shutil.copytree(practised, workspace)
     with Workspace(workspace).library("rehearsal").lock_for_commit() as library:
         library.measure(library.head, {"E1": effect})
-    facts = facts_of(workspace)
-    facts["losses"] = [{"kind": "rollout", "where": "s1p0r0", "reason": "timeout"}]
-    facts["lost"] = {"rollout": 1}
-    facts["open"] = [{"id": "op9.1", "kind": "add", "target": None, "text": "Mind it."}]
-    facts["doubts"] = {"s1p0r1": "it is right"}
-    return facts
+    report = facts_of(workspace)
+    facts = replace(
+        report.facts,
+        losses=(LostWork("rollout", "s1p0r0", "timeout"),),
+        lost={"rollout": 1},
+        open=(Operation("op9.1", "add", text="Mind it."),),
+        doubts={"s1p0r1": "it is right"},
+    )
+    return replace(report, facts=facts)
 
 
 def test_its_facts_are_those_of_runs_show_and_more(practised: Path) -> None:
     shown = json.loads(studio("runs", "show", "rehearsal", "--json", workspace=practised).stdout)
     told = json.loads(studio("report", "rehearsal", "--json", workspace=practised).stdout)
-    for epoch in told["epochs"]:
+    for epoch in (*told["epochs"], *shown["epochs"]):
         epoch.pop("interval")
     assert {name: told[name] for name in shown} == shown
     assert told["settings"]["practice.group_size"] == 3
@@ -109,33 +128,34 @@ def test_an_epochs_interval_is_over_problems_whose_tries_are_not_independent(
     practised: Path,
 ) -> None:
     rewards: dict[str, list[float]] = {}
-    for step in facts_of(practised)["steps"]:
-        words = ("runs", "show", "rehearsal", "--step", str(step["step"]), "--json")
+    for step in facts_of(practised).facts.steps:
+        words = ("runs", "show", "rehearsal", "--step", str(step.step), "--json")
         for group in json.loads(studio(*words, workspace=practised).stdout)["groups"]:
             rewards.setdefault(group["problem"], []).extend(group["rewards"])
     assert len(rewards) > 2
-    (epoch,) = facts_of(practised)["epochs"]
-    assert epoch["interval"] == interval_ends(mean_interval(tuple(rewards.values())))
-    assert epoch["interval"][0] < epoch["mean_reward"] < epoch["interval"][1]
+    (epoch,) = facts_of(practised).facts.epochs
+    assert epoch.interval == mean_interval(tuple(rewards.values()))
+    assert epoch.interval is not None and epoch.mean_reward is not None
+    assert epoch.interval.low < epoch.mean_reward < epoch.interval.high
 
 
 def test_a_lesson_shows_the_question_where_a_winner_and_a_loser_part_and_its_worth(
-    measured: dict[str, Any],
+    measured: ReportFacts,
 ) -> None:
-    lesson = measured["lessons"][0]
-    group = lesson["evidence"][0]
-    assert [one["sign"] for one in group["excerpts"]] == ["+", "-"]
-    assert {one["rollout"] for one in group["excerpts"]} <= set(lesson["cites"])
+    lesson = measured.lessons[0]
+    group = lesson.evidence[0]
+    assert [sign for sign, _, _ in group.excerpts] == ["+", "-"]
+    assert {rollout for _, rollout, _ in group.excerpts} <= set(lesson.cites)
     page = render_markdown(report_page(measured))
-    assert group["question"] in page
-    for excerpt in group["excerpts"]:
-        assert "".join(text for _, text in excerpt["words"]).split(":")[0] in page
+    assert group.question in page
+    for _, _, words in group.excerpts:
+        assert "".join(text for _, text in words).split(":")[0] in page
     worth = r"Worth: +0.125 \[+0.05, +0.20], helps (40 problems, 320 rollouts; measured by gate)."
     assert page.count(worth) == 1
-    assert page.count("Worth: not measured.") == len(measured["lessons"]) - 1
+    assert page.count("Worth: not measured.") == len(measured.lessons) - 1
 
 
-def test_a_page_names_nothing_outside_of_itself(measured: dict[str, Any]) -> None:
+def test_a_page_names_nothing_outside_of_itself(measured: ReportFacts) -> None:
     page = render_html(report_page(measured))
     read = Reader(page)
     assert read.tags["svg"] >= 3
@@ -154,7 +174,7 @@ def test_a_page_names_nothing_outside_of_itself(measured: dict[str, Any]) -> Non
     assert page == render_html(report_page(measured))
 
 
-def test_it_can_be_read_aloud_on_a_phone_in_the_dark_and_on_paper(measured: dict[str, Any]) -> None:
+def test_it_can_be_read_aloud_on_a_phone_in_the_dark_and_on_paper(measured: ReportFacts) -> None:
     page = render_html(report_page(measured))
     read = Reader(page)
     assert ("lang", "en") in read.attributes
@@ -176,7 +196,7 @@ def test_what_became_of_a_group_has_one_colour_in_every_chart() -> None:
     assert colours(("used", 0), ("all-wrong", 0), ("failed", 1)) == ["3"]
 
 
-def test_hostile_text_stays_text_in_html(measured: dict[str, Any]) -> None:
+def test_hostile_text_stays_text_in_html(measured: ReportFacts) -> None:
     plain, page = (render_html(report_page(one)) for one in (measured, hostile(measured)))
     before, after = Reader(plain), Reader(page)
     assert set(after.tags) == set(before.tags)
@@ -187,7 +207,7 @@ def test_hostile_text_stays_text_in_html(measured: dict[str, Any]) -> None:
     assert "\x1b" not in page and "\u202e" not in page and "\\u202eabc" in shown
 
 
-def test_hostile_text_stays_text_in_markdown(measured: dict[str, Any]) -> None:
+def test_hostile_text_stays_text_in_markdown(measured: ReportFacts) -> None:
     page = render_markdown(report_page(hostile(measured)))
     parser = MarkdownIt("gfm-like", {"html": True})
     assert parser.linkify is not None
@@ -259,8 +279,9 @@ def test_scripted_replies_a_living_run_and_one_without_anything_say_so(practised
         told = studio("report", "rehearsal", workspace=practised)
         assert told.code == 0, told.stderr
         assert "**This run has not ended: all figures are those so far.**" in told.stdout
-    facts = facts_of(practised)
-    assert "has not ended" in render_html(report_page(facts | {"status": "running", "alive": True}))
+    report = facts_of(practised)
+    living = replace(report.facts, standing=RunStatus("running", alive=True))
+    assert "has not ended" in render_html(report_page(replace(report, facts=living)))
 
 
 def test_a_run_that_trains_weights_shows_its_curves(tmp_path: Path) -> None:
@@ -273,13 +294,14 @@ def test_a_run_that_trains_weights_shows_its_curves(tmp_path: Path) -> None:
     assert Reader(render_html(report_page(facts))).tags["svg"] >= 5
 
 
-def test_a_long_run_is_thinned_and_what_is_gone_is_told(measured: dict[str, Any]) -> None:
-    lessons = measured["lessons"] * 60
+def test_a_long_run_is_thinned_and_what_is_gone_is_told(measured: ReportFacts) -> None:
+    lessons = measured.lessons * 60
     assert len(lessons) > 100
-    points = [[step, step % 2, 4, None, None] for step in range(1, 1001)]
-    curves = measured["curves"] | {"practice": [{"name": "reward", "points": points}]}
-    facts = measured | {"lessons": lessons, "curves": curves, "diff": None}
-    page = render_markdown(report_page(facts))
+    points = tuple(Point(step, step % 2, 4) for step in range(1, 1001))
+    curves = replace(measured.curves, practice=Series("reward", "reward", points))
+    page = render_markdown(
+        report_page(replace(measured, lessons=lessons, curves=curves, diff=None))
+    )
     assert page.count("Worth: ") == 100
     assert f"**{len(lessons) - 100} more, without their evidence**" in page
     assert "reward 0.6 after step 5, 0.4 after step 1000" in page  # the means of five steps each
@@ -293,7 +315,7 @@ def test_a_fork_begins_its_library_where_it_was_forked(practised: Path) -> None:
         == 0
     )
     facts = facts_of(practised, "rehearsal-2")
-    assert facts["curves"]["library_size"][0] == [1, facts["steps"][0]["applied"]["add"]]
+    assert facts.library_size[0] == Point(1, facts.facts.steps[0].applied["add"])
     assert "steps 1 to 1 adopted from run rehearsal" in render_markdown(report_page(facts))
 
 
@@ -314,7 +336,7 @@ def test_the_charts_need_an_extra_and_nothing_else_does(
 def test_a_secret_of_the_run_file_is_in_no_report(
     practised: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    text = facts_of(practised)["lessons"][0]["text"]
+    text = facts_of(practised).lessons[0].text
     monkeypatch.setenv("ODD_NAME", text[4:40])
     with (practised / "runs/rehearsal/run.yaml").open("a") as file:
         file.write("judge:\n  api_key: ${oc.env:ODD_NAME}\n")

@@ -1,0 +1,361 @@
+"""A run as lines: what `studio runs show` prints, and what stands at the end of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from shlex import quote
+from typing import Any
+
+from engines.core.library import Library
+from engines.core.types import GATE, Operation, Usage
+from studio.facts.run import ReviewerFacts, RunFacts, StepRow
+from studio.facts.training import TrainedStep, TrainingFacts
+from studio.render.epoch_lines import diagnosis_lines, diagnosis_title
+from studio.render.evaluation_lines import cell_lines, change_line, measured_line
+from studio.render.lines import LEVELS, indent_text, table
+from studio.render.training_lines import figure_text, training_lines
+from studio.render.words import (
+    count_text,
+    counted_outcomes,
+    diff_counts_text,
+    diff_lines,
+    lost_text,
+    reward_rate_text,
+    unparsed_replies_text,
+    usage_text,
+    withheld_text,
+)
+from studio.secrets.sanitize import one_line, sanitize
+
+Section = tuple[str, list[str]]
+"""A heading and its lines."""
+_MOST_LOSSES, _MOST_STEPS, _MOST_TEXT = 10, 50, 150
+_NAME_CHARS, _TIER_CHARS = 80, 200
+NO_WORKER = "no worker of the cluster is left; tries wait until it has room for one"
+
+
+def sandbox_text(facts: Mapping[str, Any]) -> str:
+    """The layers that contain programs, and what an agent of one's own may reach; "" for none."""
+    text = one_line(str(facts.get("sandbox") or ""), _TIER_CHARS)
+    return f"{text}; network {facts['network']}" if "network" in facts else text
+
+
+def tool_texts(facts: Mapping[str, Any]) -> list[str]:
+    """Each tool with what contains it and what it may reach."""
+    shown = []
+    for tool in facts.get("tools") or ():
+        inside = one_line(str(tool["tier"] or ""), _TIER_CHARS) or "in the studio's process"
+        once = "" if tool["repeatable"] else "; made once, never again after a kill"
+        name = one_line(str(tool["name"]), _NAME_CHARS)
+        shown.append(f"{name}: {inside}; network {tool['network']}{once}")
+    return shown
+
+
+def agent_lines(facts: Mapping[str, Any]) -> list[str]:
+    sandbox = sandbox_text(facts)
+    lines = [f"sandbox: {sandbox}"] if sandbox else []
+    absent = [one_line(str(said), _TIER_CHARS) for said in facts.get("absent") or ()]
+    return lines + [f"tool {text}" for text in tool_texts(facts)] + absent
+
+
+def run_text(facts: RunFacts) -> str:
+    """Return the whole of a run."""
+    lines = [head_text(facts), *_origin_lines(facts)]
+    library = f"library {facts.library} v{facts.library_before} -> v{facts.library_after}"
+    if facts.training:
+        policy = f"policy v{facts.policy_before} -> v{facts.training.policy_version}"
+        library = f"{policy}   {library}"
+    lines += [f"reviewer {facts.reviewer}   {library}", ""]
+    sections = practice_sections(facts)
+    if facts.steps:
+        sections.append(("steps", _step_lines(facts)))
+    sections += [
+        ("open weight updates" if _waits_for_updates(facts) else "open operations",
+         [operation_line(op) for op in facts.open]),
+        ("replies to mend", _repair_lines(facts)),
+        ("curation", curation_lines(facts)),
+        ("lost", _loss_lines(facts, _MOST_LOSSES) if facts.lost else ["nothing"]),
+        ("doubted verdicts",
+         [f"{name}  {one_line(why, 200)}" for name, why in facts.doubts.items()]),
+        ("acts with", agent_lines(facts.agent)),
+        ("notes", [one_line(remark, 300) for remark in facts.remarks]),
+        ("spent", [usage_text(facts.usage), *_spent_lines(facts.spent_on)]),
+        ("places", [f"{name:<10} {sanitize(path)}" for name, path in facts.places.items()]),
+    ]  # fmt: skip
+    for title, texts in sections:
+        if texts:
+            lines += [title, *(indent_text(text) for text in texts), ""]
+    return "\n".join(lines).rstrip()
+
+
+def summary_text(facts: RunFacts, before: Library, after: Library) -> str:
+    """Return how a run went: what the end of `studio headless` prints."""
+    place = facts.places.get("folder", "")
+    lines = [status_line(facts), *_origin_lines(facts)]
+    for heading, texts in practice_sections(facts, place=place):
+        lines += ["", heading, *(f"  {text}" for text in texts)]
+    lines += _library_lines(facts, before, after)
+    losses = _loss_lines(facts, 3) if facts.lost else ["nothing"]
+    lines += ["", f"spent    {usage_text(facts.usage)}"]
+    lines += [f"lost     {losses[0]}", *(f"           {text}" for text in losses[1:])]
+    lines += [f"note     {one_line(remark, 300)}" for remark in facts.remarks]
+    if doubts := doubts_text(facts):
+        lines.append(f"doubted  {one_line(doubts, 200)}: studio runs show {facts.run}")
+    lines += [f"curated  {line}" for line in curation_lines(facts)]
+    if facts.repairs:
+        lines.append(f"to mend  {unparsed_replies_text(len(facts.repairs), facts.run)}")
+    if facts.open:
+        what = "weight update" if _waits_for_updates(facts) else "operation"
+        lines.append(f"open     {count_text(len(facts.open), what)}: studio review {facts.run}")
+    lines.append(f"folder   {sanitize(place)}")
+    return "\n".join(lines)
+
+
+def head_text(facts: RunFacts) -> str:
+    """Say where a run stands and what to do about it; of a curation run also what it is."""
+    where = f"after step {facts.steps_finished} of {facts.steps_planned}"
+    if facts.curates:
+        where = sanitize(facts.curates)
+    reason = f", {sanitize(facts.reason)}" if facts.reason else ""
+    process = "its process is alive" if facts.standing.alive else "no process"
+    return f"run {facts.run}: {facts.standing.text}\n{where}{reason}; {process}"
+
+
+def status_line(facts: RunFacts) -> str:
+    """Say how far a run came, and why no further, in one line."""
+    if facts.curates:
+        return f"run {facts.run}: {facts.standing.curation_status}"
+    # Its first clause only: the whole reason was printed as the run ended; `runs show` has it.
+    reason = f" ({one_line(facts.reason.partition(': ')[0], 120)})" if facts.reason else ""
+    status = "budget reached" if facts.ending == "budget" else facts.standing.status
+    where = f"step {facts.steps_finished} of {facts.steps_planned}"
+    return f"run {facts.run}: {status}{reason} after {where}"
+
+
+def _origin_lines(facts: RunFacts) -> list[str]:
+    lines = [facts.scripted] if facts.scripted else []
+    if facts.forked_from:
+        lines.append(f"steps 1-{facts.forked_steps} adopted from run {facts.forked_from}")
+    return lines
+
+
+def practice_sections(facts: RunFacts, levels: str = LEVELS, *, place: str = "") -> list[Section]:
+    """Return rewards, training and held-out sets, for every face.
+
+    See `training_lines` for `levels` and `place`.
+    """
+    names = {"library": "library", "policy": "policy", "both": "library and the policy"}
+    learned = names[facts.learned]
+    sections: list[Section] = []
+    if facts.practises:
+        title = f"practice reward (with the {learned} as it was at each step)"
+        sections.append((title, _practice_lines(facts)))
+    if facts.training:
+        sections.append(("training", training_lines(facts.training, levels, place=place)))
+    if facts.evaluations:
+        title = f"held-out reward (one version of the {learned} each)"
+        measured = [measured_line(evaluation) for evaluation in facts.evaluations]
+        sections.append((title, [*change_lines(facts), *measured]))
+    if facts.diagnosis and (lines := diagnosis_lines(facts.diagnosis[-1])):
+        sections.append((diagnosis_title(facts.diagnosis[-1]), lines))
+    if facts.cells:
+        title = "weights and library, each without the other (held-out reward)"
+        sections.append((title, cell_lines(facts.cells)))
+    return sections
+
+
+def _practice_lines(facts: RunFacts) -> list[str]:
+    lines = []
+    for epoch in facts.epochs:
+        lines.append(f"epoch {epoch.epoch}  {reward_rate_text(epoch.mean_reward, epoch.n)}")
+    if acts := acts_text(facts):
+        lines.append(f"tools    {acts}")
+    lines.append(f"groups   {counted_outcomes(facts.groups)}")
+    if facts.nothing_read:
+        lines.append(facts.nothing_read)
+    elif facts.training and 0 < facts.groups["unjudged"] == sum(facts.groups.values()):
+        lines.append("the verifier had no opinion on any try, so nothing was learned: look at it")
+    return lines
+
+
+def acts_text(facts: RunFacts) -> str:
+    """`3.1 turns and 2.3 tool calls a try (n=24), 4 calls failed`; "" of single replies."""
+    if (acts := facts.acts) is None:
+        return ""
+    failed = f", {count_text(acts.failed_calls, 'call')} failed" if acts.failed_calls else ""
+    turns, calls = acts.turns_per_rollout, acts.tool_calls_per_rollout
+    return f"{turns:.1f} turns and {calls:.1f} tool calls a try (n={acts.rollouts}){failed}"
+
+
+def change_lines(facts: RunFacts) -> list[str]:
+    """Say whether practice helped, set by set, and which step was the best."""
+    lines = [change_line(change) for change in facts.changes]
+    if facts.best_step is not None:
+        n, run = facts.comparable, facts.run
+        # The maximum of noisy means is biased upwards.
+        of = f"best of {n} evaluations (optimistic)" if n > 1 else "the only evaluation of its kind"
+        # The names stand for versions of a library, which a training run leaves as it was.
+        names = "" if facts.training else f" ({run}@best); last: {run}@last"
+        lines.append(f"{of}: after step {facts.best_step}{names}")
+    return lines
+
+
+def doubts_text(facts: RunFacts) -> str:
+    """Say how many verdicts the reflector doubts; "" where there is none."""
+    if not facts.doubted:
+        return ""
+    one = facts.doubted == 1
+    what = "verdict contradicts its" if one else "verdicts contradict their"
+    first = "".join(f", as {name}: {why}" for name, why in [*facts.doubts.items()][:1])
+    return f"{facts.doubted} {what} attempt, says the reflector{first}"
+
+
+def curation_lines(facts: RunFacts) -> list[str]:
+    """Say how each reviewer decided, a line each; what the gate itself refused comes last."""
+    lines = []
+    for name, stats in facts.curation.items():
+        if name != GATE and stats.accept_rate is not None:
+            lines.append(_reviewer_line(name, stats))
+    if gate := facts.curation.get(GATE):
+        lines.append(f"the gate: {count_text(gate.n, 'approval')} did not fit the library")
+    if facts.withheld:
+        lines.append(withheld_text(facts.withheld))
+    return lines
+
+
+def _reviewer_line(name: str, stats: ReviewerFacts) -> str:
+    line = f"{sanitize(name)}: accepted {stats.accept_rate:.3f} (n={stats.n})"
+    if stats.edited:
+        line += f", {stats.edited} edited"
+    if stats.approved_flagged:
+        which = ", since auto lets such flags pass" if name == "auto" else ""
+        line += f", {count_text(stats.approved_flagged, 'flagged operation')} approved{which}"
+    if stats.timed:
+        times = f"median {stats.median_s:.1f} s, mean {stats.mean_s:.1f} s"
+        line += f"; {times} (n={stats.timed})"
+    return line
+
+
+def _library_lines(facts: RunFacts, before: Library, after: Library) -> list[str]:
+    if not facts.training or before.version != after.version:
+        diff = after.diff(before)
+        versions = f"v{before.version} -> v{after.version}"
+        head = f"library {after.name}  {versions}  {diff_counts_text(diff)}"
+        return ["", head, *(f"  {line}" for line in diff_lines(diff))]
+    if after.experiences:
+        held = count_text(len(after.experiences), "experience")
+        return ["", f"library {after.name}  v{after.version}, unchanged: {held} in the prompt"]
+    return []
+
+
+def _waits_for_updates(facts: RunFacts) -> bool:
+    return bool(facts.open) and all(op.kind == "weights" for op in facts.open)
+
+
+def operation_line(operation: Operation) -> str:
+    """`op1.2  modify E3  Check the units.`."""
+    target = f" {operation.target}" if operation.target else ""
+    return f"{operation.id}  {operation.kind}{target}  {sanitize(operation.text)}".rstrip()
+
+
+def _repair_lines(facts: RunFacts) -> list[str]:
+    waiting, lines = facts.repairs, []
+    for reply in waiting[:_MOST_LOSSES]:
+        reasons = one_line(" ".join(reply.reasons), _MOST_TEXT)
+        lines.append(f"{reply.id}  {reply.kind} reply that could not be understood: {reasons}")
+    if len(waiting) > _MOST_LOSSES:
+        lines.append(f"… {len(waiting) - _MOST_LOSSES} more")
+    if waiting:
+        them = "it" if len(waiting) == 1 else "them"
+        lines.append(f"open, mend or drop {them}: studio review {quote(facts.run)}")
+    return lines + [f"{name}  {sanitize(outcome)}" for name, outcome in facts.repaired.items()]
+
+
+def _loss_lines(facts: RunFacts, most: int) -> list[str]:
+    """Return what was lost by kind, and the first losses with their reasons."""
+    lines = [lost_text(facts.lost)]
+    for loss in facts.losses[:most]:
+        lines.append(one_line(f"{loss.kind} {loss.where}: {loss.reason}", _MOST_TEXT))
+    more = facts.losses_in_all - min(most, len(facts.losses))
+    if more > 0:
+        lines.append(f"and {more} more: studio runs show {quote(facts.run)} --json")
+    return lines
+
+
+def _spent_lines(stages: Mapping[Any, Usage]) -> list[str]:
+    if len(stages) < 2:
+        return []
+    priced = any(usage.cost_usd is not None for usage in stages.values())
+    headings = ["STAGE", "CALLS", "PROMPT TOKENS", "REPLY TOKENS", *["COST"] * priced]
+    rows = []
+    for stage, usage in stages.items():
+        counts = (usage.calls, usage.prompt_tokens, usage.completion_tokens)
+        cost = "unknown" if usage.cost_usd is None else f"${usage.cost_usd:.4f}"
+        rows.append([stage, *(f"{n:,}" for n in counts), *[cost] * priced])
+    return table(headings, rows).split("\n")
+
+
+def _step_lines(facts: RunFacts) -> list[str]:
+    steps, earlier = facts.steps[-_MOST_STEPS:], len(facts.steps) - _MOST_STEPS
+    lines = []
+    if earlier > 0:
+        lines.append(f"… {earlier} earlier steps: --step N shows one, --json tells of all")
+    text = _training_table(facts.training, steps) if facts.training else _steps_table(steps)
+    return lines + text.split("\n")
+
+
+def _steps_table(steps: Sequence[StepRow]) -> str:
+    # Of agents that give a single reply there is nothing to say.
+    acts = any(step.acts for step in steps)
+    rows = []
+    for step in steps:
+        figures = [f"{step.turns_per_rollout:.1f}", f"{step.tool_calls_per_rollout:.1f}"]
+        groups = ", ".join(f"{n} {name}" for name, n in sorted(step.groups.items()))
+        rows.append(
+            [
+                str(step.step),
+                str(step.epoch),
+                reward_rate_text(step.mean_reward, step.n, "-"),
+                *(figures if acts else []),
+                groups or "-",
+                str(step.operations),
+                str(step.changed),
+                "-" if step.library_version is None else f"v{step.library_version}",
+                "done" if step.finished else "under way",
+            ]
+        )
+    headings = ["STEP", "EPOCH", "REWARD", *(["TURNS/TRY", "TOOLS/TRY"] if acts else []), "GROUPS"]
+    return table([*headings, "PROPOSED", "CHANGED", "LIBRARY", "STATE"], rows)
+
+
+_PRACTICE_COLUMNS = {
+    "kl": "KL", "clip_share": "CLIP", "entropy": "ENTROPY", "grad_norm": "|G|", "length": "LENGTH",
+}  # fmt: skip
+_DEMONSTRATION_COLUMNS = {
+    "loss": "LOSS", "grad_norm": "|G|", "learning_rate": "RATE", "examples": "EXAMPLES",
+    "tokens": "TOKENS",
+}  # fmt: skip
+"""Figures of an update with their headings; a step on demonstrations has no reward besides."""
+
+
+def _training_table(training: TrainingFacts, steps: Sequence[StepRow]) -> str:
+    has_reward = not training.demonstrations
+    figures = _PRACTICE_COLUMNS if has_reward else _DEMONSTRATION_COLUMNS
+    rows = []
+    for trained, step in zip(training.steps[-len(steps) :], steps, strict=True):
+        cells = [str(step.step)]
+        if has_reward:
+            cells.append(reward_rate_text(step.mean_reward, step.n, "-"))
+        for name in figures:
+            value = trained.metrics.get(name)
+            cells.append("-" if value is None else figure_text(name, value))
+        rows.append([*cells, _update_cell(trained, step)])
+    headings = ["STEP", *(["REWARD"] if has_reward else []), *figures.values(), "UPDATE"]
+    return table(headings, rows)
+
+
+def _update_cell(trained: TrainedStep, step: StepRow) -> str:
+    text = f"rolled back to {trained.back_to}" if trained.back_to else trained.update
+    if step.changed:
+        text += f", {step.changed} changed: v{step.library_version}"
+    return text

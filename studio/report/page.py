@@ -1,0 +1,312 @@
+"""The page of a report: what its facts say, section by section; and the file that it goes into."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from engines.core.errors import RecordError
+from engines.core.library_notes import Effect
+from engines.core.state.list_row import Point, pool_points
+from engines.record.appender import write_atomic
+from engines.record.run_dir import Workspace
+from studio.facts.curves import Series
+from studio.facts.run import GROUP_OUTCOMES
+from studio.library.diff import changes_table
+from studio.render.epoch_lines import diagnosis_lines, diagnosis_title
+from studio.render.evaluation_lines import cell_lines, evaluation_text
+from studio.render.page import (
+    BarChart,
+    Block,
+    Charts,
+    Items,
+    Line,
+    LineChart,
+    Page,
+    Part,
+    Quote,
+    Table,
+    Text,
+    plain_words,
+)
+from studio.render.run_lines import acts_text, change_lines, head_text, operation_line
+from studio.render.training_lines import training_lines
+from studio.render.words import count_text, lost_text, reward_rate_text, usage_text, withheld_text
+from studio.report.facts import MOST_LESSONS, EvidenceFacts, LessonFacts, ReportFacts
+
+_MOST_POINTS, _MOST_ROWS, _MOST_BARS = 200, 50, 12
+_OVER = ("finished", "stopped", "failed")
+_STANCE = {"+": "right", "-": "wrong", "?": "not judged"}
+
+
+def report_page(report: ReportFacts) -> Page:
+    """Return the whole page; what the run has nothing of is left out, but never a loss."""
+    sections: dict[str, Callable[[ReportFacts], list[Block]]] = {
+        "Did it help?": _held_out,
+        "What each epoch changed": _epochs,
+        "Practice": _practice,
+        "Training": _training,
+        "Lessons": _lessons,
+        "What changed": _changes,
+        "Decisions": _decisions,
+        "Cost": _cost,
+        "Lost and doubted": _lost,
+        "Settings": _settings,
+    }
+    if report.facts.curates:
+        # It practised nothing: nothing was measured, and its settings are none.
+        names = ("Lessons", "What changed", "Decisions", "Lost and doubted")
+        sections = {name: sections[name] for name in names}
+    parts = [Part(name, blocks) for name, make in sections.items() if (blocks := make(report))]
+    return Page(f"Report of run {report.facts.run}", [*_head(report), *parts])
+
+
+def _head(report: ReportFacts) -> list[Block]:
+    facts = report.facts
+    blocks: list[Block] = [Text(line) for line in head_text(facts).split("\n")]
+    if facts.scripted:
+        blocks.append(Text(facts.scripted, "notice"))
+    if facts.standing.status not in _OVER:
+        blocks.append(Text("This run has not ended: all figures are those so far.", "notice"))
+    learned = f"library {facts.library} v{facts.library_before} → v{facts.library_after}"
+    if facts.training:
+        policy = f"policy v{facts.policy_before} → v{facts.training.policy_version}"
+        learned = f"{policy}, library {facts.library} v{facts.library_after}"
+    if report.began:
+        about = f"began {report.began}, seed {facts.seed}, reviewer {facts.reviewer}"
+        blocks.append(Text(f"{about}; {learned}"))
+    if facts.forked_from:
+        adopted = f"steps 1 to {facts.forked_steps} adopted from run {facts.forked_from}"
+        blocks.append(Text(adopted))
+    return blocks
+
+
+def _held_out(report: ReportFacts) -> list[Block]:
+    facts = report.facts
+    if not facts.evaluations:
+        return [Text("No held-out set was measured: whether practice helped cannot be told.")]
+    rows = [(e.data, str(e.step), e.version, evaluation_text(e)) for e in facts.evaluations]
+    table = Table("Held-out sets", ("Set", "After step", "Version", "Reward"), rows)
+    lines = _lines(report.curves.held_out)
+    chart = LineChart("Held-out reward, 95 % intervals", lines, high=1.0)
+    blocks: list[Block] = []
+    if changes := change_lines(facts):
+        blocks.append(Items(changes))
+    if cells := cell_lines(facts.cells):
+        blocks.append(Part("Weights and library, each without the other", [Items(cells)]))
+    return [*blocks, *_charts(chart), table]
+
+
+def _epochs(report: ReportFacts) -> list[Block]:
+    blocks: list[Block] = []
+    for diagnosis in report.facts.diagnosis:
+        if lines := diagnosis_lines(diagnosis):
+            items = Items([line.strip() for line in lines])
+            blocks.append(Part(diagnosis_title(diagnosis), [items]))
+    return blocks
+
+
+def _practice(report: ReportFacts) -> list[Block]:
+    facts = report.facts
+    if not facts.practises:
+        return []
+    outcomes = {epoch.epoch: Counter[str]() for epoch in facts.epochs}
+    for step in facts.steps:
+        outcomes.setdefault(step.epoch, Counter()).update(step.groups)
+    labels = [*outcomes][-_MOST_BARS:]
+    parts = [(name, [float(outcomes[at][name]) for at in labels]) for name in GROUP_OUTCOMES]
+    bars = BarChart("Groups by outcome", [f"epoch {epoch}" for epoch in labels], parts)
+    blocks = _charts(_reward_chart(report), bars)
+    shown = [name for name in GROUP_OUTCOMES if facts.groups[name]]
+    rows = []
+    for e in facts.epochs:
+        ends = f"[{e.interval.low:.2f}, {e.interval.high:.2f}]" if e.interval else "-"
+        counts = [str(outcomes[e.epoch][name]) for name in shown]
+        rows.append([str(e.epoch), reward_rate_text(e.mean_reward, e.n), ends, *counts])
+    if rows:
+        headings = ("Epoch", "Reward", "95 % interval", *(f"Groups {name}" for name in shown))
+        blocks.append(Table("Reward and groups by epoch", headings, rows))
+    texts = [acts_text(facts), facts.nothing_read]
+    return [*blocks, *(Text(text) for text in texts if text)]
+
+
+def _reward_chart(report: ReportFacts) -> LineChart:
+    marks = []
+    for epoch in report.facts.epochs:
+        steps = [step.step for step in report.facts.steps if step.epoch == epoch.epoch]
+        if epoch.mean_reward is not None and steps:
+            ends = (epoch.interval.low, epoch.interval.high) if epoch.interval else (None, None)
+            marks.append((steps[0], steps[-1], Point(0, epoch.mean_reward, epoch.n, *ends)))
+    title = "Practice reward by step, and by epoch with its 95 % interval"
+    return LineChart(title, _lines([report.curves.practice]), high=1.0, marks=marks)
+
+
+def _training(report: ReportFacts) -> list[Block]:
+    training, curves = report.facts.training, report.curves
+    if not training:
+        return []
+    series = [curves.practice] if training.demonstrations else []
+    lines = _lines([*series, *curves.updates, report.learning_rate])
+    charts = _charts(*(LineChart(line.name, [line]) for line in lines))
+    texts = [text.strip() for text in training_lines(training) if not text.startswith("curve ")]
+    return [*charts, Items(texts)]
+
+
+def _lessons(report: ReportFacts) -> list[Block]:
+    lessons, size = report.lessons, [*report.library_size]
+    if len(size) > 1 and report.facts.steps:
+        size.append(size[-1]._replace(step=max(size[-1].step, report.facts.steps[-1].step)))
+    growth = LineChart("Experiences in the library", [Line("experiences", size)], holds=True)
+    blocks: list[Block] = _charts(growth) if len(size) > 1 else []
+    blocks += map(_lesson, lessons[:MOST_LESSONS])
+    if more := [f"{lesson.id}  {lesson.text}" for lesson in lessons[MOST_LESSONS:]]:
+        title = f"{len(more)} more, without their evidence"
+        blocks.append(Part(title, [Items(more)], folded=True))
+    return blocks
+
+
+def _lesson(lesson: LessonFacts) -> Part:
+    texts = {
+        "Attempts that had it in front of them": lesson.uses,
+        "Pinned": "nothing may change it" if lesson.pinned else "",
+        "Where from": lesson.origin,
+        "Why": lesson.rationale,
+    }
+    items = [f"{name}: {text}" for name, text in texts.items() if text]
+    blocks: list[Block] = [Items([worth_text(lesson.effect), *items])]
+    if lesson.evidence:
+        counts = count_text(len(lesson.cites), "rollout"), count_text(len(lesson.evidence), "group")
+        quotes = [quote for group in lesson.evidence for quote in _quotes(group)]
+        blocks.append(Part(f"Evidence: {', '.join(counts)} shown", quotes, folded=True))
+    return Part(f"{lesson.id}  {lesson.text}", blocks)
+
+
+def _quotes(group: EvidenceFacts) -> list[Quote]:
+    question = f"{group.id}, {group.won} of {group.n} right"
+    quotes = [Quote(question, plain_words(group.question))]
+    for sign, rollout, words in group.excerpts:
+        quotes.append(Quote(f"{rollout}, {_STANCE[sign]}", words))
+    return quotes
+
+
+def worth_text(effect: Effect | None) -> str:
+    """Say what a lesson is worth, as it was measured."""
+    if effect is None:
+        return "Worth: not measured."
+    ends = f"[{effect.low:+.2f}, {effect.high:+.2f}]"
+    over = f"{effect.problems} problems, {effect.rollouts} rollouts"
+    worth = f"{effect.difference:+.3f} {ends}, {effect.verdict}"
+    return f"Worth: {worth} ({over}; measured by {effect.method})."
+
+
+def _changes(report: ReportFacts) -> list[Block]:
+    facts = report.facts
+    if facts.library is None or (facts.training and not report.diff):
+        return []
+    if report.diff is None:
+        return [Text("The library is gone from the workspace: what changed cannot be told.")]
+    title = f"Library {facts.library} v{facts.library_before} → v{facts.library_after}"
+    table = changes_table(title, list(report.diff))
+    same = len(report.diff) - len(table.rows)
+    return [table, Text(f"{same} stayed as they were.")] if table.rows else [Text("Nothing.")]
+
+
+def _decisions(report: ReportFacts) -> list[Block]:
+    rows = []
+    for name, stats in report.facts.curation.items():
+        counts = (stats.n, stats.approved, stats.edited, stats.rejected, stats.approved_flagged)
+        median = "-" if stats.median_s is None else f"{stats.median_s:g}"
+        rows.append([name, *map(str, counts), median])
+    blocks: list[Block] = []
+    if rows:
+        headings = ("Reviewer", "Decided", "Approved", "Edited", "Rejected",
+                    "Flagged but approved", "Median s")  # fmt: skip
+        blocks.append(Table("Committed decisions by reviewer and outcome", headings, rows))
+    if waiting := [operation_line(operation) for operation in report.facts.open]:
+        blocks += [Text(f"{len(waiting)} to be decided:", "notice"), Items(waiting)]
+    if report.facts.withheld:
+        blocks.append(Text(withheld_text(report.facts.withheld)))
+    return blocks
+
+
+def _cost(report: ReportFacts) -> list[Block]:
+    stages = report.facts.spent_on
+    if not stages:
+        return []
+    spent = stages.values()
+    prompts = ("prompt", [float(usage.prompt_tokens) for usage in spent])
+    replies = ("reply", [float(usage.completion_tokens) for usage in spent])
+    chart = BarChart("Tokens by stage", [*stages], [prompts, replies])
+    rows = []
+    for stage, usage in stages.items():
+        counts = (usage.calls, usage.prompt_tokens, usage.completion_tokens)
+        cost = "not known" if usage.cost_usd is None else f"${usage.cost_usd:,.4f}"
+        rows.append([stage, *(f"{n:,}" for n in counts), cost])
+    headings = ("Stage", "Calls", "Prompt tokens", "Reply tokens", "Cost")
+    table = Table("What each stage cost", headings, rows)
+    return [Text(f"{usage_text(report.facts.usage)} in all"), *_charts(chart), table]
+
+
+def _lost(report: ReportFacts) -> list[Block]:
+    facts = report.facts
+    blocks: list[Block] = [Text(lost_text(facts.lost) or "Nothing was lost.")]
+    losses = [(loss.kind, loss.where, loss.reason) for loss in facts.losses[:_MOST_ROWS]]
+    if losses:
+        title = f"The first {len(losses)} of {facts.losses_in_all}"
+        blocks.append(Table(title, ("What", "Where", "Why"), losses))
+    items = [f"{reply.id}: {' '.join(reply.reasons)}" for reply in facts.repairs]
+    items += [f"verdict of {name} doubted: {why}" for name, why in facts.doubts.items()]
+    items += facts.remarks
+    return [*blocks, Items(items)] if items else blocks
+
+
+def _settings(report: ReportFacts) -> list[Block]:
+    rows = []
+    for name, value in sorted(report.settings.items()):
+        text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+        rows.append((name, text))
+    table = Table("Settings as they were last accepted", ("Setting", "Value"), rows)
+    return [Part(f"{len(rows)} settings", [table], folded=True)] if rows else []
+
+
+def _lines(series: Sequence[Series]) -> list[Line]:
+    """Return the curves that have a point, thinned where nobody could tell them apart."""
+    lines = []
+    for curve in series:
+        points: Sequence[Point] = curve.points
+        # Pooling loses intervals, and no run has so many evaluations.
+        if len(points) > _MOST_POINTS:
+            points = pool_points(points, _MOST_POINTS)
+        if points:
+            lines.append(Line(curve.name, points))
+    return lines
+
+
+def _charts(*charts: LineChart | BarChart) -> list[Block]:
+    """Return those that show anything."""
+    shown = [c for c in charts if (c.labels if isinstance(c, BarChart) else c.lines)]
+    return [Charts(shown)] if shown else []
+
+
+_BEGINS = re.compile(rb"# Report of run |<!doctype html>.{0,999}<title>Report of run |$")
+"""What may be overwritten: a report as `report_page` begins it, or nothing."""
+
+
+def write_report(path: Path, data: bytes, workspace: Workspace) -> None:
+    """Write a file whole; a pipe or a device is written to, and a link followed.
+
+    Raises RecordError: it cannot be written. ConflictError: it holds something else.
+    """
+    move = "Choose another file, or remove it."
+    workspace.check_overwrite(path, lambda old: _BEGINS.match(old) is not None, move)
+    if not path.exists() or path.is_file():
+        write_atomic(path.resolve(), data)
+        return
+    try:
+        path.write_bytes(data)
+    except OSError as error:
+        cause = f"cannot be written ({error.strerror})."
+        raise RecordError(str(path), cause, "Choose another place.") from error
