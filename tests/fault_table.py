@@ -724,10 +724,7 @@ FAULTS = (
         "engines/data/dataset.py",
         "    if read.unreviewed:",
         "    if False:",
-        (
-            "tests/studio/data",
-            "tests/engines/data/test_dataset.py",
-        ),
+        ("tests/studio/data/test_sessions.py",),
     ),
     Fault(
         "equal questions share one id",
