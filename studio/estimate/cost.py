@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from engines.data.sampler import Sampler
 from engines.pipeline.budget import CallPricing
 from engines.training_free.consolidation import plan_calls
-from studio.config.settings.training import PracticeConfig
+from studio.config.settings.practice import PracticeConfig
 
 _PURPOSES = {
     "rollouts": "rollout",

@@ -36,7 +36,7 @@ from studio.run.held_out import (
     prompt_writer,
     score_book_opener,
 )
-from studio.run.library_start import choose_library
+from studio.run.library import choose_library
 from studio.run.models import weights_digest
 from studio.run.new_or_resume import RunPlan, forked_library
 

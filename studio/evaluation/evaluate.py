@@ -40,7 +40,7 @@ from studio.run.held_out import (
     prompt_writer,
     score_book_opener,
 )
-from studio.run.library_start import choose_library
+from studio.run.library import choose_library
 from studio.run.models import Tell, weights_digest
 from studio.run.verifier import fingerprint_of
 

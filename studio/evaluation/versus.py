@@ -16,7 +16,7 @@ from engines.record.run_dir import RunDir, Workspace
 from engines.record.step_history import read_history
 from studio.config.loading import LoadedRun, load_run
 from studio.evaluation.try_problem import Trial
-from studio.run.library_start import choose_library
+from studio.run.library import choose_library
 
 
 def suggest_problem(

@@ -11,7 +11,7 @@ import pytest
 
 from engines.data.sampler import Sampler
 from engines.pipeline.budget import CallPricing
-from studio.config.settings.training import PracticeConfig
+from studio.config.settings.practice import PracticeConfig
 from studio.estimate import cost
 from studio.estimate.cost import Estimate, Facts, Range, Stage, estimate, estimate_doublings
 from studio.estimate.facts import judge_questions
