@@ -379,7 +379,7 @@ async def test_text_under_way_arrives_whole_and_before_its_rollout_is_over(
             if word.endswith("00 例 "):
                 await asyncio.sleep(0)
         await process.finishes()
-        await screen.until(lambda: len(screen.events()) == 1)
+        await screen.until(lambda: len(screen.events()) == 3)  # two began, and one ended
         assert screen.text() == "".join(words)
         assert isinstance(screen.told[-1], EventReceived), "the text came first"
         assert screen.text("s1p0r1") == ""
