@@ -24,7 +24,8 @@ from engines.record.step_history import read_history
 from engines.verifiers.open import needs_answer
 from studio.config.loading import LoadedRun, load_run
 from studio.evaluation.evaluate import EvalPlan, EvaluationResult, Subject
-from studio.library.curation import Curation, open_curation
+from studio.facts.library import CurationFacts
+from studio.library.curation import open_curation
 from studio.library.references import find_version
 from studio.process import login_name
 from studio.render.lines import to_stderr
@@ -196,7 +197,7 @@ def read_practice(priced: Priced, workspace: Workspace) -> Utility | None:
     return Utility(priced, effects) if effects.single else None
 
 
-def offer_deletes(found: Utility, workspace: Workspace) -> Curation:
+def offer_deletes(found: Utility, workspace: Workspace) -> CurationFacts:
     """Ask whether what is dispensable may go, in a run of its own that waits for a reviewer.
 
     Raises ConflictError: the workspace has no such library.
