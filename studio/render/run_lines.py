@@ -10,8 +10,13 @@ from engines.core.library import Library
 from engines.core.types import GATE, Operation, Usage
 from studio.facts.run import ReviewerFacts, RunFacts, StepRow
 from studio.facts.training import TrainedStep, TrainingFacts
-from studio.render.epoch_lines import diagnosis_lines, diagnosis_title
-from studio.render.evaluation_lines import cell_lines, change_line, measured_line
+from studio.render.evaluation_lines import (
+    cell_lines,
+    change_line,
+    diagnosis_lines,
+    diagnosis_title,
+    measured_line,
+)
 from studio.render.lines import LEVELS, indent_text, table
 from studio.render.training_lines import figure_text, training_lines
 from studio.render.words import (
