@@ -35,7 +35,6 @@ from engines.pipeline.evaluation.statistics import (
     mean_at_k,
     mean_interval,
     pass_curve,
-    pass_rate,
     question_means,
 )
 from engines.pipeline.guidance import PromptWriter, Shown
@@ -53,12 +52,13 @@ from studio.estimate.facts import gather_eval_facts
 from studio.estimate.text import estimate_data, estimate_table, limits_text
 from studio.evaluation.measurement import EvalStep, GivenUp, open_measuring
 from studio.evaluation.try_problem import without_lessons
+from studio.facts.evaluation import EvalFacts, MeasuredFacts, PairedMeans, SetFacts
 from studio.facts.run import REHEARSAL
 from studio.process import on_stop_signal
-from studio.render.evaluation_lines import mean_text
+from studio.render.evaluation_lines import eval_text
 from studio.render.json import print_json, print_result
-from studio.render.lines import indent_text, table, tell_next, to_stderr
-from studio.render.words import count_text, difference_text, rate_text, signs_text, usage_text
+from studio.render.lines import tell_next, to_stderr
+from studio.render.words import count_text
 from studio.run.budget import check_budget, limits_of
 from studio.run.held_out import (
     detectable_effect,
@@ -312,13 +312,15 @@ def run_eval(plan: EvalPlan, *, json: bool) -> int:
     if found is None:
         if json:
             found = known_result(plan, early.paid, missing)
-            ended = {"ended": early.cause, "reason": early.reason}
-            print_json(eval_data(plan, found, rehearsal=rehearsal) | ended)
+            facts = eval_facts(plan, found)
+            print_json(replace(facts, ended=early.cause, reason=early.reason))
         return early.exit_code
     if found.tried is not None:
         return _tell_tries(plan, found, missing, json=json)
-    text = eval_text(plan, found, rehearsal=rehearsal)
-    print_result(eval_data(plan, found, rehearsal=rehearsal), text, json=json)
+    facts, notes = eval_facts(plan, found), [REHEARSAL] if rehearsal else []
+    if played := played_note(plan.loaded.tape):
+        notes.append(played)
+    print_result(facts, eval_text(facts, notes), json=json)
     if not json:
         tell_next(text_after_eval(plan), plan.workspace.path)
     return exit_codes.WITH_LOSSES if found.unjudged_count else exit_codes.DONE
@@ -475,20 +477,6 @@ def print_eval_dry_run(plan: EvalPlan, *, json: bool, power: Sequence[str] | Non
     return exit_codes.DONE
 
 
-def eval_text(plan: EvalPlan, found: EvaluationResult, *, rehearsal: bool) -> str:
-    """The whole result as plain lines, with a table of before and after at the end."""
-    lines = [REHEARSAL] if rehearsal else []
-    lines += filter(None, [played_note(plan.loaded.tape)])
-    lines += [eval_title(plan), ""]
-    for result in found.sets:
-        lines += [*_set_lines(result, plan.k), ""]
-    if len(plan.subjects) > 1:
-        lines += [_comparison_table(found.sets), ""]
-    known = f" ({found.reused} of {plan.total} rollouts were known already)" * bool(found.reused)
-    lines.append(f"paid     {usage_text(found.paid)}{known}")
-    return "\n".join(lines)
-
-
 def text_after_eval(plan: EvalPlan) -> str:
     *baseline, measured = plan.subjects
     if baseline:
@@ -507,133 +495,63 @@ def eval_title(plan: EvalPlan) -> str:
     return f"{config.exp_id}: {labels}, judged by {one_line(config.verifier.name, 60)}"
 
 
-def eval_data(plan: EvalPlan, found: EvaluationResult, *, rehearsal: bool) -> dict[str, Any]:
-    """The same facts for `--json`, with every problem's rewards."""
-    return {
-        "kind": "Evaluation",
-        "rehearsal": rehearsal,
-        "cassette": is_played(plan.loaded.tape),
-        "exp_id": plan.loaded.config.exp_id,
-        "k": plan.k,
-        "sets": [_set_data(result, plan.k) for result in found.sets],
-        "paid": found.paid,
-        "rollouts": plan.total,
-        "reused": found.reused,
-    }
+def eval_facts(plan: EvalPlan, result: EvaluationResult) -> EvalFacts:
+    """Return all that is told of an evaluation, with every problem's rewards."""
+    return EvalFacts(
+        title=eval_title(plan),
+        rehearsal=is_rehearsal(without_lessons(plan.loaded.config)),
+        cassette=is_played(plan.loaded.tape),
+        exp_id=plan.loaded.config.exp_id,
+        k=plan.k,
+        sets=tuple(_set_facts(of_set, plan.k) for of_set in result.sets),
+        paid=result.paid,
+        rollouts=plan.total,
+        reused=result.reused,
+    )
 
 
-def _set_lines(result: SetResult, k: int) -> list[str]:
+def _set_facts(result: SetResult, k: int) -> SetFacts:
     held_out = result.held_out
-    lines = [one_line(set_size_line(held_out, k), 400)]  # what it can show was told before
-    passed = [f"PASS@{k}"] if k > 1 else []
-    headings = ["EXPERIENCES", f"MEAN@{k}", *passed, "QUESTIONS", "TRIES"]
-    optional = _optional_columns(result)
-    rows = [
-        [*_row(result, at, k), *(cells[at] for cells in optional.values())]
-        for at in range(len(result.results))
-    ]
-    lines.append(indent_text(table([*headings, *optional], rows)))
-    comparison = result.comparison
-    if comparison is not None:
-        after = one_line(result.results[-1][0].label, 60)
-        lines.append(f"  difference {difference_text(comparison)}: {signs_text(comparison)}")
-        lines.append(f"  {after}: {comparison.verdict}")
-    for subject, found in result.results:
-        if found.unjudged_count:
-            lines.append(
-                f"  {one_line(subject.label, 60)}: {found.unjudged_count} unjudged, the first "
-                f"because: {one_line(found.trouble, 160)}"
-            )
-    return lines
+    return SetFacts(
+        data=held_out.name,
+        size=set_size_line(held_out, k),
+        problems=tuple(problem.id for problem in held_out.problems),
+        texts=tuple(problem.question for problem in held_out.problems),
+        questions=held_out.questions,
+        left_out=held_out.left_out,
+        smallest_effect=detectable_effect(held_out, k),
+        results=tuple(_measured_facts(result, at, k) for at in range(len(result.results))),
+        comparison=result.comparison,
+        paired=_paired_means(result) if len(result.results) > 1 else None,
+    )
 
 
-def _row(result: SetResult, at: int, k: int) -> list[str]:
-    subject, found = result.results[at]
+def _paired_means(result: SetResult) -> PairedMeans:
+    before, after = result.question_rewards(0), result.question_rewards(1)
+    paired = [q for q in before if question_means([before[q]]) and question_means([after[q]])]
+    means = [mean_at_k([side[q] for q in paired]) for side in (before, after)]
+    return PairedMeans(len(paired), *means)
+
+
+def _measured_facts(result: SetResult, at: int, k: int) -> MeasuredFacts:
+    subject, measured = result.results[at]
     rows = tuple(result.question_rewards(at).values())
-    known = sum(any(reward is not None for reward in row) for row in rows)
-    cells = [subject.label, mean_text(rows), str(known), str(found.known_count)]
-    if k > 1:
-        passed = pass_rate(rows, k)
-        fewer = f" n={passed.questions}" if passed.questions != known else ""
-        cells.insert(2, rate_text(passed.value, passed.interval) + fewer)
-    return cells
-
-
-def _optional_columns(result: SetResult) -> dict[str, list[str]]:
-    """Columns on what a try costs; tool calls and money only where there are any."""
-    found = [measured for _, measured in result.results]
-    tries = [max(1, m.known_count + m.unjudged_count) for m in found]
-    pairs = list(zip(found, tries, strict=True))
-    columns = {"TOKENS/TRY": [f"{m.total.tokens / n:,.0f}" for m, n in pairs]}
-    if any(m.tool_calls for m in found):
-        columns["TOOLS/TRY"] = [f"{m.tool_calls / n:.1f}" for m, n in pairs]
-    if any(m.total.cost_usd is not None for m in found):
-        columns["$/TRY"] = [
-            "-" if m.total.cost_usd is None else f"{m.total.cost_usd / n:.5f}" for m, n in pairs
-        ]
-    return columns
-
-
-def _comparison_table(found: Sequence[SetResult]) -> str:
-    """Before and after on the questions judged in both, like the difference."""
-    rows = []
-    for result in found:
-        comparison = result.comparison
-        before, after = result.question_rewards(0), result.question_rewards(1)
-        paired = [q for q in before if question_means([before[q]]) and question_means([after[q]])]
-        means = [mean_at_k([side[q] for q in paired]) for side in (before, after)]
-        rows.append(
-            [
-                result.held_out.name,
-                *("-" if mean is None else f"{mean:.3f}" for mean in means),
-                difference_text(comparison) if comparison else "-",
-                str(len(paired)),
-                comparison.verdict if comparison else "cannot tell",
-            ]
-        )
-    headings = ("HELD-OUT SET", "BEFORE", "AFTER", "DIFFERENCE", "QUESTIONS", "VERDICT")
-    return table(headings, rows)
-
-
-def _set_data(result: SetResult, k: int) -> dict[str, Any]:
-    held_out = result.held_out
-    return {
-        "data": held_out.name,
-        "problems": [problem.id for problem in held_out.problems],
-        "texts": [problem.question for problem in held_out.problems],
-        "questions": held_out.questions,
-        "left_out": held_out.left_out,
-        "smallest_effect": detectable_effect(held_out, k),
-        "results": [_measured_data(result, at, k) for at in range(len(result.results))],
-        "comparison": result.comparison,
-    }
-
-
-def _measured_data(result: SetResult, at: int, k: int) -> dict[str, Any]:
-    subject, found = result.results[at]
-    rows = tuple(result.question_rewards(at).values())
-    tries = max(1, found.known_count + found.unjudged_count)
-    return {
-        "experiences": subject.label,
-        "library_version": subject.library.version if subject.library else None,
-        f"mean@{k}": mean_at_k(rows),
-        "interval": mean_interval(rows),
-        "questions": len(question_means(rows)),
-        "pass": {
-            str(n): {
-                "value": p.value,
-                "interval": p.interval,
-                "questions": p.questions,
-            }
-            for n, p in enumerate(pass_curve(rows, k), start=1)
-        },
-        "n": found.known_count,
-        "unjudged": found.unjudged_count,
-        "missing": found.missing,
-        "trouble": found.trouble,
-        "tokens_per_try": found.total.tokens / tries,
-        "tool_calls_per_try": found.tool_calls / tries,
-        "cost_usd": found.total.cost_usd,
-        "reused": found.reused,
-        "rewards": found.rewards,
-    }
+    tries, cost = max(1, measured.known_count + measured.unjudged_count), measured.total.cost_usd
+    return MeasuredFacts(
+        experiences=subject.label,
+        library_version=subject.library.version if subject.library else None,
+        mean=mean_at_k(rows),
+        interval=mean_interval(rows),
+        questions=len(question_means(rows)),
+        pass_at=dict(enumerate(pass_curve(rows, k), start=1)),
+        n=measured.known_count,
+        unjudged=measured.unjudged_count,
+        missing=measured.missing,
+        trouble=measured.trouble,
+        tokens_per_try=measured.total.tokens / tries,
+        tool_calls_per_try=measured.tool_calls / tries,
+        cost_per_try_usd=None if cost is None else cost / tries,
+        cost_usd=cost,
+        reused=measured.reused,
+        rewards=measured.rewards,
+    )
