@@ -46,17 +46,17 @@ from studio import exit_codes
 from studio.config.loading import LoadedRun, load_run
 from studio.config.scripted import is_rehearsal, played_note
 from studio.config.source import Source
-from studio.estimate.cost import Estimate, estimate_evaluation
+from studio.estimate.cost import estimate_eval
 from studio.estimate.dry_run import NO_PRICE, costs_money
-from studio.estimate.facts import gather_eval_facts
-from studio.estimate.text import estimate_data, estimate_table, limits_text
 from studio.evaluation.measurement import EvalStep, GivenUp, open_measuring
 from studio.evaluation.try_problem import without_lessons
+from studio.facts.estimate import Estimate
 from studio.facts.evaluation import EvalFacts, MeasuredFacts, PairedMeans, SetFacts
 from studio.facts.run import REHEARSAL
 from studio.process import on_stop_signal
+from studio.render.estimate_lines import estimate_table, limits_text
 from studio.render.evaluation_lines import eval_text
-from studio.render.json import print_json, print_result
+from studio.render.json import json_data, print_json, print_result
 from studio.render.lines import tell_next, to_stderr
 from studio.render.words import count_text
 from studio.run.budget import check_budget, limits_of
@@ -441,15 +441,12 @@ class _ProgressCounter:
             to_stderr(text)
 
 
-def estimate_missing(plan: EvalPlan) -> tuple[Estimate, tuple[str, ...]]:
-    """What the missing rollouts would cost, and what that is assumed from."""
+def estimate_missing(plan: EvalPlan) -> Estimate:
+    """Estimate what the missing rollouts would cost."""
     config = without_lessons(plan.loaded.config)
     problems = tuple(p for s in plan.sets for p in s.problems)
     fingerprint = fingerprint_of(plan.loaded, plan.workspace)
-    facts, parts, notes = gather_eval_facts(
-        config, plan.workspace, fingerprint, problems, plan.missing()
-    )
-    return estimate_evaluation(facts, parts), notes
+    return estimate_eval(config, plan.workspace, fingerprint, problems, plan.missing())
 
 
 def print_eval_dry_run(plan: EvalPlan, *, json: bool, power: Sequence[str] | None = None) -> int:
@@ -460,20 +457,21 @@ def print_eval_dry_run(plan: EvalPlan, *, json: bool, power: Sequence[str] | Non
     tell_eval_notes(plan)
     config, missing = without_lessons(plan.loaded.config), plan.missing()
     check_budget(plan.loaded, config)
-    found, notes = estimate_missing(plan)
-    paid = costs_money(config, found)
-    if found.cost_usd is None and paid:
-        notes += (NO_PRICE,)
+    estimate = estimate_missing(plan)
+    paid = costs_money(config, estimate)
+    if estimate.cost_usd is None and paid:
+        estimate = replace(estimate, notes=(*estimate.notes, NO_PRICE))
     to_make = sum(n for _, n in missing)
     title, done = eval_title(plan), plan.total - to_make
     known = f", {done} known already" if done else ""
     lines = [f"{title}: {count_text(to_make, 'rollout')} to make{known}"]
     lines += set_power_lines(plan.sets, plan.k) if power is None else power
-    lines += [estimate_table(found, costs_money=paid), *(f"note: {note}" for note in notes)]
+    lines.append(estimate_table(estimate, costs_money=paid))
+    lines += [f"note: {note}" for note in estimate.notes]
     if limits := limits_of(config):
         lines.append(f"budget: {limits_text(limits)}")
     data = {"title": title, "rollouts": to_make, "known": done}
-    print_result(data | estimate_data(found, (), notes), "\n".join(lines), json=json)
+    print_result(data | json_data(estimate), "\n".join(lines), json=json)
     return exit_codes.DONE
 
 

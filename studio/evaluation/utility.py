@@ -258,8 +258,8 @@ def measure_utility(
         to_stderr(line)
     missing, early = plan.count_missing(), EarlyEnd()
     if missing:
-        tokens = estimate_missing(plan)[0].tokens
-        to_stderr(f"likely {tokens.likely:,.0f} tokens, {tokens.most:,.0f} at most")
+        tokens = estimate_missing(plan).tokens
+        to_stderr(f"likely {tokens.likely:,.0f} tokens, {tokens.at_most:,.0f} at most")
     found = measure_or_end(plan, early, missing, "rollouts")
     if found is None:
         if json:

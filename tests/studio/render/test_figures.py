@@ -17,6 +17,7 @@ from studio.data.prepare import Wanted, prepare
 from studio.facts.comparison import Log, LogRow, Practised, compare_logs
 from studio.facts.data_set import Item, SessionImport
 from studio.facts.diagnosis import Diagnosis
+from studio.facts.estimate import Estimate, Range, Stage
 from studio.facts.evaluation import EvalFacts, MeasuredFacts, PairedMeans, SetFacts
 from studio.facts.rollout import rollout_facts
 from studio.facts.run import end_facts, load_run_facts
@@ -33,6 +34,7 @@ from studio.render.data_lines import (
     preview_text,
 )
 from studio.render.doctor_lines import doctor_text
+from studio.render.estimate_lines import estimate_line, estimate_table
 from studio.render.evaluation_lines import eval_text
 from studio.render.page import render_markdown, render_text
 from studio.render.rollout_lines import rollout_text
@@ -236,3 +238,16 @@ def test_an_evaluation_outside_any_run() -> None:
         reused=8,
     )
     assert missing_figures(eval_text(whole, ()), whole) == []
+
+
+def test_an_estimate() -> None:
+    stages = [
+        Stage(name, Range(n, 2 * n), Range(31.0 * n, 70.0 * n), Range(7.0 * n, 9.0 * n), cost, n)
+        for name, n, cost in (
+            ("rollouts", 117, Range(0.0123, 0.0456)),
+            ("extraction", 23, Range(0.2, 0.3)),
+        )
+    ]
+    estimate = Estimate(tuple(stages), notes=("rollout 53 (n=117)",))
+    text = estimate_table(estimate, costs_money=True) + estimate_line(estimate)
+    assert missing_figures(text, estimate) == []
