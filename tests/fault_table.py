@@ -527,9 +527,9 @@ FAULTS = (
     ),
     Fault(
         "the doctor mends where a living process writes",
-        "studio/workspace/doctor.py",
-        "    living = _live_folders(runs, libraries)\n",
-        "    living: dict[Path, str] = {}\n",
+        "engines/record/repair.py",
+        "        with write_lock(folder):\n            return cut_with_backup(path, end)",
+        "        return cut_with_backup(path, end)",
         (
             "tests/studio/workspace/test_doctor.py::test_nothing_is_repaired_where_a_process_writes_and_all_is_elsewhere",
         ),

@@ -16,11 +16,22 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from engines.agents import left_files
 from engines.agents.gateway.server import Gateway
 from engines.agents.guided_try import GuidedTry
 from engines.agents.open import AgentNeeds
-from engines.agents.programs import Program, ProgramResult, ProgramRunner
+from engines.agents.programs import (
+    MOST_CHARS,
+    Program,
+    ProgramResult,
+    ProgramRunner,
+    copy_folder,
+    folder_name,
+    keep_folder,
+    parse_reward,
+    read_left_file,
+    remove_folder,
+    task_folder,
+)
 from engines.core.codec import fields_of
 from engines.core.ids import call_seed
 from engines.core.protocols import OnText, Policy
@@ -63,7 +74,7 @@ class CommandAgent:
 
     async def attempt(self, job: Job, policy: Policy, on_text: OnText | None = None) -> Attempt:
         key = job.key
-        name = left_files.folder_name(job.problem, key.epoch, key.step, key.position, key.index)
+        name = folder_name(job.problem, key.epoch, key.step, key.position, key.index)
         folder = self.folders / name if self.folders else Path(tempfile.mkdtemp(prefix="try-"))
         guided = GuidedTry(policy, self.sampling, job.guidance, self.instructions, on_text)
         try:
@@ -76,11 +87,11 @@ class CommandAgent:
             answer, error = self._read_answer(folder, result)
             if error and guided.failure:
                 error += f"; its last failed call: {guided.failure}"
-            reward = left_files.read_left_file(folder, REWARD_FILE)
-            if self.kept is not None and left_files.task_folder(job.problem):
-                await asyncio.to_thread(left_files.keep_folder, folder, self.kept / name)
+            reward = read_left_file(folder, REWARD_FILE)
+            if self.kept is not None and task_folder(job.problem):
+                await asyncio.to_thread(keep_folder, folder, self.kept / name)
         finally:
-            await asyncio.to_thread(left_files.remove_folder, folder)
+            await asyncio.to_thread(remove_folder, folder)
         metrics = {} if reward is None else self._read_metrics(reward)
         return guided.attempt(job.problem.asked, answer, error or None, metrics)
 
@@ -149,14 +160,14 @@ class CommandAgent:
         source, where, text = self.answer_from, "standard output", result.stdout
         if source.startswith("file:"):
             where = source
-            text = left_files.read_left_file(folder, source.removeprefix("file:")) or ""
-        lines = text.strip()[-left_files.MOST_CHARS :].splitlines()
+            text = read_left_file(folder, source.removeprefix("file:")) or ""
+        lines = text.strip()[-MOST_CHARS:].splitlines()
         answer = "\n".join(lines[-1:] if source == "last_line" else lines)
         return answer, "" if answer else f"empty: the program left no answer in {where}{because}"
 
     def _read_metrics(self, reward: str) -> Mapping[str, float]:
         try:
-            return left_files.parse_reward(reward)
+            return parse_reward(reward)
         except (ValueError, RecursionError) as error:
             self._tell_once(f"{REWARD_FILE} of the program cannot be read: {error}")
             return {}
@@ -185,10 +196,10 @@ def open_agent(needs: AgentNeeds) -> CommandAgent:
 
 def lay_out_problem(folder: Path, problem: Problem) -> None:
     """Make the folder of a try: question and options, and never what would tell the truth."""
-    left_files.remove_folder(folder)
+    remove_folder(folder)
     folder.mkdir(parents=True, mode=0o700)
-    if (task := left_files.task_folder(problem)) and (task / "environment").is_dir():
-        left_files.copy_folder(task / "environment", folder)
+    if (task := task_folder(problem)) and (task / "environment").is_dir():
+        copy_folder(task / "environment", folder)
     (folder / "problem.txt").write_text(problem.asked, "utf-8")
     known = {"id": problem.id, "question": problem.asked, "options": dict(problem.options)}
     (folder / "problem.json").write_text(json.dumps(known, ensure_ascii=False), "utf-8")

@@ -21,8 +21,8 @@ from engines.core.errors import CallFailed, VerifierError
 from engines.process.confinement import Limits
 from engines.process.host import Host, Work
 
-Message = Mapping[str, Any]
-Parse = Callable[[bytes], Message | None]
+ChildMessage = Mapping[str, Any]
+Parse = Callable[[bytes], ChildMessage | None]
 
 MAX_LINE = 64 << 20
 GRACE_S = 1.0  # for a coroutine to end once it is cancelled; one that blocks its loop does not
@@ -41,7 +41,7 @@ class Child(asyncio.Protocol):
 
     def __init__(
         self,
-        on_message: Callable[[Message], None],
+        on_message: Callable[[ChildMessage], None],
         on_exit: Callable[[], None],
         parse: Parse,
         kill: Callable[[], Awaitable[object]],
@@ -92,7 +92,7 @@ class Child(asyncio.Protocol):
         if not self._closing:
             self._on_exit()
 
-    def send(self, message: Message) -> None:
+    def send(self, message: ChildMessage) -> None:
         # ASCII JSON: NUL and lone surrogates travel as escapes.
         if self._transport and not self._closing:
             self._transport.write(json.dumps(message).encode() + b"\n")
@@ -115,7 +115,7 @@ class Trouble:
     text: str
 
 
-Answer = Message | Trouble
+Answer = ChildMessage | Trouble
 ModelAccess = Callable[[list[dict[str, str]]], Awaitable[str]]
 """Answers chat messages that a call asks its model.
 
@@ -129,7 +129,7 @@ CLOSED = Trouble("failed", "the verifier was closed")
 class Call:
     """A question until it is answered, and its clock."""
 
-    def __init__(self, question: Message, open_access: OpenModelAccess | None) -> None:
+    def __init__(self, question: ChildMessage, open_access: OpenModelAccess | None) -> None:
         self.question, self._open_access = question, open_access
         self.future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         self.alone = False  # True once it may have made a process hang or end
@@ -184,7 +184,7 @@ class Launcher(Protocol):
     """Why a question has no answer whose process ended."""
 
     async def start(
-        self, on_message: Callable[[Message], None], on_exit: Callable[[], None]
+        self, on_message: Callable[[ChildMessage], None], on_exit: Callable[[], None]
     ) -> Child:
         """Return a process that is ready for calls. VerifierError: there can be none."""
         ...
@@ -228,7 +228,9 @@ class ProcessPool:
         if not self._started:
             await asyncio.shield(self._start_opening(self._slots[0]))
 
-    async def ask(self, question: Message, open_access: OpenModelAccess | None = None) -> Answer:
+    async def ask(
+        self, question: ChildMessage, open_access: OpenModelAccess | None = None
+    ) -> Answer:
         """The answer to a question.
 
         `open_access` opens what answers its questions to a model, anew for each attempt;
@@ -329,7 +331,7 @@ class ProcessPool:
         if ended.is_set():
             self._handle_exit(slot)
 
-    def _handle_message(self, slot: _Slot, message: Message) -> None:
+    def _handle_message(self, slot: _Slot, message: ChildMessage) -> None:
         if "done" in message:
             if call := slot.calls.pop(message["done"], None):
                 answer: Answer = message
@@ -341,7 +343,7 @@ class ProcessPool:
         elif "ask" in message and (call := slot.calls.get(message["call"])):
             self._answer_question(slot, call, message)
 
-    def _answer_question(self, slot: _Slot, call: Call, message: Message) -> None:
+    def _answer_question(self, slot: _Slot, call: Call, message: ChildMessage) -> None:
         """Answer what a call asks its model; its clock stands still meanwhile."""
         call.stop_clock()
 
@@ -442,7 +444,7 @@ class ForkLauncher:
         self._host = Host(Work(task, [path for path in sys.path if path], limits))
 
     async def start(
-        self, on_message: Callable[[Message], None], on_exit: Callable[[], None]
+        self, on_message: Callable[[ChildMessage], None], on_exit: Callable[[], None]
     ) -> Child:
         try:
             forked = await self._host.fork()

@@ -1,7 +1,9 @@
 """A cassette: every reply of a command in one file, found again by the content of what was asked.
 
-Owns the file. What is asked and how a reply is given back is known by `replies` and `tools`, which
-stand round models and tools. A secret is masked in the file, and found by what it was or is.
+Stands round models, embedding models and tools. A secret is masked in the file, and found by what
+it was or is. A call that failed, or that its try's deadline ended, comes back as it ended. What
+is played costs nothing. No tool is started then; the models that one asked are asked again, so that
+the record of the run is whole.
 """
 
 from __future__ import annotations
@@ -10,8 +12,8 @@ import asyncio
 import json
 from array import array
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AsyncExitStack, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from difflib import unified_diff
@@ -42,7 +44,7 @@ from engines.record.appender import Appender
 from engines.record.ledger import INTERRUPTED
 from engines.secrets.mask import NO_SECRETS, Mask
 
-VERSION = 1
+VERSION = 2
 Kind = Literal["start", "tools", "notes", "model", "tool", "vectors"]
 Tell = Callable[[str], None]
 
@@ -67,7 +69,7 @@ class Entry:
     nth: int = 0
     asked: Mapping[str, Any] = field(default_factory=dict)
     reply: Mapping[str, Any] = field(default_factory=dict)
-    failed: Mapping[str, Any] = field(default_factory=dict)  # see `replies.failure_of`
+    failed: Mapping[str, Any] = field(default_factory=dict)  # see `_failure_data`
 
 
 @dataclass(slots=True)
@@ -85,22 +87,25 @@ class Cassette:
     _by_request: dict[tuple[str, str], list[tuple[object, ...]]] = field(
         default_factory=lambda: defaultdict(list)
     )
-    _by_key: dict[tuple[str, CallKey | None], list[tuple[object, ...]]] = field(
-        default_factory=lambda: defaultdict(list)
-    )
     _taken: set[tuple[object, ...]] = field(default_factory=set)
 
     @property
     def plays(self) -> bool:
         return self.writer is None
 
-    def begin(self, kind: Kind, asked: Mapping[str, Any]) -> Entry:
-        """A request that is being made, which `write` completes."""
-        asked = _prune(asked)
+    @contextmanager
+    def record(self, kind: Kind, asked: Mapping[str, Any]) -> Iterator[Entry]:
+        """A request that is being made, which `write` completes; that it fails is recorded."""
         key, request = current_call(), digest([kind, asked])
         nth = self._counts[kind, request, key]
         self._counts[kind, request, key] += 1
-        return Entry(kind=kind, request=request, key=key, nth=nth, asked=asked)
+        entry = Entry(kind=kind, request=request, key=key, nth=nth, asked=asked)
+        try:
+            yield entry
+        except BaseException as error:
+            if failed := _failure_data(error):
+                self.queue(replace(entry, failed=failed))
+            raise
 
     async def write(self, entry: Entry) -> Entry:
         """Have it on disk; comes back as it is there, without secrets."""
@@ -124,7 +129,6 @@ class Cassette:
         One that was recorded in another place of the run will do, but for a tool: its results may
         follow from what was called before.
         """
-        asked = _prune(asked)
         request, key = digest([kind, asked]), current_call()
         free = [one for one in self._by_request[kind, request] if one not in self._taken]
         here = [one for one in free if one[2] == key]
@@ -159,7 +163,6 @@ class Cassette:
                 if place not in self._places:
                     for request in {data["request"], data["digest"] or data["request"]}:
                         self._by_request[kind, request].append(place)
-                    self._by_key[kind, key].append(place)
                 self._places[place] = line.offset, line.length
 
     def _read(self, place: tuple[object, ...]) -> Entry:
@@ -174,7 +177,9 @@ class Cassette:
             cause = "it holds no vectors of texts that are compared"
         elif any(kind != "tool" or one[2] == key for one in self._by_request[kind, request]):
             cause += ": the same was asked less often when it was recorded"
-        elif near := [self._read(place).asked for place in self._by_key[kind, key]]:
+        elif near := [
+            self._read(place).asked for place in self._places if (place[0], place[2]) == (kind, key)
+        ]:
             now = self.mask.tree(orjson.loads(dumps(asked)))
             cause += f", which is another than was recorded:\n{first_difference(near, now)}\n"
         else:
@@ -290,38 +295,23 @@ def plain_request(**fields: object) -> Mapping[str, Any]:
     return to_dict(fields)
 
 
-def _prune(value: Any) -> Any:
-    """Without fields that hold nothing, so that those of a later release change no hash."""
-    if isinstance(value, Mapping):
-        return {name: _prune(v) for name, v in value.items() if not _is_empty(v)}
-    if isinstance(value, list | tuple):
-        return [_prune(inner) for inner in value]
-    return value
-
-
-def _is_empty(value: Any) -> bool:
-    return value is None or value is False or value in ("", [], {}, ())
-
-
 def model_request(
     policy: str, messages: Sequence[Message], sampling: Sampling
 ) -> Mapping[str, Any]:
     return plain_request(policy=policy, messages=messages, sampling=sampling)
 
 
-def keep_failure(cassette: Cassette, begun: Entry, error: BaseException) -> None:
-    """Record how a call failed, where that was the call's own fault or its time was over.
+def _failure_data(error: BaseException) -> Mapping[str, Any]:
+    """How a call failed, where that was the call's own fault or its time was over.
 
-    One that a person or the end of the process cut short will be made again.
+    Nothing of one that a person or the end of the process cut short: it will be made again.
     """
     if isinstance(error, CallFailed):
         text = str(error).removeprefix(f"{error.kind}: ")
-        failed = plain_request(kind=error.kind, reason=text, usage=error.usage)
-    elif isinstance(error, asyncio.CancelledError) and (at := expired_deadline()) is not None:
-        failed = plain_request(kind="deadline", at=at, usage=lost_usage(error))
-    else:
-        return
-    cassette.queue(replace(begun, failed=failed))
+        return plain_request(kind=error.kind, reason=text, usage=error.usage)
+    if isinstance(error, asyncio.CancelledError) and (at := expired_deadline()) is not None:
+        return plain_request(kind="deadline", at=at, usage=lost_usage(error))
+    return {}
 
 
 async def raise_failure(entry: Entry) -> None:
@@ -350,12 +340,9 @@ class RecordingPolicy(WrappedPolicy):
     ) -> Completion:
         if is_replayed():  # known already, and asked for its company alone
             return await self.inner.complete(messages, sampling, on_text)
-        begun = self.cassette.begin("model", model_request(self.name, messages, sampling))
-        try:
+        asked = model_request(self.name, messages, sampling)
+        with self.cassette.record("model", asked) as begun:
             reply = await self.inner.complete(messages, sampling, on_text)
-        except BaseException as error:
-            keep_failure(self.cassette, begun, error)
-            raise
         written = await self.cassette.write(replace(begun, reply=to_dict(reply)))
         return from_dict(Completion, written.reply)
 
@@ -412,13 +399,11 @@ class TapedEmbedder:
         if self._inner is None:
             entry = self._cassette.take("vectors", asked)
             return await self._play(entry, texts)
-        begun, paid = self._cassette.begin("vectors", asked), list[Usage]()
+        paid = list[Usage]()
         token = _PAID.set(paid)
         try:
-            result = await self._inner.embed(texts)
-        except BaseException as error:
-            keep_failure(self._cassette, begun, error)
-            raise
+            with self._cassette.record("vectors", asked) as begun:
+                result = await self._inner.embed(texts)
         finally:
             _PAID.reset(token)
         # As numbers: what a secret looks like is a text.
@@ -476,7 +461,15 @@ class RecordingToolbox:
         await self.inner.check()
 
     async def call(self, call: ToolCall, within: ToolTry) -> ToolResult:
-        begun = self.cassette.begin("tool", _tool_request(call))
+        with self.cassette.record("tool", _tool_request(call)) as begun:
+            result, asked = await self._call(call, within, begun)
+        reply = {"result": to_dict(result), "asked": asked}
+        written = await self.cassette.write(replace(begun, reply=reply))
+        return from_dict(ToolResult, written.reply["result"])
+
+    async def _call(
+        self, call: ToolCall, within: ToolTry, begun: Entry
+    ) -> tuple[ToolResult, list[Mapping[str, Any]]]:
         if any(spec.name == call.name and not spec.repeatable for spec in self.specs):
             # If this process is killed now, the next one does not make the call again.
             await self.cassette.write(replace(begun, reply={"result": to_dict(INTERRUPTED)}))
@@ -488,14 +481,7 @@ class RecordingToolbox:
             asked.append(model_request(policy.name, messages, sampling))
             return await within.ask(policy, messages, sampling)
 
-        try:
-            result = await self.inner.call(call, replace(within, ask=ask))
-        except BaseException as error:
-            keep_failure(self.cassette, begun, error)
-            raise
-        reply = {"result": to_dict(result), "asked": asked}
-        written = await self.cassette.write(replace(begun, reply=reply))
-        return from_dict(ToolResult, written.reply["result"])
+        return await self.inner.call(call, replace(within, ask=ask)), asked
 
     async def aclose(self) -> None:
         await self.inner.aclose()

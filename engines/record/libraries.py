@@ -220,13 +220,22 @@ class Committer:
         last = journal.last.line if journal.last else None
         folder.known.take(journal.path, journal.entries, last)
         self._found = list(folder.known.found)
-        library, made_by = self._found[-1]
-        if not version_path(folder.path, library.version).exists():  # cut before it was written
-            write_version(folder.path, library, made_by.run if made_by else "")
+        if not version_path(folder.path, self.head.version).exists():  # cut before it was written
+            self._write_head()
 
     @property
     def head(self) -> Library:
         return self._found[-1][0]
+
+    def _write_head(self) -> None:
+        library, made_by = self._found[-1]
+        write_version(self._folder.path, library, made_by.run if made_by else "")
+
+    def _note(self, event: ev.LibraryNote) -> Library:
+        """Journal something about the head, and return it as it is with that."""
+        self._journal.append_now(event)
+        self._found[-1] = (fold_library(self.head, event), self._found[-1][1])
+        return self.head
 
     def earlier_commit(self, run: str, step: int, base: int) -> CommitResult | None:
         """What an earlier try of the same commit did, if its line reached the disk.
@@ -246,16 +255,13 @@ class Committer:
         `since`: steps that were credited as the run began. Counts come before the step's commit,
         so that they are of the wordings that its attempts were shown.
         """
-        head, made_by = self._found[-1]
-        known = any(one.step == step for one in head.own_credits(run, step, since))
-        if counts and not known:
-            event = ev.LibraryCredited(run, step, counts)
-            self._journal.append_now(event)
-            self._found[-1] = (fold_library(head, event), made_by)
+        credited = self.head.own_credits(run, step, since)
+        if counts and all(credit.step != step for credit in credited):
+            self._note(ev.LibraryCredited(run, step, counts))
 
     def measure(self, measured: Library, effects: Mapping[str, Effect]) -> Library:
         """Journal what experiences are worth, where they still read as they were `measured`."""
-        head, made_by = self._found[-1]
+        head = self.head
         texts = {e.id: e.text for e in measured.experiences}
         stand = {
             e.id: effects[e.id]
@@ -264,10 +270,8 @@ class Committer:
         }
         if stand.items() <= head.effects.items():
             return head
-        event = ev.LibraryMeasured(stand)
-        self._journal.append_now(event)
-        self._found[-1] = (fold_library(head, event), made_by)
-        write_version(self._folder.path, self.head, made_by.run if made_by else "")
+        self._note(ev.LibraryMeasured(stand))
+        self._write_head()
         return self.head
 
     def label(self, label: str, version: int | None, *, who: str, why: str) -> None:
@@ -282,30 +286,26 @@ class Committer:
         reviewed = tuple(_mask_decision(pair, self._folder.mask) for pair in reviewed)
         done = self.head.commit(reviewed, run=run, step=step, limit=limit)
         if done.library.version == self.head.version:
-            library = self._remember(reviewed, run, step)
-            done = CommitResult(library, done.outcomes)
-        else:
-            event = ev.LibraryCommitted(
-                version=done.library.version,
-                run=run,
-                step=step,
-                reviewed=tuple(pair for pair in reviewed if pair[1].action != "defer"),
-                content_hash=done.library.content_hash,
-                limit=limit,
-            )
-            self._journal.append_now(event)
-            self._found.append((done.library, event))
-            write_version(self._folder.path, done.library, run)
+            return CommitResult(self._remember(reviewed, run, step), done.outcomes)
+        event = ev.LibraryCommitted(
+            version=done.library.version,
+            run=run,
+            step=step,
+            reviewed=tuple(pair for pair in reviewed if pair[1].action != "defer"),
+            content_hash=done.library.content_hash,
+            limit=limit,
+        )
+        self._journal.append_now(event)
+        self._found.append((done.library, event))
+        self._write_head()
         return done
 
     def _remember(self, reviewed: Reviewed, run: str, step: int) -> Library:
         """The head, with rejections that no version tells of."""
         rejected = tuple(pair for pair in reviewed if pair[1].action == "reject")
-        library = self.head.commit(rejected, run=run, step=step).library
-        if library != self.head:
-            self._journal.append_now(ev.LibraryCurated(run, step, rejected))
-            self._found[-1] = (library, self._found[-1][1])
-        return library
+        if self.head.commit(rejected, run=run, step=step).library != self.head:
+            self._note(ev.LibraryCurated(run, step, rejected))
+        return self.head
 
 
 def _mask_decision(pair: tuple[Operation, Decision], mask: Mask) -> tuple[Operation, Decision]:

@@ -43,7 +43,7 @@ class ToolSettings:
     network: Network = "none"  # as it is shown
     model: object | None = None  # that ask_model and readers ask; None: the agent's own
     repeatable: bool | None = None  # None: the tool says so
-    # Of tools of the web; `studio.config.settings.tool` says what each means.
+    # Of tools of the web; `studio.config.settings.agent` says what each means.
     provider: str | None = None
     source: str | None = None
     answer: Literal["model", "passages"] = "model"

@@ -14,7 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from engines.agents.left_files import (
+from engines.agents.programs import (
+    Program,
+    ProgramResult,
+    ProgramRunner,
     copy_folder,
     folder_name,
     parse_reward,
@@ -22,7 +25,6 @@ from engines.agents.left_files import (
     remove_folder,
     task_folder,
 )
-from engines.agents.programs import Program, ProgramResult, ProgramRunner
 from engines.core.text.sanitize import escape_unsafe
 from engines.core.types import Problem, Rollout, Verdict
 from engines.process.scratch_folder import ScratchFolder

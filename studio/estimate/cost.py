@@ -30,8 +30,8 @@ from engines.record.run_dir import RunDir, Workspace
 from engines.record.scores import problem_digest
 from engines.training_free.consolidation import plan_calls
 from studio.config.settings.policy import Role
+from studio.config.settings.practice import PracticeConfig
 from studio.config.settings.run import RunConfig
-from studio.config.settings.training import PracticeConfig
 from studio.facts.estimate import Estimate, Range, Stage
 from studio.run.budget import embedding_terms, terms_of
 from studio.run.held_out import (
@@ -40,7 +40,7 @@ from studio.run.held_out import (
     prompt_writer,
     score_book_opener,
 )
-from studio.run.library_start import choose_library
+from studio.run.library import choose_library
 from studio.run.models import weights_digest
 from studio.run.new_or_resume import RunPlan, forked_library
 

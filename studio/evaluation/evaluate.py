@@ -69,7 +69,7 @@ from studio.run.held_out import (
     set_power_lines,
     set_size_line,
 )
-from studio.run.library_start import choose_library
+from studio.run.library import choose_library
 from studio.run.models import Tell, weights_digest
 from studio.run.verifier import fingerprint_of, masked_answers_warning
 from studio.secrets.sanitize import one_line

@@ -23,10 +23,9 @@ from engines.policies.team import TeamPolicy
 from engines.policies.tool_use import Protocol, ToolUsePolicy
 from engines.process.scratch_folder import ScratchFolder
 from engines.record.cassette import Cassette, Entry, is_played, plain_request, taped_toolbox
-from studio.config.settings.agent import AgentConfig
+from studio.config.settings.agent import AgentConfig, ToolConfig
 from studio.config.settings.policy import EmbeddingConfig, PolicyConfig
 from studio.config.settings.run import RunConfig
-from studio.config.settings.tool import ToolConfig
 
 if TYPE_CHECKING:
     from engines.policies.chat.embedding import Reserve

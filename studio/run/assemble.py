@@ -42,7 +42,7 @@ from studio.run.held_out import (
     prompt_writer,
     tried_pool,
 )
-from studio.run.library_start import check_start, open_library, opening_event
+from studio.run.library import check_start, make_publisher, open_library, opening_event
 from studio.run.linter import count_vectors, open_run_embedder, open_run_linter
 from studio.run.models import (
     Tell,
@@ -56,9 +56,7 @@ from studio.run.models import (
     tell_each,
     weights_digest,
 )
-from studio.run.new_or_resume import RunPlan
-from studio.run.publish import make_publisher
-from studio.run.resume_checks import check_weights
+from studio.run.new_or_resume import RunPlan, check_weights
 from studio.run.training import (
     Training,
     check_demonstrations,

@@ -35,8 +35,7 @@ from studio.run.assemble import open_run_context
 from studio.run.detached import ReadyRun, announce
 from studio.run.held_out import choice_text, set_power_lines, trial_text
 from studio.run.models import short_log_note
-from studio.run.new_or_resume import RunPlan
-from studio.run.resume_checks import ignored_settings
+from studio.run.new_or_resume import RunPlan, ignored_settings
 from studio.session.control_socket import is_alive
 from studio.session.server import serve
 

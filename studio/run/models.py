@@ -42,11 +42,11 @@ from engines.record.cassette import (
 from engines.rollouts.manager import RolloutManager
 from engines.verifiers.judge import JudgeContext
 from engines.verifiers.open import asks_judge
-from studio.config.settings.evaluation import EvaluationConfig
 from studio.config.settings.policy import WATCHABLE_TOKENS_PER_S, EmbeddingConfig, PolicyConfig
+from studio.config.settings.practice import EvaluationConfig
 from studio.config.settings.run import RunConfig
 from studio.run.acting import Acting, open_acting, sampling_of
-from studio.run.remote.work import RemoteWork, open_remote_work
+from studio.run.remote import RemoteWork, open_remote_work
 
 if TYPE_CHECKING:
     from engines.policies.hf_local.policy import HFLocal

@@ -18,8 +18,7 @@ from engines.pipeline.replay_training import Checkpoints, HistorySegment, load_h
 from engines.pipeline.reviewers import MetricLimits
 from studio.config.settings.run import RunConfig
 from studio.run.models import Roles, Tell
-from studio.run.new_or_resume import RunPlan
-from studio.run.resume_checks import weight_facts
+from studio.run.new_or_resume import RunPlan, weight_facts
 
 if TYPE_CHECKING:
     from engines.grpo.ranks.accelerated import AcceleratedRanks

@@ -42,7 +42,7 @@ from studio.render.lines import to_stderr
 from studio.render.words import usage_text
 from studio.run.acting import sampling_of
 from studio.run.held_out import prompt_writer
-from studio.run.library_start import choose_library
+from studio.run.library import choose_library
 from studio.run.models import endpoint_of, make_rollouts, open_roles
 from studio.secrets.output import mask_text, remember
 

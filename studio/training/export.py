@@ -44,7 +44,7 @@ from engines.record.yaml_text import load_yaml
 from studio.facts.run import load_state_with_parents
 from studio.library.references import version_at
 from studio.run.models import BUNDLED, model_path
-from studio.run.resume_checks import read_run_yaml
+from studio.run.new_or_resume import read_run_yaml
 
 SERVERS = ("vllm",)
 _AGENT = "agent.yaml"

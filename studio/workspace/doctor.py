@@ -1,6 +1,7 @@
 """`studio doctor`: whether the files of a workspace are intact; written only with `repair`.
 
-Owns the order of repairs: libraries before the runs that use them. What is wrong inside a file is
+Owns the order of repairs: libraries before the runs that use them. Each takes the lock of its
+folder, so that nothing is repaired where a living process writes. What is wrong inside a file is
 told by `engines.record.repair`, what is wrong with the machine and a run's models by `checkup`.
 """
 
@@ -16,7 +17,6 @@ from engines.core.errors import StudioError
 from engines.core.state.run_state import RunState
 from engines.record import lines
 from engines.record.derived.run_state import read_run
-from engines.record.libraries import LibraryFolder
 from engines.record.lock import is_held
 from engines.record.repair import Finding, library_findings, run_findings, score_findings
 from engines.record.run_dir import RunDir, Workspace
@@ -37,38 +37,36 @@ _Look = Callable[[], Iterable[Finding]]
 
 
 def diagnose(workspace: Workspace, *, repair: bool) -> Diagnosis:
-    """Check everything in a workspace, and repair it where asked and no living process writes."""
+    """Check everything in a workspace, and repair it where asked."""
     if not workspace.path.is_dir():
         return Diagnosis()
     runs = workspace.runs()
     folders = sorted((workspace.path / "libraries").glob("*/journal.jsonl"))
     libraries = [workspace.library(path.parent.name) for path in folders]
-    living = _live_folders(runs, libraries)
+    living = {run.run: pid_text(run.path) for run in runs if is_held(run.path)}
     is_read_only = not os.access(workspace.path, os.W_OK)
     repair = repair and not is_read_only
     findings: list[Finding] = []
 
-    def look(at: _Look, folder: Path | None = None) -> None:
-        if folder in living:
-            findings.extend(_postpone_repairs(_find(at, repair=False), living[folder]))
-        else:
-            findings.extend(_find(at, repair=repair))
+    def look(at: _Look, *, repair: bool = repair) -> None:
+        findings.extend(_find(at, repair=repair))
 
     look(partial(stray_findings, workspace))
     look(partial(catalogue_findings, workspace))
     for library in libraries:
-        look(partial(library_findings, library), library.path)
+        # A living run holds its own lock alone, and goes on with a version of its library.
+        look(partial(library_findings, library), repair=repair and not living)
     for run in runs:
-        look(partial(run_findings, run, workspace), run.path)
-        look(partial(leftover_findings, run.path, run), run.path)
+        look(partial(run_findings, run, workspace))
+        look(partial(leftover_findings, run.path, run))
         look(partial(run_file_findings, run))
         state = _read_state(run)
         if state is not None and not is_held(run.path):  # its process writes some meanwhile
-            look(partial(written_findings, run, state, workspace), run.path)
+            look(partial(written_findings, run, state, workspace))
     for library in libraries:
         if repair:  # a run's repair cuts their journals, too
-            look(partial(library_findings, library), library.path)
-        look(partial(leftover_findings, library.path), library.path)
+            look(partial(library_findings, library), repair=not living)
+        look(partial(leftover_findings, library.path))
     for path in sorted(workspace.evaluations.glob("*/scores.jsonl")):
         look(partial(score_findings, path))
     look(partial(unfinished_findings, workspace))
@@ -79,7 +77,7 @@ def diagnose(workspace: Workspace, *, repair: bool) -> Diagnosis:
     return Diagnosis(
         looked_at={"runs": len(runs), "libraries": len(libraries), "data sets": sets},
         findings=tuple(once.values()),
-        living={run.run: living[run.path] for run in runs if run.path in living},
+        living=living,
         is_read_only=is_read_only,
     )
 
@@ -131,32 +129,3 @@ def _catch_unreadable(look: _Look) -> Iterator[Finding]:
         if isinstance(error, OSError):
             error = lines.unreadable_error(Path(error.filename or "."), error)
         yield Finding("fix", error.place, error.cause, error.move)
-
-
-def _live_folders(runs: Iterable[RunDir], libraries: Iterable[LibraryFolder]) -> dict[Path, str]:
-    """Folders in which a living process writes, runs' libraries included, with the process."""
-    living: dict[Path, str] = {}
-    by_name = {folder.name: folder for folder in libraries}
-    for run in runs:
-        if not is_held(run.path):
-            continue
-        living[run.path] = pid_text(run.path)
-        state = _read_state(run)
-        used = list(by_name.values())  # which one it commits to may not be known
-        if state is not None:
-            name = state.started.library if state.started else ""
-            used = [folder for folder in used if folder.name == name]
-        living.update({folder.path: pid_text(run.path) for folder in used})
-    for folder in by_name.values():
-        if is_held(folder.path):
-            living[folder.path] = pid_text(folder.path)
-    return living
-
-
-def _postpone_repairs(findings: Iterable[Finding], pid: str) -> Iterator[Finding]:
-    """Return them with damage to be repaired once the process that writes there has ended."""
-    for finding in findings:
-        if finding.grade == "fix":
-            move = f"A living process{pid} writes here: end it, then repair."
-            finding = replace(finding, move=move, repair=None)
-        yield finding

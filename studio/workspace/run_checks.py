@@ -35,7 +35,7 @@ from studio.run.assemble import check_verifier
 from studio.run.budget import endpoint_roles
 from studio.run.models import embedding_endpoint, endpoint_of
 from studio.run.new_or_resume import RunPlan, RunRequest, load_plan
-from studio.run.remote.worker import rebuild
+from studio.run.remote import rebuild
 from studio.workspace.ask import ask_apart, run_check
 from studio.workspace.machine import find_address
 

@@ -91,7 +91,7 @@ def _agent_findings(
 def _rewrite_agent(path: Path, run: RunDir, workspace: Workspace) -> str:
     """Write an agent file as its run left it; raises StudioError where that cannot be made."""
     from studio.config.loading import load_run
-    from studio.run.publish import make_publisher
+    from studio.run.library import make_publisher
 
     with write_lock(run.path):
         state = run.state()

@@ -22,9 +22,15 @@ from engines.grpo.ranks.launcher import LaunchRequest, read_request, start_proce
 from studio import exit_codes
 from studio.config.loading import load_run
 from studio.config.source import Source
-from studio.launch import apply_launch_config, run
+from studio.launch import (
+    LaunchedProcess,
+    apply_launch_config,
+    check_devices,
+    config_path,
+    read_launch,
+    run,
+)
 from studio.presets import list_presets
-from studio.training.distributed import LaunchedProcess, check_devices, config_path, read_launch
 from tests.engines.grpo.follower import KINDS
 
 SHORT = (
@@ -196,12 +202,12 @@ def test_the_seeds_files_are_refused_for_missing_hardware_or_package_alone(
     monkeypatch.setattr("engines.grpo.ranks.accelerated.gpu_count", lambda: 2)
     assert "4 processes with a GPU each are asked for, and this machine has 2 GPUs" in start("ddp")
     assert "4 processes with a GPU each" in start("two_machines", "--machine_rank", "1")
-    monkeypatch.setattr("studio.training.distributed.find_spec", lambda name: None)
+    monkeypatch.setattr("studio.launch.find_spec", lambda name: None)
     assert "deepspeed is not installed" in start("zero2")
     assert "there is no such file" in start("nowhere")
     started: list[LaunchRequest] = []
     monkeypatch.setattr("engines.grpo.ranks.accelerated.gpu_count", lambda: 4)
-    monkeypatch.setattr("studio.training.distributed.find_spec", lambda name: object())
+    monkeypatch.setattr("studio.launch.find_spec", lambda name: object())
     monkeypatch.setattr(
         "engines.grpo.ranks.launcher.start_processes", lambda asked, _: started.append(asked) or 5
     )

@@ -24,20 +24,30 @@ from engines.core.types import (
 from engines.record import lines
 from engines.record.journal import FORMAT
 from engines.record.run_dir import Workspace
+from engines.record.segments import BYTES, Head, begin_next
 
 BEGAN = 1_700_000_000.0
 
 
 def write_events(path: Path, events: Iterable[ev.DurableEvent], *, at: float = BEGAN) -> int:
-    """Write a whole journal, a second from each event to the next; returns how many."""
+    """Write a whole journal, a second from each event to the next; returns how many.
+
+    It is rolled between steps, as a run rolls it.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
-    chain, seq = "", 0
-    with path.open("wb") as file:
-        for seq, event in enumerate(events, 1):
-            own = {field.name: getattr(event, field.name) for field in fields(event)}
-            head = {"v": FORMAT, "seq": seq, "at": at + seq, "kind": type(event).__name__}
-            raw, chain = lines.encode(dumps(head | own), chain)
-            file.write(raw)
+    chain, seq, head = "", 0, Head()
+    file = path.open("wb")
+    for seq, event in enumerate(events, 1):
+        if isinstance(event, ev.StepStarted) and (size := file.tell()) >= BYTES:
+            file.close()
+            head = Head(head.segment + 1, chain, seq - 1, head.bytes + size, event.step - 1)
+            chain = begin_next(path, head)
+            file = path.open("ab")
+        own = {field.name: getattr(event, field.name) for field in fields(event)}
+        envelope = {"v": FORMAT, "seq": seq, "at": at + seq, "kind": type(event).__name__}
+        raw, chain = lines.encode(dumps(envelope | own), chain)
+        file.write(raw)
+    file.close()
     return seq
 
 

@@ -1,32 +1,99 @@
 """Fetches from the network, within limits of time, size and of what may be reached.
 
-No cookies, no proxies, no credentials in addresses, nothing that is kept between two requests.
+No cookies, no proxies, no credentials in addresses, nothing that is kept between two requests. A
+name is looked up once; each address that it has is judged, and it is such an address that is then
+connected to: no name can mean one thing when it is judged and another when it is reached. What was
+found is kept in the workspace (`WebCache`): who asks again sees the same.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import os
+import socket
 import zlib
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from functools import cache
+from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address, ip_network
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from weakref import WeakValueDictionary
 
+from engines.core.ids import digest
 from engines.core.text.sanitize import one_line
-from engines.tools.web.address import AddressGuard, FetchFailed
 
 if TYPE_CHECKING:
     from ssl import SSLContext
 
     import httpx2
 
+
 MAX_BYTES = 5_000_000
 """Of one reply, packed as well as unpacked; what is behind it is not read."""
 PAGE_S, SERVICE_S, CONNECT_S = 10.0, 25.0, 4.0
 MAX_REDIRECTS = 5
 _PORTS = {"http": 80, "https": 443}
+
+
+Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
+"""The addresses of a host; raises OSError."""
+_NOT_PUBLIC = (
+    *map(ip_network, ("168.63.129.16/32", "192.0.0.0/24", "192.88.99.0/24")),  # Azure's metadata
+    *map(ip_network, ("2001::/23", "2001:db8::/32", "2002::/16", "3fff::/20")),  # Teredo, 6to4
+)
+_GLOBAL, _NAT64 = IPv6Network("2000::/3"), IPv6Network("64:ff9b::/96")
+
+
+class FetchFailed(Exception):
+    """Why nothing from outside can be read, in words for the model; `status` is an answer's."""
+
+    def __init__(self, text: str, status: int | None = None) -> None:
+        super().__init__(text)
+        self.status = status
+
+
+async def resolve_name(host: str, port: int) -> Sequence[str]:
+    loop = asyncio.get_running_loop()
+    found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return list(dict.fromkeys(str(entry[4][0]) for entry in found))
+
+
+def is_public(address: IPv4Address | IPv6Address) -> bool:
+    """Whether it lies in the internet."""
+    if address.version == 6 and address in _NAT64:  # how IPv4 is reached where there is none
+        return is_public(IPv4Address(int(address) & 0xFFFF_FFFF))
+    if address.version == 6:
+        usable = address in _GLOBAL  # not ::1, ::ffff:127.0.0.1, local and multicast ones
+    else:
+        usable = address.is_global and not address.is_multicast
+    return usable and not any(address in network for network in _NOT_PUBLIC)
+
+
+@dataclass(frozen=True, slots=True)
+class AddressGuard:
+    """Lets public addresses pass, and those that a person has listed as `host` or `host:port`."""
+
+    allow_hosts: tuple[str, ...] = ()
+    resolve: Resolve = resolve_name
+
+    async def find_addresses(self, host: str, port: int) -> Sequence[str]:
+        """The addresses that `host` has now; FetchFailed where one of them may not be reached."""
+        try:
+            found = await self.resolve(host, port)
+        except (OSError, OverflowError, UnicodeError) as error:
+            raise FetchFailed(f"the name {host} leads to no address ({error}).") from None
+        listed = {entry.lower() for entry in self.allow_hosts}
+        for address in found:
+            names = (host.lower(), f"[{host}]", address, f"[{address}]")
+            is_listed = not listed.isdisjoint((*names, *(f"{name}:{port}" for name in names)))
+            if not is_listed and not is_public(ip_address(address)):
+                cause = f"{host} is at {address}, which is no public address: nothing was sent."
+                raise FetchFailed(f"{cause} A person can list it in allow_hosts.")
+        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,3 +248,37 @@ def _machine_tls() -> SSLContext:
     import httpx2
 
     return httpx2.create_ssl_context()
+
+
+class WebCache:
+    """A small JSON file for each question; None keeps nothing. Processes may share a folder.
+
+    Failures are not kept, and a damaged file counts as none.
+    """
+
+    def __init__(self, folder: Path | None) -> None:
+        self._folder = folder
+        # Tries of one group ask the same at the same time: only the first one is sent.
+        self._asking: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+
+    async def get(self, kind: str, about: str, look_up: Callable[[], Awaitable[Any]]) -> Any:
+        """What is kept about something, else what `look_up` gives: a JSON value.
+
+        What that raises is passed on; OSError where it cannot be written.
+        """
+        if self._folder is None:
+            return await look_up()
+        name = digest([kind, about])
+        path = self._folder / f"{name}.json"
+        async with self._asking.setdefault(name, asyncio.Lock()):
+            try:
+                return json.loads(path.read_bytes())["found"]
+            except (OSError, ValueError, KeyError, TypeError):
+                found = await look_up()
+            at = datetime.now(UTC).isoformat(timespec="seconds")
+            kept = {"kind": kind, "about": about, "at": at, "found": found}
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+            temporary.write_text(json.dumps(kept), "utf-8")
+            temporary.replace(path)
+            return found

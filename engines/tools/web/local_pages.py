@@ -9,8 +9,8 @@ from pathlib import Path
 
 from engines.core.text.similarity import index_words, tokens
 from engines.core.tools import ToolError
-from engines.tools.web.address import FetchFailed
-from engines.tools.web.passages import PageText
+from engines.tools.web.fetch import FetchFailed
+from engines.tools.web.read_page import PageText
 
 MAX_TITLES = 10
 

@@ -14,11 +14,9 @@ from engines.core.tools import Network, ToolError
 from engines.tools.function import FunctionTool
 from engines.tools.settings import KEYS, PROVIDERS, ToolSettings
 from engines.tools.web import read_page, search
-from engines.tools.web.address import AddressGuard
-from engines.tools.web.cache import WebCache
-from engines.tools.web.fetch import Fetcher
+from engines.tools.web.fetch import AddressGuard, Fetcher, WebCache
 from engines.tools.web.local_pages import LocalPages
-from engines.tools.web.passages import PageReader
+from engines.tools.web.read_page import PageReader
 from engines.tools.web.wikipedia import MediaWiki, wikipedia_tool
 
 SERPER, JINA = "https://google.serper.dev", "https://r.jina.ai"

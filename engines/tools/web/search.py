@@ -11,11 +11,9 @@ from urllib.parse import urlencode
 
 from engines.core.tools import NOTHING_FOUND, ToolError, ToolResult
 from engines.tools.function import FunctionTool
-from engines.tools.web.address import FetchFailed
-from engines.tools.web.cache import WebCache
-from engines.tools.web.fetch import Fetcher
+from engines.tools.web.fetch import Fetcher, FetchFailed, WebCache
 from engines.tools.web.local_pages import LocalPages
-from engines.tools.web.passages import quote_outside
+from engines.tools.web.read_page import quote_outside
 
 MAX_HITS = 10
 Hit = tuple[str, str, str, str]

@@ -16,12 +16,9 @@ from engines.core.text.sanitize import one_line
 from engines.core.tools import NOTHING_FOUND, ToolResult
 from engines.core.types import NO_USAGE, Message, Sampling, Usage
 from engines.tools.function import FunctionTool
-from engines.tools.web.address import FetchFailed
-from engines.tools.web.cache import WebCache
-from engines.tools.web.fetch import Fetcher
+from engines.tools.web.fetch import Fetcher, FetchFailed, WebCache
 from engines.tools.web.local_pages import MAX_TITLES, LocalPages
-from engines.tools.web.passages import KEPT, PageReader, PageText
-from engines.tools.web.read_page import load_kept
+from engines.tools.web.read_page import KEPT, PageReader, PageText, load_kept
 
 MAX_READ = 3
 _FIELDS = ("matched_queries", "matched_query_ids")

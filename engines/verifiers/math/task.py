@@ -14,9 +14,8 @@ from typing import Any
 from math_verify import parse, parser, verify
 
 from engines.verifiers.math import exact_value
-from engines.verifiers.math.dates import same_date
 from engines.verifiers.math.notation import WRAPPED, alters_number
-from engines.verifiers.math.quantity import align_labels, leading_unit, same_quantity
+from engines.verifiers.math.quantity import align_labels, leading_unit, same_date, same_quantity
 
 USUAL_RULES = {"float_rounding": 6, "strict": True}  # under other rules more is equal
 _ENVIRONMENT = re.compile(r"\$[^$]+\$|\\\(|\\\[|\\boxed")

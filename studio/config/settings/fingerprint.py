@@ -15,8 +15,8 @@ from engines.policies.hf_local.settings import LoraSettings
 from engines.training_free.settings import TrainingFreeSettings
 from studio.config.settings.base import declared_settings
 from studio.config.settings.policy import Role
+from studio.config.settings.practice import LintConfig
 from studio.config.settings.run import RunConfig
-from studio.config.settings.training import LintConfig
 from studio.config.tree import get_value
 from studio.secrets.run_files import names_secret, without_secrets
 

@@ -7,14 +7,12 @@ about keys that have no counterpart.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from importlib.resources import files
 
 from engines.core.errors import ConfigError
-from engines.record.yaml_text import load_yaml
 from studio.config.aliases import apply_aliases, move_value, similar_names, suggest_key
 from studio.config.compose import ComposedConfig, compose_run, resolve
 from studio.config.settings.base import declared_settings
-from studio.config.settings.evaluation import VerifierConfig
+from studio.config.settings.practice import VerifierConfig
 from studio.config.settings.run import RunConfig, every_setting, section_of
 from studio.config.tree import ABSENT, Key, dotted_name, get_value, pop_value, set_value
 from studio.config.yaml_file import Place
@@ -237,9 +235,26 @@ def _refuse_missing(
         raise ConfigError(_relative_place(config, place), cause, move)
 
 
-_NO_COUNTERPART: Mapping[str, str] = load_yaml(
-    (files("studio.config.youtu") / "no_counterpart.yaml").read_text("utf-8")
-)
+_NO_COUNTERPART = {
+    "agent.max_turns": "the agent answers in one turn",
+    "agent.toolkits": "the agent has no tools",
+    "agent.context_manager": "the agent sees the whole problem, once",
+    "agent.env": "the agent has no environment",
+    "agent.enabled_skills": "the agent has no tools",
+    "agent.runner": "the agent answers in one turn",
+    "agent.stop_at_tool_names": "the agent has no tools",
+    "model_provider.type": "the endpoint is asked for chat completions",
+    "model_settings": "it is not sent",
+    "model_params": "the agent's model_settings are used",
+    "termination_max_tokens": "max_tokens bounds a reply",
+    "evaluation.tags": "a set is measured whole, or evaluation.limit of it",
+    "evaluation.agent_type": "it is a label only",
+    "evaluation.model_name": "it is a label only",
+    "db_url": "results are kept in the workspace",
+    "eval_method": "the verifier judges",
+}
+"""Keys that Youtu-Agent has and we have not, by the end of their dotted name, with what happens
+instead."""
 
 _TYPO = 0.85
 """Similarity from which an unknown key is taken for a typing error: epoch and epochs have 0.91."""

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from engines.agents.command import CommandAgent
-from engines.agents.left_files import parse_reward, read_left_file
+from engines.agents.programs import parse_reward, read_left_file
 from engines.agents.single_turn import SingleTurn
 from engines.core.errors import AnswersPending, CallFailed
 from engines.core.types import CallKey, Completion, Message, Problem, Sampling, Usage

@@ -23,7 +23,8 @@ from engines.record.run_dir import Workspace
 from engines.training_free.reading import library_before_text, library_seen
 from studio.config.loading import load_run
 from studio.config.settings.fingerprint import fingerprint
-from studio.run import held_out, publish
+from studio.run import held_out
+from studio.run import library as publish
 from tests.support.builders import a_group
 from tests.support.harness import practised
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engines.core.tools import SHOWN_CHARS
-from engines.tools.shorten import MAX_RESULT_CHARS, shorten_result
+from engines.tools.toolbox import MAX_RESULT_CHARS, shorten_result
 
 VALUES: st.SearchStrategy[Any] = st.recursive(
     st.none()

@@ -12,7 +12,7 @@ from engines.record.run_dir import Workspace
 from studio.config.loading import load_run
 from studio.config.settings.fingerprint import fingerprint
 from studio.process import login_name
-from studio.run.library_start import mounted_library
+from studio.run.library import mounted_library
 from tests.support.processes import SMALL, running
 from tests.support.run_studio import Result, studio
 

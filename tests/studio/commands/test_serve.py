@@ -24,7 +24,7 @@ from engines.record.run_dir import Workspace
 from studio.config.loading import load_run
 from studio.evaluation.try_problem import KEY, Trial, run_trial
 from studio.library.edit import commit_changes
-from studio.run.library_start import choose_library
+from studio.run.library import choose_library
 from studio.secrets.output import mask_text
 from studio.serving import enhanced_agent
 from studio.serving.enhanced_agent import (

@@ -9,8 +9,8 @@ import pytest
 from engines.tools.settings import PROVIDERS
 from studio.config.loading import load_run
 from studio.config.run_yaml import dump_run_yaml
+from studio.config.settings.agent import READERS, ToolConfig
 from studio.config.settings.fingerprint import differences, fingerprint
-from studio.config.settings.tool import READERS, ToolConfig
 from tests.studio.config.run_files import SMALL, loaded, refused, write
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from engines.secrets.mask import Mask
-from studio.config.settings.tracing import TracingConfig, find_collector
+from studio.config.settings.run import TracingConfig, find_collector
 from studio.secrets.run_files import environment_secrets
 
 URL = "http://127.0.0.1:6006"

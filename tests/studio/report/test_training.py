@@ -27,7 +27,7 @@ from studio.report.progress import LinePrinter, display_lines
 from studio.review.evidence import EvidenceLoader
 from studio.review.line_mode import LineReview
 from studio.review.line_text import WEIGHTS_AS_A_WHOLE, change_lines
-from studio.review.review_run import open_session
+from studio.review.review_run import RunReview, open_session
 from studio.session.requests import status_of
 from studio.workspace.listing import listed_runs, runs_table
 from studio.workspace.run_control import status_lines
@@ -333,16 +333,13 @@ def test_line_review_takes_or_leaves_an_update_and_refuses_anything_between(
     typed = iter(["e better", "M E1 better", "t", "o", "l", "r it unlearns sums"])
     with open_session(workspace, run, "sam") as (session, wait_for):
         sitting = LineReview(
-            session,
+            RunReview(session, wait_for, False, said.append, said.append),
+            lambda prompt: next(typed, None),
+            lambda text: pytest.fail("an update has no wording"),
             EvidenceLoader(run),
-            wait_for=wait_for,
-            reviewer="sam",
-            ask=lambda prompt: next(typed, None),
-            edit=lambda text: pytest.fail("an update has no wording"),
-            say=said.append,
             clock=lambda: 0.0,
         )
-        sitting.run()
+        sitting.ask_all()
     assert said.count(WEIGHTS_AS_A_WHOLE) == 3
     first = said[0]
     assert "op7.w  WEIGHTS  (1 open)" in first

@@ -11,7 +11,7 @@ import yaml
 from engines.record.export import refresh_agent
 from engines.secrets.mask import MASK
 from studio.config.loading import load_run
-from studio.run.publish import agent_description
+from studio.run.library import agent_description
 from tests.support.builders import a_library
 from tests.support.fake_endpoint import FakeEndpoint, an_endpoint, says
 from tests.support.run_studio import studio

@@ -113,7 +113,7 @@ def test_nothing_is_repaired_where_a_process_writes_and_all_is_elsewhere(practis
     with write_lock(practised / "runs/rehearsal"):
         done = studio("doctor", "--repair", workspace=practised)
     assert done.code == 2
-    assert f"pid {os.getpid()}" in done.stdout and "end it, then repair" in done.stdout
+    assert f"pid {os.getpid()}" in done.stdout and "is writing here" in done.stdout
     assert f"run rehearsal is alive (pid {os.getpid()})" in done.stdout
     assert tree(practised / "runs/rehearsal") == before
     assert (practised / "runs/other/journal.jsonl.damaged-1").exists()

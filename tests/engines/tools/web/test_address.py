@@ -7,7 +7,7 @@ from ipaddress import ip_address
 
 import pytest
 
-from engines.tools.web.address import AddressGuard, FetchFailed, is_public, resolve_name
+from engines.tools.web.fetch import AddressGuard, FetchFailed, is_public, resolve_name
 
 
 @pytest.mark.parametrize(

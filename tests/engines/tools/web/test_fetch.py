@@ -12,8 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from engines.tools.web.address import AddressGuard, FetchFailed
-from engines.tools.web.fetch import MAX_BYTES, MAX_REDIRECTS, Fetcher
+from engines.tools.web.fetch import MAX_BYTES, MAX_REDIRECTS, AddressGuard, Fetcher, FetchFailed
 from tests.support.web_server import Asked, json_reply, redirect, reply, serving
 
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from engines.tools.web.address import FetchFailed
-from engines.tools.web.fetch import Fetched
-from engines.tools.web.page_text import MAX_ELEMENTS, read_text
+from engines.tools.web.fetch import Fetched, FetchFailed
+from engines.tools.web.read_page import MAX_ELEMENTS, read_text
 
 PAGE = """<html><head><title> A
  title </title><style>p {color: red}</style><script>steal()</script></head><body><article>

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from engines.core.protocols import EmbeddingResult
 from engines.core.types import Completion, Usage
-from engines.tools.web.passages import (
+from engines.tools.web.read_page import (
     MAX_EMBEDDED,
     PageReader,
     PageText,

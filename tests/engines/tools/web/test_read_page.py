@@ -10,12 +10,16 @@ import pytest
 
 from engines.core.tools import ToolResult
 from engines.core.types import Completion, Usage
-from engines.tools.web.address import AddressGuard
-from engines.tools.web.cache import WebCache
-from engines.tools.web.fetch import Fetcher
+from engines.tools.web.fetch import AddressGuard, Fetcher, WebCache
 from engines.tools.web.local_pages import LocalPages
-from engines.tools.web.passages import MAX_TEXT_CHARS, PageReader
-from engines.tools.web.read_page import LoadPage, load_by_jina, load_directly, read_page_tool
+from engines.tools.web.read_page import (
+    MAX_TEXT_CHARS,
+    LoadPage,
+    PageReader,
+    load_by_jina,
+    load_directly,
+    read_page_tool,
+)
 from tests.support.builders import answering
 from tests.support.tool_tries import a_call, a_toolbox, a_try
 from tests.support.web_server import json_reply, reply, serving

@@ -13,9 +13,7 @@ from typing import Any
 import pytest
 
 from engines.core.tools import NOTHING_FOUND, ToolError, ToolResult, is_evidence
-from engines.tools.web.address import AddressGuard, FetchFailed
-from engines.tools.web.cache import WebCache
-from engines.tools.web.fetch import Fetcher
+from engines.tools.web.fetch import AddressGuard, Fetcher, FetchFailed, WebCache
 from engines.tools.web.local_pages import LocalPages
 from engines.tools.web.open import SHOWN_CHARS
 from engines.tools.web.search import (

@@ -11,11 +11,9 @@ import pytest
 from engines.core.errors import CallFailed
 from engines.core.tools import NOTHING_FOUND, ToolError, ToolResult
 from engines.core.types import Completion, Usage
-from engines.tools.web.address import AddressGuard
-from engines.tools.web.cache import WebCache
-from engines.tools.web.fetch import Fetcher
+from engines.tools.web.fetch import AddressGuard, Fetcher, WebCache
 from engines.tools.web.local_pages import LocalPages
-from engines.tools.web.passages import PageReader
+from engines.tools.web.read_page import PageReader
 from engines.tools.web.wikipedia import MediaWiki, wikipedia_tool
 from tests.support.builders import answering
 from tests.support.tool_tries import a_call, a_toolbox, a_try

@@ -13,8 +13,7 @@ import pytest
 
 from engines.core.types import Verdict
 from engines.process.tiers import find_tier
-from engines.verifiers.foreign.process import parse_message
-from engines.verifiers.foreign.verifier import FunctionSettings, FunctionVerifier
+from engines.verifiers.foreign.verifier import FunctionSettings, FunctionVerifier, parse_message
 from tests.support.builders import answering
 from tests.support.foreign_files import PROBLEM, a_file, a_rollout, judged, judging
 

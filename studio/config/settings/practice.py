@@ -1,4 +1,4 @@
-"""Settings of practice: its data, its loop, and what it trains, in the order of `run.yaml`.
+"""Settings of practice: its data, its loop, what it trains, what is measured and by what.
 
 A section holds the engine's own settings class, and besides it the keys that other parts read.
 """
@@ -6,9 +6,9 @@ A section holds the engine's own settings class, and besides it the keys that ot
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, field_validator
+from pydantic import BeforeValidator, ConfigDict, field_validator, model_validator
 
 from engines.core.settings import MAX_COUNT, MAX_ROWS, setting
 from engines.core.text.prompts import load_prompt
@@ -16,8 +16,78 @@ from engines.core.types import Learns
 from engines.grpo.settings import GRPOSettings, SFTSettings
 from engines.policies.hf_local.settings import LoraSettings
 from engines.training_free.settings import LintSettings, TrainingFreeSettings
-from studio.config.settings.base import Int, Settings, as_model, as_section, key
+from studio.config.settings.base import (
+    Float,
+    Int,
+    Settings,
+    as_list,
+    as_model,
+    as_section,
+    key,
+    refusal,
+)
 from studio.config.settings.policy import EmbeddingConfig
+
+
+class EvaluationConfig(Settings):
+    """How progress is measured."""
+
+    do_eval: bool = key(False, "whether to evaluate while practising")
+    strategy: Literal["epoch", "steps"] = key(
+        "epoch", "when to evaluate: after each epoch, or after every_steps steps"
+    )
+    every_steps: Int = key(1, "steps between two evaluations, where strategy is steps", ge=1)
+    data: Annotated[tuple[str, ...], BeforeValidator(as_list)] = key(
+        (),
+        "one or more data sets, held out from practice",
+        examples=["[arithmetic-heldout,arithmetic-larger]"],
+    )
+    limit: Int | None = key(
+        None, "use only the first so many problems of each set", ge=1, le=MAX_ROWS, examples=[100]
+    )
+    k: Int = key(1, "tries of each problem", ge=1, le=4_096)
+    temperature: Float = key(0.0, "how much those tries vary", ge=0, le=10)
+    concurrency: Int | None = key(
+        None,
+        "rollouts at a time; null: shares practice.concurrency",
+        ge=1,
+        le=MAX_COUNT,
+        examples=[8],
+    )
+
+    @model_validator(mode="after")
+    def _validate_data(self) -> EvaluationConfig:
+        if self.do_eval and not self.data:
+            cause = "evaluation is on, but evaluation.data names no data set"
+            raise refusal("do_eval", cause, "Set evaluation.data, or evaluation.do_eval=false.")
+        return self
+
+
+class VerifierConfig(Settings):
+    """What scores the tries; every other key is the verifier's own setting.
+
+    A plain text stands for {name: text}, a list for {name: weighted, of: list}, and
+    {file: FILE} for {name: function, file: FILE}.
+    """
+
+    model_config = ConfigDict(extra="allow")
+
+    name: str = key(
+        "math",
+        "math, text, judge, accuracy, length_penalty, step, format or choice; function with "
+        "file: FILE; weighted with of: [...]",
+        min_length=1,
+        examples=["text"],
+    )
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        return dict(self.model_extra or {})
+
+    @property
+    def spec(self) -> dict[str, Any]:
+        return {"name": self.name, **self.settings}
+
 
 ALGORITHMS = {
     "training_free": "training_free",
