@@ -43,7 +43,8 @@ from studio.evaluation.evaluate import (
     print_eval_dry_run,
     tell_eval_notes,
 )
-from studio.library.curation import Curation, open_curation
+from studio.facts.library import CurationFacts
+from studio.library.curation import open_curation
 from studio.library.references import find_version
 from studio.process import login_name
 from studio.render.json import print_json, print_result
@@ -218,7 +219,7 @@ def read_practice(priced: Priced, workspace: Workspace) -> Utility | None:
     return Utility(priced, effects) if effects.single else None
 
 
-def offer_deletes(found: Utility, workspace: Workspace) -> Curation:
+def offer_deletes(found: Utility, workspace: Workspace) -> CurationFacts:
     """Ask whether what is dispensable may go, in a run of its own that waits for a reviewer.
 
     Raises ConflictError: the workspace has no such library.

@@ -37,7 +37,7 @@ from studio.config.scripted import is_rehearsal
 from studio.config.settings.run import RunConfig
 from studio.evaluation.try_problem import KEY, print_piece, without_lessons
 from studio.library.references import follow_version
-from studio.library.text import library_lines
+from studio.render.library_lines import library_lines
 from studio.render.lines import to_stderr
 from studio.render.words import usage_text
 from studio.run.acting import sampling_of

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,9 +21,16 @@ from studio.facts.data_set import Item, SessionImport
 from studio.facts.diagnosis import Diagnosis
 from studio.facts.estimate import Estimate, Range, Stage
 from studio.facts.evaluation import EvalFacts, MeasuredFacts, PairedMeans, SetFacts
+from studio.facts.library import (
+    difference,
+    history_facts,
+    listed_library,
+    version_facts,
+)
 from studio.facts.rollout import rollout_facts
 from studio.facts.run import end_facts, load_run_facts
 from studio.facts.step import step_facts
+from studio.library.references import find_version
 from studio.render.comparison_page import comparison_page
 from studio.render.data_lines import (
     added_notes,
@@ -36,6 +45,13 @@ from studio.render.data_lines import (
 from studio.render.doctor_lines import doctor_text
 from studio.render.estimate_lines import estimate_line, estimate_table
 from studio.render.evaluation_lines import eval_text
+from studio.render.library_lines import (
+    difference_lines,
+    difference_page,
+    history_lines,
+    library_lines,
+    list_lines,
+)
 from studio.render.page import render_markdown, render_text
 from studio.render.rollout_lines import rollout_text
 from studio.render.run_lines import run_text, summary_text
@@ -43,7 +59,9 @@ from studio.render.step_lines import step_text
 from studio.report.facts import report_facts
 from studio.report.page import report_page
 from studio.tui.drawing.lines import plain_text
+from studio.tui.pages.diff.view import blocks, compare_references, head_lines
 from studio.tui.pages.inspect import view
+from studio.tui.pages.library.view import library_rows
 from studio.tui.pages.training_view import panel_lines
 from tests.support.demo_run import demo_workspace
 from tests.support.figures import missing_figures
@@ -251,3 +269,31 @@ def test_an_estimate() -> None:
     estimate = Estimate(tuple(stages), notes=("rollout 53 (n=117)",))
     text = estimate_table(estimate, costs_money=True) + estimate_line(estimate)
     assert missing_figures(text, estimate) == []
+
+
+def without_dates(lines: Sequence[str]) -> str:
+    """In JSON a time is in seconds."""
+    return re.sub(r"\d{4}-\d\d-\d\d \d\d:\d\d", "", "\n".join(lines))
+
+
+def test_a_library_and_a_difference() -> None:
+    workspace = demo_workspace()
+    listed = [listed_library(folder) for folder in workspace.libraries()]
+    assert listed and missing_figures("\n".join(list_lines(listed)), listed) == []
+    rows = "\n".join(plain_text(row.line) for row in library_rows(listed, "", 100))
+    assert missing_figures(rows, listed) == []
+    name = listed[0].library
+    older, newer = find_version(f"{name}@0", workspace), find_version(name, workspace)
+    lines = library_lines(newer.library, newer.labels)
+    assert missing_figures(without_dates(lines), version_facts(newer)) == []
+    history = history_facts(workspace.library(name), None)
+    assert missing_figures(without_dates(history_lines(history)), history) == []
+    facts = difference(older, newer)
+    assert missing_figures("\n".join(difference_lines(facts)), facts) == []
+    assert missing_figures(render_markdown(difference_page(facts)), facts) == []
+    compared = compare_references(f"{name}@0", name, facts)
+    screen = [
+        *head_lines(compared, "side by side", 200, 20),
+        *(row for block in blocks(compared, 200, "side by side") for row in block.lines),
+    ]
+    assert missing_figures("\n".join(map(plain_text, screen)), facts) == []
