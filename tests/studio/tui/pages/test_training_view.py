@@ -6,7 +6,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from studio.render.curve_lines import step_summary
 
 from engines.core import events as ev
 from engines.core.state.run_state import RunState
