@@ -277,7 +277,7 @@ class _RunParts:
             ledger=ledger,
             records=records,
             control=control,
-            publisher=make_publisher(plan.loaded, plan.run, plan.workspace, state, self.library),
+            publisher=make_publisher(plan.loaded, plan.run, state, self.library),
             mask=plan.loaded.mask,
             evaluation=open_evaluation(plan, self.sets, setup, writer),
             budget=self.budget,
