@@ -60,6 +60,8 @@ def review(
     """
     from studio.facts.next_command import command_after_review
     from studio.review.editor import EditorReview, edit_text
+    from studio.review.evidence import EvidenceLoader
+    from studio.review.line_mode import LineReview
     from studio.review.review_run import RunReview, open_session
     from studio.review.scripted import print_queue, review_by_script
     from studio.run.linter import LazyLinter
@@ -77,13 +79,13 @@ def review(
     with open_session(workspace, folder, person, linter) as (session, wait_for):
         reviewing = RunReview(session, wait_for, waits=wait, say=_say, tell=_tell)
         if decisions is not None:
-            review_by_script(reviewing, person, decisions, json=json)
+            review_by_script(reviewing, decisions, json=json)
         elif json:
             print_queue(reviewing)
         elif editor:
-            EditorReview(reviewing, person, ask=_ask_aside, yes=yes).run()
+            EditorReview(reviewing, ask=_ask_aside, yes=yes).run()
         else:
-            reviewing.run(reviewer=person, ask=ask_line, edit=edit_text)
+            LineReview(reviewing, ask_line, edit_text, EvidenceLoader(folder)).run()
     state = folder.state()
     goes_on = is_alive(folder) and not state.open_operations
     after = command_after_review(state, committed=reviewing.committed)

@@ -32,7 +32,7 @@ from studio.review.line_text import operation_text
 from studio.review.review_run import RunReview
 from studio.review.scripted import Todo, Wish, carry_out, check_wishes, refuse, result_text
 from studio.secrets.sanitize import sanitize
-from studio.session.requests import ReadQueue, ReviewQueue
+from studio.session.requests import ReviewQueue
 
 FOLDER = "editor"
 """Of a run: what a person is writing (`review.txt`), and what they were shown."""
@@ -84,7 +84,6 @@ class EditorReview:
     """One person's review of one run as a file; with `yes` it is recorded without asking."""
 
     review: RunReview
-    person: str
     ask: Ask
     yes: bool
     _version: int | None = None  # of the library as the file shows it
@@ -128,7 +127,7 @@ class EditorReview:
         return path.read_text("utf-8-sig", errors="replace") if path.exists() else ""
 
     def _read_queue(self) -> list[Block]:
-        self._queue = queue = self.review.wait_for(self.review.session.send(ReadQueue()))
+        self._queue = queue = self.review.read_queue()
         before, self._version = self._version, queue.base_version
         if before not in (None, self._version):
             moved = f"the library has moved to v{self._version} meanwhile"
@@ -189,7 +188,7 @@ class EditorReview:
             self.review.tell(one)
         wishes = [*wrong, *wishes]
         session, queue = self.review.session, self._queue
-        todo, flags = self.review.wait_for(check_wishes(name, wishes, session, queue, self.person))
+        todo, flags = self.review.wait_for(check_wishes(name, wishes, session, queue))
         if flags and self.yes:
             raise refuse(name, flags, "Reword it, or answer without --yes.")
         for flag in flags:

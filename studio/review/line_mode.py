@@ -7,14 +7,14 @@ about at once. It works on dumb terminals, with screen readers and from scripts.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol, TypeVar
+from typing import TypeVar
 
 from engines.core.errors import ConflictError, StudioError
 from engines.core.text.tool_text import said_text
 from engines.core.types import GATE, Decision, Operation, OperationKind, UnparsedReply
-from studio.render.words import DONE, misfit_text
+from studio.render.words import DONE, count_text, misfit_text
 from studio.review.decider import Decider, Pair, new_flags
 from studio.review.evidence import EvidenceLoader, GroupEvidence
 from studio.review.line_text import (
@@ -30,10 +30,10 @@ from studio.review.line_text import (
     unknown_key_hint,
     whole_lines,
 )
+from studio.review.review_run import RunReview
 from studio.review.wording import changed_parts, merge_decisions, text_with_parts
 from studio.secrets.sanitize import one_line, sanitize
-from studio.session.requests import Drop, Mend, Preview, Propose, ReadQueue, ReviewQueue
-from studio.session.session import Session
+from studio.session.requests import Drop, Mend, Preview, Propose, Request, ReviewQueue
 from studio.session.unparsed_replies import with_comments, without_comments
 
 T = TypeVar("T")
@@ -45,21 +45,12 @@ Edit = Callable[[str], str | None]
 """Lets a person edit a text; None when nothing was saved."""
 
 
-class WaitFor(Protocol):
-    """Runs a coroutine of the session's event loop, and waits for its result."""
-
-    def __call__(self, coroutine: Coroutine[Any, Any, T], /) -> T: ...
-
-
 @dataclass(slots=True, eq=False)
 class LineReview:
-    session: Session
-    evidence: EvidenceLoader
-    wait_for: WaitFor
-    reviewer: str
+    review: RunReview
     ask: Ask
     edit: Edit
-    say: Callable[[str], None]
+    evidence: EvidenceLoader
     clock: Callable[[], float] = time.monotonic
     settled_count: int = 0  # replies corrected or dropped in this session
     _decider: Decider = field(default_factory=Decider)
@@ -77,20 +68,78 @@ class LineReview:
         """Operations decided in this session and not asked again since."""
         return len(self._decided)
 
-    def run(self) -> bool:
+    def run(self) -> None:
+        """Review until nothing is left, with `--wait` until the run ends; then close."""
+        review, name = self.review, self.review.session.run.run
+        review.wait_for(review.start_listening())
+        follows = review.waits and review.has_process
+        is_empty = review.wait_until_allowed(self._is_empty)
+        if review.waits and not follows:
+            review.tell(f"note: no process of run {name} goes on, so there is nothing to wait for")
+        if is_empty:
+            review.say(f"run {name}: nothing is open")
+            if not follows:
+                if review.has_process and (closing := review.closing_text()):
+                    review.say(closing)
+                return
+        try:
+            self._ask_until_left(follows)
+        finally:
+            review.say(f"run {name}: {self._counts_text()}")
+            if closing := review.closing_text():
+                review.say(closing)
+
+    def _ask_until_left(self, follows: bool) -> None:
+        review, settled = self.review, -1
+        while review.wait_until_allowed(self.ask_all) and follows and not review.ended:
+            state = review.session.state
+            blocking = state.undecided_operations if state.under_review else ()
+            passed_over = self._later.intersection(operation.id for operation in blocking)
+            if passed_over:
+                self._later -= passed_over
+                count = count_text(len(passed_over), "operation")
+                review.tell(f"the run holds for {count}: once more; q leaves")
+                continue
+            if settled != (settled := self.decided_count + self.settled_count):
+                review.tell("waiting for the run's next step; Ctrl-C ends the waiting, not the run")
+            review.wait_for(review.wait_for_change())
+
+    def _is_empty(self) -> bool:
+        queue = self.review.read_queue()
+        return not queue.open and not queue.repairs
+
+    def _counts_text(self) -> str:
+        state = self.review.session.state
+        counts = f"{self.decided_count} decided, {len(state.open_operations)} open"
+        if self.settled_count or state.repairs:
+            settled = count_text(self.settled_count, "reply", "replies")
+            counts += f"; {settled} settled, {len(state.repairs)} to mend"
+        return counts
+
+    @property
+    def _person(self) -> str:
+        return self.review.session.who
+
+    def _say(self, text: str) -> None:
+        self.review.say(text)
+
+    def _send(self, request: Request[T]) -> T:
+        return self.review.wait_for(self.review.session.send(request))
+
+    def ask_all(self) -> bool:
         """Ask until nothing is left; False where the person quits or the input ends before."""
         while True:
-            queue = self.wait_for(self.session.send(ReadQueue()))
+            queue = self.review.read_queue()
             operations = [op for op in queue.open if op.id not in self._later]
             replies = [reply for reply in queue.repairs if reply.id not in self._later]
             if operations:
                 asked = next((op for op in operations if op.id == self._first), operations[0])
                 groups = self.evidence.operation_groups(asked)
-                self.say(operation_text(asked, queue, groups, self._note_on(asked, queue)))
+                self._say(operation_text(asked, queue, groups, self._note_on(asked, queue)))
                 self._shown_at = self.clock()
                 go_on = self._answer(asked, queue)
             elif replies:
-                self.say("\n" + "\n".join(reply_lines(replies[0], len(queue.repairs))))
+                self._say("\n" + "\n".join(reply_lines(replies[0], len(queue.repairs))))
                 go_on = self._answer_reply(replies[0], queue)
             else:
                 return True
@@ -99,12 +148,6 @@ class LineReview:
 
     def _note_on(self, operation: Operation, queue: ReviewQueue) -> str:
         return self._notes.get(operation.id, queue.notes.get(operation.id, ""))
-
-    def ask_again(self, names: Iterable[str]) -> int:
-        """Ask once more about what was passed over among these; returns how many that are."""
-        again = self._later.intersection(names)
-        self._later -= again
-        return len(again)
 
     def _answer(self, operation: Operation, queue: ReviewQueue) -> bool:
         """Take commands until another operation is to be shown; False ends the session."""
@@ -115,7 +158,7 @@ class LineReview:
             if key == "q":
                 return False
             if is_weights and key in ("e", "E", "t", "M", "p", "w"):
-                self.say(WEIGHTS_AS_A_WHOLE)
+                self._say(WEIGHTS_AS_A_WHOLE)
             elif self._carry_out(key, rest, operation, queue):
                 return True
 
@@ -132,7 +175,7 @@ class LineReview:
                 if key == "R" and not rest:
                     rest = (self.ask(f"reject {operation.id} because: ") or "").strip()
                     if not rest:
-                        self.say("not rejected: no reason was given")
+                        self._say("not rejected: no reason was given")
                         return False
                 return self._decide(operation, Decision(operation.id, "reject", reason=rest), queue)
             case "t":
@@ -141,7 +184,7 @@ class LineReview:
             case "m":
                 self._notes[operation.id] = rest
                 noted = f"noted; it goes with the decision on {operation.id}"
-                self.say(noted if rest else "no note")
+                self._say(noted if rest else "no note")
             case "M":
                 return self._merge(operation, queue, rest)
             case "p":
@@ -158,13 +201,13 @@ class LineReview:
                 self._view_groups(self.evidence.operation_groups(operation))
             case "w":
                 for line in whole_lines(operation, dict(queue.draft)):
-                    self.say(line)
+                    self._say(line)
             case "l":
-                self.say("\n".join(queue_lines(queue)))
+                self._say("\n".join(queue_lines(queue)))
             case "" | "h" | "?" | "help":
-                self.say(WEIGHTS_HELP if operation.kind == "weights" else HELP)
+                self._say(WEIGHTS_HELP if operation.kind == "weights" else HELP)
             case _:
-                self.say(unknown_key_hint(key))
+                self._say(unknown_key_hint(key))
         return False
 
     def _go_back(self) -> bool:
@@ -174,7 +217,7 @@ class LineReview:
                 self._later.discard(name)
                 self._first = name
                 return True
-        self.say("none was left for later in this session")
+        self._say("none was left for later in this session")
         return False
 
     def _approve_parts(self, operation: Operation, queue: ReviewQueue, listed: str) -> bool:
@@ -182,9 +225,9 @@ class LineReview:
         parts = changed_parts(before, operation.text) if operation.kind == "modify" else ()
         chosen = {int(word) for word in listed.split() if word.isdecimal()}
         if not all(word.isdecimal() for word in listed.split()) or len(parts) < 2:
-            self.say("a alone approves it; a 1 3 takes parts of a change that has several")
+            self._say("a alone approves it; a 1 3 takes parts of a change that has several")
         elif strange := sorted(chosen - {part.number for part in parts}):
-            self.say(f"there is no part {strange[0]}: it has parts 1 to {len(parts)}")
+            self._say(f"there is no part {strange[0]}: it has parts 1 to {len(parts)}")
         elif len(chosen) == len(parts):
             return self._decide(operation, Decision(operation.id, "approve"), queue)
         else:
@@ -196,16 +239,16 @@ class LineReview:
         """Propose to pin an experience, or to unpin one that is; it is asked about like others."""
         if name not in dict(queue.draft):
             known = ", ".join(each for each, _ in queue.draft) or "none"
-            self.say(f"pin which? p ID, one of: {known}")
+            self._say(f"pin which? p ID, one of: {known}")
             return False
         kind: OperationKind = "unpin" if name in queue.pinned else "pin"
         try:
-            proposal = Propose(Operation("", kind, name), self.session.who)
-            made = self.wait_for(self.session.send(proposal))
+            proposal = Propose(Operation("", kind, name), self._person)
+            made = self._send(proposal)
         except ConflictError as error:
-            self.say(sanitize(str(error)))
+            self._say(sanitize(str(error)))
             return False
-        self.say(f"{made.id} is open: {kind} {name}")
+        self._say(f"{made.id} is open: {kind} {name}")
         self._first = made.id
         return True
 
@@ -220,20 +263,20 @@ class LineReview:
                 case "d" if rest:
                     return self._drop(reply, rest)
                 case "d":
-                    self.say("say why: d REASON")
+                    self._say("say why: d REASON")
                 case "n":
                     self._later.add(reply.id)
                     return True
                 case "o":
                     self._view_reply(reply)
                 case "l":
-                    self.say("\n".join(queue_lines(queue)))
+                    self._say("\n".join(queue_lines(queue)))
                 case "q":
                     return False
                 case "" | "h" | "?" | "help":
-                    self.say(REPLY_HELP)
+                    self._say(REPLY_HELP)
                 case _:
-                    self.say(unknown_key_hint(key))
+                    self._say(unknown_key_hint(key))
 
     def _ask_key(self, prompt: str, at_end: str = "q") -> tuple[str, str]:
         """A key and the text behind it; `at_end` is the key where the input ends."""
@@ -250,50 +293,50 @@ class LineReview:
                 opened = self._from_editor(with_comments(before, reply.reasons))
                 text = without_comments(opened or "").strip()
             if not text:
-                self.say("nothing was saved, so it is as it was")
+                self._say("nothing was saved, so it is as it was")
                 return False
             self._reply_texts[reply.id] = text
-            found = self.wait_for(self.session.send(Mend(reply.id, text, self.reviewer)))
+            found = self._send(Mend(reply.id, text, self._person))
         except ConflictError as error:  # settled elsewhere meanwhile, or the run has ended
-            self.say(sanitize(str(error)))
+            self._say(sanitize(str(error)))
             if text:
-                self.say(f"what you wrote:\n{sanitize(text)}")
+                self._say(f"what you wrote:\n{sanitize(text)}")
             return True
         if found.problems:
-            self.say(f"{reply.id}: still not understood, so nothing of it is taken")
+            self._say(f"{reply.id}: still not understood, so nothing of it is taken")
             for problem in found.problems:
-                self.say(f"  {one_line(problem, 400)}")
+                self._say(f"  {one_line(problem, 400)}")
             return False
         self.settled_count += 1
         for duplicate in found.doubled:
-            self.say(f"  {one_line(duplicate, 400)}")
+            self._say(f"  {one_line(duplicate, 400)}")
         names = ", ".join(operation.id for operation in found.operations)
-        self.say(f"{reply.id}: mended; it holds {names or 'nothing new'}")
+        self._say(f"{reply.id}: mended; it holds {names or 'nothing new'}")
         return True
 
     def _drop(self, reply: UnparsedReply, reason: str) -> bool:
         try:
-            self.wait_for(self.session.send(Drop(reply.id, reason, self.reviewer)))
+            self._send(Drop(reply.id, reason, self._person))
         except ConflictError as error:
-            self.say(sanitize(str(error)))
+            self._say(sanitize(str(error)))
             return True
         self.settled_count += 1
-        self.say(f"{reply.id}: dropped; it stays counted as lost")
+        self._say(f"{reply.id}: dropped; it stays counted as lost")
         return True
 
     def _view_reply(self, reply: UnparsedReply) -> None:
         try:
             found = self.evidence.reply_source(reply)
         except StudioError as error:
-            self.say(sanitize(str(error)))
+            self._say(sanitize(str(error)))
             return
         for message in found.prompt:
-            self.say(f"\n=== prompt [{message.role}]\n{sanitize(message.content)}")
+            self._say(f"\n=== prompt [{message.role}]\n{sanitize(message.content)}")
         if not found.prompt:
-            self.say("\n=== prompt\n(its record is gone)")
+            self._say("\n=== prompt\n(its record is gone)")
         self._view_groups(self.evidence.groups(found.rollouts))
         proposer = sanitize(found.origin.proposer) or "(unknown)"
-        self.say(f"\n=== reply of {proposer}\n{sanitize(found.reply)}")
+        self._say(f"\n=== reply of {proposer}\n{sanitize(found.reply)}")
 
     def _decide(
         self,
@@ -305,12 +348,14 @@ class LineReview:
         """Decide an operation; `others` are decided with it, as one record, before it."""
         took_s = round(self.clock() - self._shown_at, 3)
         reason = decision.reason or self._note_on(operation, queue)
-        decision = replace(decision, reviewer=self.reviewer, took_s=took_s, reason=reason)
+        decision = replace(decision, reviewer=self._person, took_s=took_s, reason=reason)
         pairs = [*others, (operation, decision)]
         try:
-            result = self.wait_for(self._decider.decide(self.session, pairs, dict(queue.draft)))
+            result = self.review.wait_for(
+                self._decider.decide(self.review.session, pairs, dict(queue.draft))
+            )
         except ConflictError as error:  # decided and committed elsewhere meanwhile
-            self.say(f"{error}")
+            self._say(f"{error}")
             return True
         self._first = ""
         for entry in result.made:
@@ -318,10 +363,10 @@ class LineReview:
             self._decided.add(entry.id)
             self._notes.pop(entry.id, None)
             if made.reviewer == GATE:
-                self.say(f"{entry.id} {misfit_text(sanitize(made.reason))} (u takes that back)")
+                self._say(f"{entry.id} {misfit_text(sanitize(made.reason))} (u takes that back)")
                 continue
             told = made.reason if others and made.action == "reject" else made.note
-            self.say(f"{entry.id}: {DONE[made.action]}" + (f" ({sanitize(told)})" if told else ""))
+            self._say(f"{entry.id}: {DONE[made.action]}" + (f" ({sanitize(told)})" if told else ""))
         return True
 
     def _decide_edit(
@@ -335,22 +380,22 @@ class LineReview:
         merged = [other.id for other, _ in others]
         while True:
             if not decision.text or not decision.text.strip():
-                self.say("nothing was saved, so nothing is decided")
+                self._say("nothing was saved, so nothing is decided")
                 return False
             self._wordings[operation.id] = decision.text
             try:
-                (found,) = self.wait_for(self.session.send(Preview((decision,))))
+                (found,) = self._send(Preview((decision,)))
             except ConflictError as error:  # decided and committed elsewhere meanwhile
-                self.say(sanitize(str(error)))
+                self._say(sanitize(str(error)))
                 return True
             if found.objection:
-                self.say(f"{sanitize(found.objection)}: not decided; edit again, or r REASON")
+                self._say(f"{sanitize(found.objection)}: not decided; edit again, or r REASON")
                 return False
             flags = new_flags(operation, found, merged)
             if not flags:
                 return self._decide(operation, decision, queue, others)
             for flag in flags:
-                self.say(f"  flag      {flag_text(flag)}")
+                self._say(f"  flag      {flag_text(flag)}")
             key = rest = ""
             while key not in ("y", "e", "n"):
                 prompt = "approve anyway? y, e edit again, n ? "
@@ -358,14 +403,14 @@ class LineReview:
             if key == "y":
                 return self._decide(operation, decision, queue, others)
             if key != "e":
-                self.say("not decided")
+                self._say("not decided")
                 return False
             decision = replace(decision, text=rest or self._from_editor(decision.text))
 
     def _edit_operation(self, operation: Operation, queue: ReviewQueue, text: str) -> bool:
         if operation.kind not in ("add", "modify"):
             more = f"; M {operation.target} TEXT changes it" if "pin" not in operation.kind else ""
-            self.say(f"a {operation.kind} has no wording{more}")
+            self._say(f"a {operation.kind} has no wording{more}")
             return False
         before = self._wordings.get(operation.id, operation.text)
         edit = Decision(operation.id, "edit", text=text or self._from_editor(before))
@@ -380,14 +425,14 @@ class LineReview:
             into_other = other.target is not None and operation.target is None
             first, gone = (other, operation) if into_other else (operation, other)
             if first.target and gone.target not in (None, first.target):
-                self.say(f"{first.target} and {gone.target} are two experiences: edit one instead")
+                self._say(f"{first.target} and {gone.target} are two experiences: edit one instead")
                 return False
             text = text or self._from_editor(f"{first.text}\n{gone.text}") or ""
-            *others, (_, edit) = merge_decisions(first, [gone], text, reviewer=self.reviewer)
+            *others, (_, edit) = merge_decisions(first, [gone], text, reviewer=self._person)
             return self._decide_edit(first, edit, queue, others)
         if name not in known:
             names = ", ".join((*(n for n in mergeable if n != operation.id), *known)) or "none"
-            self.say(f"merge with which? M ID, one of: {names}")
+            self._say(f"merge with which? M ID, one of: {names}")
             return False
         text = text or self._from_editor(f"{known[name]}\n{operation.text}") or ""
         edit = Decision(operation.id, "edit", kind="modify", target=name, text=text)
@@ -397,39 +442,39 @@ class LineReview:
         try:
             return self.edit(text)
         except StudioError as error:  # a missing editor must not end the session
-            self.say(f"{error}")
+            self._say(f"{error}")
             return None
 
     def _undo(self, queue: ReviewQueue) -> bool:
         last = [one.id for step in self._decider.sitting.steps[-1:] for one in step]
         try:
-            done = self.wait_for(self._decider.undo(self.session, dict(queue.draft)))
+            done = self.review.wait_for(self._decider.undo(self.review.session, dict(queue.draft)))
         except StudioError as error:
-            self.say(f"{error}")
+            self._say(f"{error}")
             return False
         if done.failed:
-            self.say(done.text)
+            self._say(done.text)
             return False
         undone = done.asked_again
         self._later.difference_update(last)
         self._decided.difference_update(undone, last)
         self._later.difference_update(undone)
-        self.say(f"asked again: {', '.join(undone)}" if undone else done.text)
+        self._say(f"asked again: {', '.join(undone)}" if undone else done.text)
         return True
 
     def _view_groups(self, groups: Sequence[GroupEvidence]) -> None:
         """Questions once, then what each rollout said; the rest of a prompt is all the same."""
         for group in groups:
-            self.say(f"\n=== {group.id}\n{sanitize(group.question)}")
+            self._say(f"\n=== {group.id}\n{sanitize(group.question)}")
             for witness in group.witnesses:
                 reward = witness.verdict.reward if witness.verdict else None
-                self.say(f"\n--- {witness.id}  reward {'?' if reward is None else f'{reward:g}'}")
+                self._say(f"\n--- {witness.id}  reward {'?' if reward is None else f'{reward:g}'}")
                 try:
                     messages = self.evidence.messages(witness)
                 except StudioError as error:  # one lost record must not end the session
-                    self.say(f"{error}")
+                    self._say(f"{error}")
                     continue
                 replies = [m for m in messages if m.role in ("assistant", "tool")]
                 for message in replies:
                     mark = f"[{message.speaker or message.role}]\n" if len(replies) > 1 else ""
-                    self.say(mark + sanitize(said_text(message)))
+                    self._say(mark + sanitize(said_text(message)))

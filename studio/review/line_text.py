@@ -6,7 +6,17 @@ from collections.abc import Mapping, Sequence
 from textwrap import indent
 
 from engines.core.text.similarity import format_changes, word_diff
-from engines.core.types import Flag, Operation, UnparsedReply
+from engines.core.types import (
+    DUPLICATE,
+    FROM_TOOL,
+    HELD_OUT_LEAK,
+    LEAK,
+    REJECTED_BEFORE,
+    TOO_LONG,
+    Flag,
+    Operation,
+    UnparsedReply,
+)
 from studio.render.words import kind_title
 from studio.review.evidence import GroupEvidence
 from studio.review.wording import ChangedPart, changed_parts, find_similar
@@ -111,9 +121,21 @@ def reply_lines(reply: UnparsedReply, left: int) -> list[str]:
     return [*lines, f"  reply     {one_line(reply.reply, 160)}"]
 
 
+_SCORES = {
+    DUPLICATE: "similarity",
+    REJECTED_BEFORE: "similarity",
+    LEAK: "certainty",
+    HELD_OUT_LEAK: "certainty",
+    TOO_LONG: "too much by",
+    FROM_TOOL: "share of its words",
+}
+"""What the score of a flag is one of, by its name; in [0, 1]."""
+
+
 def flag_text(flag: Flag) -> str:
-    """`duplicate (0.91): of E3`."""
-    score = "" if flag.score is None else f" ({flag.score:.2f})"
+    """`duplicate (similarity 0.91): of E3`."""
+    measure = _SCORES.get(flag.name, "score")
+    score = "" if flag.score is None else f" ({measure} {flag.score:.2f})"
     detail = f": {one_line(flag.detail, 200)}" if flag.detail else ""
     return f"{flag.name}{score}{detail}"
 

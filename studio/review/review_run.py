@@ -1,7 +1,7 @@
-"""`studio review` from its start to its end: at a running process, or under the run's lock.
+"""A person's review of a run outside of the screen: at its process, or under the run's lock.
 
-Owns what `--wait` waits for (a screen that decides, the run's next steps), what is said at the
-end, and that the decisions of a finished run are committed then.
+Line mode, the editor and scripts share it. Owns what `--wait` waits for (a screen that decides, the
+run's next steps), and that the decisions of a finished run are committed at the end.
 """
 
 from __future__ import annotations
@@ -12,21 +12,31 @@ import threading
 from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass, field
 from shlex import quote
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from engines.core.errors import ConflictError
 from engines.core.protocols import Linter
 from engines.record.run_dir import RunDir, Workspace
-from studio.render.words import count_text
-from studio.review.evidence import EvidenceLoader
-from studio.review.line_mode import Ask, Edit, LineReview, WaitFor
 from studio.session.control_socket import is_alive
 from studio.session.live import LiveSession
 from studio.session.offline import OfflineSession
-from studio.session.requests import Commit, ControlledElsewhereError, NotRunningError, ReadQueue
+from studio.session.requests import (
+    Commit,
+    ControlledElsewhereError,
+    NotRunningError,
+    ReadQueue,
+    ReviewQueue,
+)
 from studio.session.session import Disconnected, Session
 
 T = TypeVar("T")
+
+
+class WaitFor(Protocol):
+    """Runs a coroutine of the session's event loop, and waits for its result."""
+
+    def __call__(self, coroutine: Coroutine[Any, Any, T], /) -> T: ...
+
 
 WAIT_S = 1.0
 """Between two looks whether a screen still decides."""
@@ -95,54 +105,14 @@ class RunReview:
     say: Callable[[str], None]
     tell: Callable[[str], None]
     committed: bool = False  # its closing made a version of the library
-    _ended: bool = False  # the process of the run, while it was reviewed
+    ended: bool = False  # the process of the run, while it was reviewed
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property
-    def _has_process(self) -> bool:
+    def has_process(self) -> bool:
         return isinstance(self.session, LiveSession)
 
-    def run(self, *, reviewer: str, ask: Ask, edit: Edit) -> None:
-        self._listening = self.wait_for(self._start_listening())
-        name, follows = self.session.run.run, self.waits and self._has_process
-        is_empty = self._while_allowed(self._is_empty)
-        if self.waits and not follows:
-            self.tell(f"note: no process of run {name} goes on, so there is nothing to wait for")
-        if is_empty:
-            self.say(f"run {name}: nothing is open")
-            if not follows:
-                if self._has_process and (closing := self.closing_text()):
-                    self.say(closing)
-                return
-        review = LineReview(
-            self.session,
-            EvidenceLoader(self.session.run),
-            wait_for=self.wait_for,
-            reviewer=reviewer,
-            ask=ask,
-            edit=edit,
-            say=self.say,
-        )
-        try:
-            self._ask_until_left(review, follows)
-        finally:
-            self.say(self._count_text(review))
-            if closing := self.closing_text():
-                self.say(closing)
-
-    def _ask_until_left(self, review: LineReview, follows: bool) -> None:
-        settled = -1
-        while self._while_allowed(review.run) and follows and not self._ended:
-            state = self.session.state
-            blocking = state.undecided_operations if state.under_review else ()
-            if left := review.ask_again(operation.id for operation in blocking):
-                self.tell(f"the run holds for {count_text(left, 'operation')}: once more; q leaves")
-                continue
-            if settled != (settled := review.decided_count + review.settled_count):
-                self.tell("waiting for the run's next step; Ctrl-C ends the waiting, not the run")
-            self.wait_for(self._wait_for_change())
-
-    def _while_allowed(self, ask: Callable[[], bool]) -> bool:
+    def wait_until_allowed(self, ask: Callable[[], bool]) -> bool:
         """Ask, once no screen decides where that is waited for; True where the process ended."""
         while True:
             try:
@@ -153,28 +123,17 @@ class RunReview:
                 self.tell(f"{error.cause} Waiting until it is left; Ctrl-C ends the waiting")
                 self.wait_for(self._wait_until_left())
             except NotRunningError:
-                self._ended = True
+                self.ended = True
                 return True
 
-    def _is_empty(self) -> bool:
-        queue = self.wait_for(self.session.send(ReadQueue()))
-        return not queue.open and not queue.repairs
-
-    def _count_text(self, review: LineReview) -> str:
-        state = self.session.state
-        counts = [f"{review.decided_count} decided, {len(state.open_operations)} open"]
-        if review.settled_count or state.repairs:
-            counts.append(
-                f"{count_text(review.settled_count, 'reply', 'replies')} settled, "
-                f"{len(state.repairs)} to mend"
-            )
-        return f"run {self.session.run.run}: {'; '.join(counts)}"
+    def read_queue(self) -> ReviewQueue:
+        return self.wait_for(self.session.send(ReadQueue()))
 
     def closing_text(self) -> str:
         """Leave in good order; what happened, or how to go on, "" where nothing need be said."""
-        if self._ended and not self.session.living:
+        if self.ended and not self.session.living:
             return f"the process of run {self.session.run.run} has ended"
-        if not self._has_process:
+        if not self.has_process:
             state = self.session.state
             if state.status == "finished" and not state.reviewed_operations:
                 return ""
@@ -188,12 +147,11 @@ class RunReview:
         run = quote(self.session.run.run)
         return f"the run goes on; `studio review {run} --wait` stays for its next steps"
 
-    async def _start_listening(self) -> asyncio.Task[None]:
-        listening = asyncio.create_task(self._listen())
+    async def start_listening(self) -> None:
+        self._listening = asyncio.create_task(self._listen())
         # What it fails of, as at a damaged journal, the next question fails of, too, and tells it;
         # asyncio would print a traceback of it.
-        listening.add_done_callback(lambda task: task.cancelled() or task.exception())
-        return listening
+        self._listening.add_done_callback(lambda task: task.cancelled() or task.exception())
 
     async def _listen(self) -> None:
         before: object = None
@@ -204,10 +162,10 @@ class RunReview:
                 before = waiting
                 self._changed.set()
             if isinstance(message, Disconnected):
-                self._ended = self._ended or (message.ended and self._has_process)
+                self.ended = self.ended or (message.ended and self.has_process)
                 self._changed.set()
 
-    async def _wait_for_change(self) -> None:
+    async def wait_for_change(self) -> None:
         """Wait until something new may be open, or the run's process has ended."""
         changed = asyncio.create_task(self._changed.wait())
         await asyncio.wait({changed, self._listening}, return_when=asyncio.FIRST_COMPLETED)

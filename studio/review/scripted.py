@@ -28,7 +28,7 @@ from studio.review.decider import new_flags
 from studio.review.evidence import EvidenceLoader
 from studio.review.line_text import flag_text
 from studio.review.review_run import RunReview
-from studio.session.requests import Decide, Preview, Propose, ReadQueue, ReviewQueue, Undo
+from studio.session.requests import Decide, Preview, Propose, ReviewQueue, Undo
 from studio.session.session import Session
 
 DECIDES = ("approve", "edit", "reject", "defer", "open")
@@ -87,7 +87,7 @@ def refuse(name: str, problems: Sequence[str], move: str = "") -> DataError:
 
 
 async def check_wishes(
-    name: str, wishes: Sequence[Wish], session: Session, queue: ReviewQueue, person: str
+    name: str, wishes: Sequence[Wish], session: Session, queue: ReviewQueue
 ) -> tuple[list[Todo], list[str]]:
     """What is to be done, in order, where it does not stand already; and flags of new texts.
 
@@ -97,7 +97,7 @@ async def check_wishes(
     problems, todo = dict[int, str](), dict[str, tuple[Operation, Decision | None, int]]()
     for at, wish in enumerate(wishes):
         try:
-            operation, decision = _read_wish(wish, state, texts, person)
+            operation, decision = _read_wish(wish, state, texts, session.who)
         except ValueError as error:
             problems[at] = str(error)
             continue
@@ -211,13 +211,13 @@ def fingerprint(operation: Operation, texts: Mapping[str, str]) -> str:
     return digest([operation.kind, operation.target, operation.text, before], 8)
 
 
-def review_by_script(review: RunReview, person: str, path: Path, *, json: bool) -> None:
+def review_by_script(review: RunReview, path: Path, *, json: bool) -> None:
     """Check and record what a JSON file says, or standard input (`-`); print what came of it."""
     name = "standard input" if str(path) == "-" else str(path)
     wishes = read_wishes(name, sys.stdin.read().encode() if str(path) == "-" else path.read_bytes())
     session, wait_for = review.session, review.wait_for
-    queue = wait_for(session.send(ReadQueue()))  # by it the library is followed to its head
-    todo, flags = wait_for(check_wishes(name, wishes, session, queue, person))
+    queue = review.read_queue()  # by it the library is followed to its head
+    todo, flags = wait_for(check_wishes(name, wishes, session, queue))
     if flags:
         raise refuse(name, flags, 'Reword it, or add "anyway": true.')
     results = wait_for(carry_out(session, todo))
@@ -230,7 +230,7 @@ def review_by_script(review: RunReview, person: str, path: Path, *, json: bool) 
 
 def print_queue(review: RunReview) -> None:
     """Print as JSON what is open with all that a reviewer sees, and the library as it would be."""
-    queue, run = review.wait_for(review.session.send(ReadQueue())), review.session.run
+    queue, run = review.read_queue(), review.session.run
     state, texts, loader = review.session.state, dict(queue.draft), EvidenceLoader(run)
     operations = []
     for op in queue.open:

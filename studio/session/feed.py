@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from engines.core import events as ev
 from engines.core.codec import fix_surrogates
 from engines.core.state.run_state import RunState
+from engines.core.state.under_way import Place, UnderWay, place_of
 from engines.core.types import CallKey, try_id
 from studio.session.requests import format_line
 
@@ -29,7 +30,6 @@ _MOST_CHARS = 500_000
 """Of text in one line; JSON may write six bytes for a character."""
 _WRITE_BYTES = 1_000_000
 
-_Place = tuple[str, int, int, int]  # purpose, step, position, index
 _Piece = tuple[str, int, str]  # rollout, offset, text
 
 
@@ -172,15 +172,12 @@ class Feed:
     def __init__(self, state: RunState, batch_s: float = BATCH_S) -> None:
         self._state = state
         self._batch_s = batch_s
-        self._texts: dict[_Place, RolloutText] = {}
+        self._texts: dict[Place, RolloutText] = {}
         self._outboxes: dict[Outbox, None] = {}  # in the order in which they came
         self._scheduled: asyncio.TimerHandle | None = None
         self._watched: frozenset[str] = frozenset()
-        self._evaluation: ev.EvaluationProgressed | None = None  # the last, of the running one
-        self._restoring: ev.StageEntered | None = None  # weights, before the first step
-        self._held_out: dict[_Place, ev.RolloutStarted] = {}  # tries of it that are under way
-        self._nodes: ev.NodesChanged | None = None  # of a cluster
-        self._placed: dict[_Place, ev.RolloutPlaced] = {}  # tries under way there
+        self._under_way = UnderWay()
+        self._steps_finished = state.steps_finished
 
     @property
     def rollouts(self) -> list[str]:
@@ -210,13 +207,12 @@ class Feed:
     def add(self, outbox: Outbox) -> None:
         """Send this client every event from now on, and what a step's own events do not tell."""
         self._outboxes[outbox] = None
-        if self._evaluation or self._restoring or self._nodes:  # later: its answer comes first
+        if self._under_way.events:  # later: its answer comes first
             asyncio.get_running_loop().call_soon(self._send_progress, outbox)
 
     def _send_progress(self, outbox: Outbox) -> None:
-        now: tuple[ev.TransientEvent | None, ...] = (self._restoring, self._evaluation, self._nodes)
-        for event in (*now, *self._held_out.values(), *self._placed.values()):
-            if event is not None and outbox in self._outboxes:
+        for event in self._under_way.events:
+            if outbox in self._outboxes:
                 outbox.enqueue(self._event_line(event))
 
     def _event_line(self, event: ev.DurableEvent | ev.TransientEvent) -> bytes:
@@ -242,12 +238,11 @@ class Feed:
             self._scheduled.cancel()
 
     def _begin_text(self, key: CallKey) -> RolloutText:
-        text = self._texts[_place(key)] = RolloutText(try_id(key))
+        text = self._texts[place_of(key)] = RolloutText(try_id(key))
         text.watched = text.rollout in self._watched
         return text
 
-    def _end_text(self, place: _Place) -> None:
-        self._placed.pop(place, None)
+    def _end_text(self, place: Place) -> None:
         text = self._texts.pop(place, None)
         if text is not None and text.watched:
             text.merge_recent(whole=True)
@@ -255,31 +250,14 @@ class Feed:
                 outbox.enqueue_rest(text)
 
     def _publish(self, event: ev.DurableEvent | ev.TransientEvent) -> None:
-        self._restoring = (
-            event if isinstance(event, ev.StageEntered) and event.stage == "restore" else None
-        )
-        match event:
-            case ev.RolloutStarted(key=key):
-                # Also where it was tried before: the text of that try is dropped.
-                self._begin_text(key)
-                if key.purpose == "evaluation":
-                    self._held_out[_place(key)] = event
-            case ev.RolloutPlaced(key=key):
-                self._placed[_place(key)] = event
-            case ev.NodesChanged():
-                self._nodes = event
-            case ev.RolloutFinished():
-                self._end_text(("rollout", event.step, event.position, event.index))
-            case ev.StepFinished():
-                self._texts.clear()  # of rollouts that were cut
-            case ev.EvaluationProgressed():
-                self._evaluation = event
-                if event.key is not None:
-                    self._held_out.pop(_place(event.key), None)
-                    self._end_text(_place(event.key))
-            case ev.EvaluationFinished():
-                self._evaluation = None
-                self._held_out.clear()
+        began, ended = self._under_way.take(event)
+        if began is not None:  # also where it was tried before: the text of that try is dropped
+            self._begin_text(began)
+        if ended is not None:
+            self._end_text(ended)
+        if self._steps_finished != self._state.steps_finished:
+            self._steps_finished = self._state.steps_finished
+            self._texts.clear()  # of rollouts that were cut
         if self._outboxes:
             line = self._event_line(event)
             for outbox in self._outboxes:
@@ -297,7 +275,3 @@ class Feed:
                 text.merge_recent()
         for outbox in self._outboxes:
             outbox.notify_text()
-
-
-def _place(key: CallKey) -> _Place:
-    return key.purpose, key.step, key.position, key.index

@@ -83,7 +83,7 @@ def test_the_file_shows_what_would_be_if_all_were_approved() -> None:
     flagged = replace(ADD, flags=(Flag("duplicate", 0.91, "of E3"),))
     text = body(shown(a_state(flagged, CHANGE, DELETE)))
     assert "[op1.1] approve add\n#  why       because\n" in text
-    assert "#  flag      duplicate (0.91): of E3" in text
+    assert "#  flag      duplicate (similarity 0.91): of E3" in text
     assert text.count("Order: multiply first.") == 1
     assert "[op1.2] approve modify E1\n#  ~ Carry: mind [-it.-]{+the ten.+}\n" in text
     assert "[op1.3] approve delete E2\n#  - Borrow: mind it too.\n" in text

@@ -14,6 +14,8 @@ import pytest
 
 from engines.core.types import Operation
 from engines.record.run_dir import Workspace
+from studio.review.evidence import EvidenceLoader
+from studio.review.line_mode import LineReview
 from studio.review.review_run import RunReview, open_session
 from studio.session.requests import Propose
 from tests.studio.tui.pages.test_review_offline import a_table
@@ -41,7 +43,8 @@ def _sit(workspace: Workspace, typed: list[str]) -> int:
     keys = iter(typed)
     with open_session(workspace, workspace.run(RUN), PERSON) as (session, wait_for):
         review = RunReview(session, wait_for, waits=False, say=said.append, tell=said.append)
-        review.run(reviewer=PERSON, ask=lambda prompt: next(keys), edit=lambda text: None)
+        evidence = EvidenceLoader(workspace.run(RUN))
+        LineReview(review, lambda prompt: next(keys), lambda text: None, evidence).run()
     assert list(keys) == [], said[-3:]
     (counted,) = [text for text in said if " decided, " in text]
     return int(counted.split(": ")[1].split()[0])

@@ -6,6 +6,7 @@ import asyncio
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from typing import cast
 
 import pytest
 
@@ -25,9 +26,11 @@ from engines.core.types import (
     Verdict,
 )
 from engines.training_free.consolidation import ReplyOrigin, Resubmission, read_resubmission
-from studio.review.evidence import EvidenceRollout, GroupEvidence
+from studio.review.evidence import EvidenceLoader, EvidenceRollout, GroupEvidence
 from studio.review.line_mode import LineReview
+from studio.review.review_run import RunReview
 from studio.session.requests import ReviewQueue
+from studio.session.session import Session
 from studio.session.unparsed_replies import ReplySource
 from tests.support.answering import Answering
 from tests.support.builders import a_library, an_operation
@@ -240,17 +243,15 @@ def sat(
 
     ticks = clock or itertools.repeat(0.0)
     with asyncio.Runner() as runner:
+        session = cast(Session, heard.session)
         sitting = LineReview(
-            heard.session,  # type: ignore[arg-type]
-            FakeEvidence(),  # type: ignore[arg-type]
-            wait_for=runner.run,
-            reviewer="ann",
-            ask=ask,
-            edit=edit,
-            say=said.append,
+            RunReview(session, runner.run, False, said.append, said.append),
+            ask,
+            edit,
+            cast(EvidenceLoader, FakeEvidence()),
             clock=lambda: next(ticks),
         )
-        sitting.run()
+        sitting.ask_all()
     assert list(typed) == [], "a key was typed that nobody asked for"
     heard.said, heard.decided = "\n".join(said), sitting.decided_count
     return heard
@@ -482,7 +483,7 @@ def test_reason_proposer_flags_and_the_nearest_experience_are_shown() -> None:
     heard = sat("q", operations=[operation])
     assert "  why       they\\u001b[1m part here" in heard.said
     assert "  proposed  by m-7b\n" in heard.said
-    assert "  flag      similar (0.90): to E1" in heard.said
+    assert "  flag      similar (score 0.90): to E1" in heard.said
     assert "  similar   E1 0." in heard.said
     assert "Carry: mind it." in heard.said.split("  similar   ")[1]
 
@@ -598,7 +599,7 @@ def test_what_no_reply_can_be_told_lists_what_it_can(key: str) -> None:
 def test_flags_are_shown_with_score_and_detail_beside_who_proposed_it() -> None:
     flags = (Flag("duplicate", 0.914, "of E3\x1b[2J"), Flag("rejected before", None, "by ann"))
     heard = sat("q", operations=[replace(FIRST, flags=flags)])
-    assert "flag      duplicate (0.91): of E3\\u001b[2J" in heard.said
+    assert "flag      duplicate (similarity 0.91): of E3\\u001b[2J" in heard.said
     assert "flag      rejected before: by ann" in heard.said
     assert "proposed  by m\n" in f"{heard.said}\n"
 
@@ -615,7 +616,7 @@ def flagging(*flags: Flag, operation: Operation = FIRST) -> FakeSession:
 def test_an_edit_is_linted_before_it_is_decided_and_stands_once_y_is_typed() -> None:
     session = flagging(NEAR)
     heard = sat("e Carry: mind it well.", "maybe", "y", session=session)
-    assert "  flag      duplicate (0.91): of E3" in heard.said
+    assert "  flag      duplicate (similarity 0.91): of E3" in heard.said
     assert [p for p in heard.prompts if p.startswith("approve anyway?")] == [
         "approve anyway? y, e edit again, n ? "
     ] * 2

@@ -29,6 +29,6 @@ def test_waiting_ends_with_what_the_listening_failed_of() -> None:
     with LoopThread() as loop:
         said: list[str] = []
         review = RunReview(cast(Session, Deaf()), loop.run, True, said.append, said.append)
-        review._listening = loop.run(review._start_listening())
+        loop.run(review.start_listening())
         with pytest.raises(DamagedError, match="checksum"):
-            loop.run(review._wait_for_change())
+            loop.run(review.wait_for_change())

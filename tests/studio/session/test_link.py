@@ -21,6 +21,7 @@ from engines.core.errors import ConflictError
 from engines.core.types import Decision
 from engines.record.run_dir import RunDir, Workspace
 from studio.review.evidence import EvidenceLoader
+from studio.review.line_mode import LineReview
 from studio.review.review_run import LoopThread, RunReview
 from studio.session import control_socket
 from studio.session.control_socket import bind_path, connect_path
@@ -291,9 +292,8 @@ def a_review(run: RunDir) -> tuple[list[str], list[str]]:
     told: list[str] = []
     with LoopThread() as loop:
         session = LiveSession(run, "ann", as_screen=False)
-        RunReview(session, loop.run, waits=False, say=said.append, tell=told.append).run(
-            reviewer="ann", ask=lambda prompt: None, edit=lambda text: None
-        )
+        review = RunReview(session, loop.run, waits=False, say=said.append, tell=told.append)
+        LineReview(review, lambda prompt: None, lambda text: None, EvidenceLoader(run)).run()
         loop.run(session.close())
     return said, told
 

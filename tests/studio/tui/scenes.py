@@ -389,8 +389,11 @@ def zoomed(mode: str) -> Callable[[Stage], Awaitable[None]]:
 
 
 async def _mending(stage: Stage) -> None:
+    async def load_reply(unparsed: UnparsedReply) -> str:
+        return unparsed.reply
+
     page = stage.app.navigation.page("review")
-    page.loader.reader.load_reply = lambda unparsed: unparsed.reply  # type: ignore[attr-defined]
+    page.loader.load_reply = load_reply  # type: ignore[attr-defined]
     await stage.press("e")
 
 

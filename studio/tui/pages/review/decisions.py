@@ -17,6 +17,7 @@ from textual.app import SuspendNotSupported
 from engines.core.errors import StudioError
 from engines.core.types import GATE, Decision, DecisionAction, Operation
 from studio.review.decider import ActionResult, Decider, Pair, new_flags, toggle_pin
+from studio.review.line_text import flag_text
 from studio.review.wording import changed_parts, merge_decisions, text_with_parts
 from studio.secrets.sanitize import sanitize
 from studio.session.requests import Commit, Drop, Mend, Preview, TryOperations
@@ -33,7 +34,6 @@ from studio.tui.pages.review.view import (
     counts_text,
     decided_lines,
     excerpt,
-    flag_text,
     has_parts,
     item_rows,
     part_rows,

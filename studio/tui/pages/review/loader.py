@@ -1,6 +1,7 @@
-"""What has to be read for a review: evidence, the library, whole replies.
+"""Reads in the background for a review: evidence, the library, whole replies.
 
-Reads block, so they go to a thread, one at a time. What was found is kept.
+Reads block, so they go to a thread, one at a time, and have the page drawn once they are done.
+What was found is kept.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from textual.worker import Worker
@@ -17,8 +18,8 @@ from engines.core.errors import StudioError
 from engines.core.library import Library
 from engines.core.text.similarity import Change, word_diff
 from engines.core.types import Operation, UnparsedReply
-from engines.record.run_dir import RunDir, Workspace
 from studio.review.wording import Near, find_similar
+from studio.session.session import Session
 from studio.tui.page import Page
 
 if TYPE_CHECKING:
@@ -26,11 +27,12 @@ if TYPE_CHECKING:
 
 _KEPT = 400
 """Operations whose evidence is kept; more of them are read again."""
+_Key = tuple[str, str, int, bool]
 
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """What was found for one operation. `trouble` says why some of it could not be read."""
+    """The findings about one operation. `trouble` says why some of it could not be read."""
 
     groups: tuple[GroupEvidence, ...] = ()
     near: tuple[Near, ...] = ()
@@ -41,7 +43,7 @@ class Findings:
 
 @dataclass(frozen=True, slots=True)
 class FindingsRequest:
-    """What is to be found: one operation against the library as it stands."""
+    """One operation, to be looked at against the library as it stands."""
 
     operation: Operation
     texts: Mapping[str, str]
@@ -52,86 +54,31 @@ class FindingsRequest:
     opened: bool = False  # whole replies are wanted
 
     @property
-    def key(self) -> tuple[str, str, int, bool]:
+    def key(self) -> _Key:
         return (self.operation.id, self.after, self.stamp, self.opened)
 
 
-class RunReader:
-    """Blocking reads about one run, for a thread; StudioError where it is gone or damaged."""
-
-    def __init__(self, workspace: Workspace, run: RunDir) -> None:
-        self._workspace, self._run = workspace, run
-        self._load_groups = lru_cache(_KEPT)(lambda op: self._evidence.operation_groups(op))
-        self._known: dict[tuple[str, str, int, bool], Findings] = {}
-
-    @cached_property
-    def _evidence(self) -> EvidenceLoader:
-        from studio.review.evidence import EvidenceLoader
-
-        return EvidenceLoader(self._run)
-
-    def cached_findings(self, wanted: FindingsRequest) -> Findings | None:
-        """What was found before; reads nothing."""
-        return self._known.get(wanted.key)
-
-    def load_library(self, name: str, version: int) -> Library:
-        return self._workspace.library(name).at(version)
-
-    def load_findings(self, wanted: FindingsRequest) -> Findings:
-        """Read it; an error is told in the findings."""
-        trouble = ""
-        groups: tuple[GroupEvidence, ...] = ()
-        answers: dict[str, str] = {}
-        try:
-            groups = self._load_groups(wanted.operation)
-            if wanted.opened:
-                answers = self._load_answers(groups)
-        except StudioError as error:
-            trouble = str(error)
-        except OSError as error:
-            trouble = f"{self._run.path}: {error.strerror or error}"
-        wording, target = wanted.after or wanted.before, wanted.operation.target
-        others = [(name, text) for name, text in wanted.texts.items() if name != target]
-        near = find_similar(wording, others) if wanted.operation.kind != "weights" else ()
-        changes = word_diff(wanted.before, wanted.after) if wanted.long else None
-        found = Findings(groups, near, changes, answers, trouble)
-        self._known[wanted.key] = found
-        if len(self._known) > _KEPT:
-            del self._known[next(iter(self._known))]
-        return found
-
-    def load_reply(self, repair: UnparsedReply) -> str:
-        """The whole of a reply that waits to be mended."""
-        return self._evidence.reply_source(repair).reply
-
-    def _load_answers(self, groups: tuple[GroupEvidence, ...]) -> dict[str, str]:
-        out = {}
-        for witness in (witness for group in groups for witness in group.witnesses):
-            try:
-                messages = self._evidence.messages(witness)
-            except StudioError:
-                continue  # one lost record; its last words are in the journal
-            said = [m.content for m in messages if m.role == "assistant"]
-            out[witness.id] = said[-1] if said else ""
-        return out
-
-
 class ReviewLoader:
-    """Reads in the background what the page shows, and has it drawn once it is there."""
+    """Reads about the run that the page shows."""
 
     def __init__(self, page: Page) -> None:
         self._page = page
         self._worker: Worker[None] | None = None
-        self.reset()
+        self.reset(None)
 
-    def reset(self, reader: RunReader | None = None) -> None:
+    def reset(self, session: Session | None) -> None:
         """Another run is shown, or none."""
-        self.reader = reader
+        self._session = session
         self.base: Library | None = None  # that the standing decisions are about
         self.trouble = ""  # why the library cannot be read
         self.found: Findings | None = None  # for the operation under the cursor
         self._base_key: tuple[str, int, int] | None = None
         self._wanted: FindingsRequest | None = None
+        self._known: dict[_Key, Findings] = {}
+        self._evidence: EvidenceLoader | None = None
+        self._load_groups = lru_cache(_KEPT)(
+            lambda operation: self._open_evidence().operation_groups(operation)
+        )
 
     @property
     def knows_base(self) -> bool:
@@ -142,24 +89,23 @@ class ReviewLoader:
     def _wanted_base(self) -> tuple[str, int, int] | None:
         """Name and version of the library, and how many steps had counted uses of it."""
         state = self._page.state
-        if state is None or state.started is None:
+        if self._session is None or state is None or state.started is None:
             return None
         credited = state.current.credited if state.current is not None else 0
         return state.started.library, state.base_version, credited
 
     def request_base(self) -> None:
         """Have the library read, where it is not the one that is known."""
-        wanted = self._wanted_base
-        if self.reader is not None and wanted is not None and wanted != self._base_key:
+        if self._wanted_base not in (None, self._base_key):
             self._start_reading()
 
     def request_findings(self, wanted: FindingsRequest | None) -> None:
         """Have `found` be what is wanted; at once where it is known."""
-        if wanted is None or self.reader is None:
-            self._wanted = self.found = None
-            return
         before, self._wanted = self._wanted, wanted
-        found = self.reader.cached_findings(wanted)
+        if wanted is None:
+            self.found = None
+            return
+        found = self._known.get(wanted.key)
         if found is None:
             self._start_reading()
             if before is not None and before.operation.id == wanted.operation.id:
@@ -167,13 +113,14 @@ class ReviewLoader:
         self.found = found
 
     async def load_reply(self, unparsed: UnparsedReply) -> str | None:
-        """The whole of a reply that waits to be mended; None where no run is shown.
+        """Return the whole of a reply that waits to be mended; None where no run is shown.
 
         Raises StudioError: the run's journal or records cannot be read.
         """
-        if self.reader is None:
+        if self._session is None:
             return None
-        return await asyncio.to_thread(self.reader.load_reply, unparsed)
+        source = await asyncio.to_thread(self._open_evidence().reply_source, unparsed)
+        return source.reply
 
     def _start_reading(self) -> None:
         if self._worker is None or self._worker.is_finished:
@@ -187,23 +134,66 @@ class ReviewLoader:
     async def _read_pending(self) -> None:
         """The library first, then what the cursor stands on by then; one at a time."""
         page = self._page
-        while (reader := self.reader) is not None and page.is_attached:
+        while (session := self._session) is not None and page.is_attached:
             if (key := self._wanted_base) is None:
                 return
+            wanted = self._wanted
             if key != self._base_key:
                 trouble, base = "", None
                 try:
-                    base = await asyncio.to_thread(reader.load_library, *key[:2])
+                    folder = page.host.workspace.library(key[0])
+                    base = await asyncio.to_thread(folder.at, key[1])
                 except (StudioError, OSError) as error:
                     trouble = str(error)
-                if reader is not self.reader:
-                    continue  # another run was opened meanwhile
-                self.base, self._base_key, self.trouble = base, key, trouble
-            elif self._wanted is not None and reader.cached_findings(self._wanted) is None:
-                await asyncio.to_thread(reader.load_findings, self._wanted)
-                if reader is not self.reader:
-                    continue
+                if session is self._session:  # else another run was opened meanwhile
+                    self.base, self._base_key, self.trouble = base, key, trouble
+            elif wanted is not None and wanted.key not in self._known:
+                findings = await asyncio.to_thread(self.load_findings, wanted)
+                if session is self._session:
+                    self._known[wanted.key] = findings
+                    if len(self._known) > _KEPT:
+                        del self._known[next(iter(self._known))]
             else:
                 return
-            if page.is_open:
+            if session is self._session and page.is_open:
                 page.draw()
+
+    # -- in a thread -------------------------------------------------------------------------
+
+    def _open_evidence(self) -> EvidenceLoader:
+        if self._evidence is None:
+            from studio.review.evidence import EvidenceLoader
+
+            assert self._session is not None
+            self._evidence = EvidenceLoader(self._session.run)
+        return self._evidence
+
+    def load_findings(self, wanted: FindingsRequest) -> Findings:
+        """Read it; an error is told in the findings."""
+        trouble = ""
+        groups: tuple[GroupEvidence, ...] = ()
+        answers: dict[str, str] = {}
+        try:
+            groups = self._load_groups(wanted.operation)
+            if wanted.opened:
+                answers = self._load_answers(groups)
+        except StudioError as error:
+            trouble = str(error)
+        except OSError as error:
+            trouble = f"{error.filename}: {error.strerror or error}"
+        wording, target = wanted.after or wanted.before, wanted.operation.target
+        others = [(name, text) for name, text in wanted.texts.items() if name != target]
+        near = find_similar(wording, others) if wanted.operation.kind != "weights" else ()
+        changes = word_diff(wanted.before, wanted.after) if wanted.long else None
+        return Findings(groups, near, changes, answers, trouble)
+
+    def _load_answers(self, groups: tuple[GroupEvidence, ...]) -> dict[str, str]:
+        answers = {}
+        for witness in (witness for group in groups for witness in group.witnesses):
+            try:
+                messages = self._open_evidence().messages(witness)
+            except StudioError:
+                continue  # one lost record; its last words are in the journal
+            replies = [m.content for m in messages if m.role == "assistant"]
+            answers[witness.id] = replies[-1] if replies else ""
+        return answers

@@ -19,7 +19,7 @@ from studio.session.session import Disconnected, Message, Session
 from studio.tui.keymap import Key
 from studio.tui.page import Page
 from studio.tui.pages.review.decisions import ReviewKeys
-from studio.tui.pages.review.loader import ReviewLoader, RunReader
+from studio.tui.pages.review.loader import ReviewLoader
 from studio.tui.pages.review.panes import ReviewPanes
 from studio.tui.pages.review.queue import ChangePane, ItemQueue
 from studio.tui.pages.review.view import MODES, SORTS, rollout_of
@@ -67,8 +67,7 @@ class ReviewPage(Page):
         self._of = session
         self.queue.reset()
         self.change.reset()
-        reader = RunReader(self.host.workspace, session.run) if session is not None else None
-        self.loader.reset(reader)
+        self.loader.reset(session)
         if session is not None:
             self.filter_text = self.host.drafts.filter
         if self.shown.editing is not None:

@@ -17,13 +17,7 @@ from engines.core.library_notes import NO_USES, UseCounts
 from engines.core.state.run_state import RunState
 from engines.core.text.similarity import Change, word_count, word_diff
 from engines.core.types import (
-    DUPLICATE,
-    FROM_TOOL,
-    HELD_OUT_LEAK,
     HELPS,
-    LEAK,
-    REJECTED_BEFORE,
-    TOO_LONG,
     Decision,
     Flag,
     Operation,
@@ -37,7 +31,7 @@ from studio.render.words import (
     kind_title,
     merged_text,
 )
-from studio.review.line_text import PIN_MEANING
+from studio.review.line_text import PIN_MEANING, flag_text
 from studio.review.wording import ChangedPart, Near, changed_parts
 from studio.tui.drawing.cells import GLYPHS_UNICODE, Glyphs, cell_width, crop, fit, pad, wrap
 from studio.tui.drawing.lines import (
@@ -322,24 +316,6 @@ def _shortened(text: str) -> str:
     return display_text(text if len(text) <= MOST_CHARS else cut)
 
 
-_SCORES = {
-    DUPLICATE: "similarity",
-    REJECTED_BEFORE: "similarity",
-    LEAK: "certainty",
-    HELD_OUT_LEAK: "certainty",
-    TOO_LONG: "too much by",
-    FROM_TOOL: "share of its words",
-}
-"""What the score of a flag is one of, by its name; in [0, 1]."""
-
-
-def flag_text(flag: Flag) -> str:
-    """`duplicate (similarity 0.91): of E3`."""
-    what = _SCORES.get(flag.name, "score")
-    score = "" if flag.score is None else f" ({what} {flag.score:.2f})"
-    return excerpt(f"{flag.name}{score}: {flag.detail}".removesuffix(": "))
-
-
 def is_long(before: str, after: str) -> bool:
     """Whether their difference is not to be made while somebody waits for a key."""
     return max(len(before), len(after)) > 6 * MANY_WORDS
@@ -385,7 +361,7 @@ def _standing_text(item: Item) -> str:
 
 def flag_lines(flags: Sequence[Flag], width: int, *, compact: bool = False) -> list[Line]:
     """A line for each, or where it is `compact` all of them as one text."""
-    texts = [(flag_text(flag), "won" if flag.name == HELPS else "flag") for flag in flags]
+    texts = [(excerpt(flag_text(flag)), "won" if flag.name == HELPS else "flag") for flag in flags]
     if compact and len(texts) > 1:
         texts = [("; ".join(text for text, _ in texts), "flag")]
     rows = (paragraph([(f"FLAG {text}", kind)], width, "     ") for text, kind in texts)
@@ -501,7 +477,7 @@ def _reason_lines(op: Operation, decision: Decision | None, note: str, width: in
     if decision is not None and decision.reason:
         parts.append(("reason", _shortened(decision.reason)))
     if decision is not None and decision.flags:
-        parts.append(("flags now", "; ".join(flag_text(flag) for flag in decision.flags)))
+        parts.append(("flags now", "; ".join(excerpt(flag_text(flag)) for flag in decision.flags)))
     if note:
         parts.append(("note", f"{_shortened(note)} (goes with the decision)"))
     return [row for label, text in parts for row in labelled_lines(label, text, width)]

@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
@@ -22,10 +22,12 @@ from engines.training_free.engine import TrainingFreeEngine
 from studio.exit_codes import run_exit_code
 from studio.facts.run import load_run_facts
 from studio.render.run_lines import run_text
+from studio.review.evidence import EvidenceLoader
+from studio.review.line_mode import LineReview
 from studio.review.review_run import RunReview, open_session
 from studio.run.linter import LazyLinter
 from studio.session.control_socket import ask
-from studio.session.requests import Drop, Mend
+from studio.session.requests import Decide, Drop, Mend, ReadQueue, Request
 from studio.session.server import serve
 from tests.support.harness import practised
 
@@ -99,9 +101,9 @@ def at_desk(workspace: Path, *typed: str) -> str:
     run = run_of(workspace)
     linter = LazyLinter(Workspace(workspace), run, said.append)
     with open_session(Workspace(workspace), run, "ann", linter) as (session, wait_for):
-        RunReview(session, wait_for, waits=False, say=said.append, tell=said.append).run(
-            reviewer="ann", ask=lambda prompt: next(keys, None), edit=lambda text: None
-        )
+        review = RunReview(session, wait_for, waits=False, say=said.append, tell=said.append)
+        evidence = EvidenceLoader(run)
+        LineReview(review, lambda prompt: next(keys, None), lambda text: None, evidence).run()
     return "\n".join(said)
 
 
@@ -299,6 +301,9 @@ async def test_a_run_file_that_is_gone_is_told_and_the_edit_stands(tmp_path: Pat
     assert "Rule two: mind it." in texts(tmp_path)
 
 
+T = TypeVar("T")
+
+
 class Person:
     """Someone at the socket of a run in this process; every request in a thread, as outside."""
 
@@ -320,15 +325,13 @@ class Person:
 
         return joined
 
-    async def asks(self, run: RunDir, do: str, **arguments: object) -> dict[str, object]:
-        return await asyncio.to_thread(lambda: ask(run, do, **arguments))
+    async def asks(self, run: RunDir, request: Request[T]) -> T:
+        return await asyncio.to_thread(ask, run, request)
 
     async def approves_all(self, run: RunDir) -> None:
-        opened = (await self.asks(run, "review"))["open"]
-        assert isinstance(opened, list)
-        for operation in opened:
-            decision = Decision(operation["id"], "approve", reviewer="ann")
-            await self.asks(run, "decide", decision=decision)
+        for operation in (await self.asks(run, ReadQueue())).open:
+            decision = Decision(operation.id, "approve", reviewer="ann")
+            await self.asks(run, Decide((decision,)))
 
 
 async def test_replies_of_a_living_run_are_mended_in_review_and_in_a_later_step(
@@ -345,27 +348,25 @@ async def test_replies_of_a_living_run_are_mended_in_review_and_in_a_later_step(
         await practice_reaches(practice, lambda: len(practice.recorder.state.repairs) >= 2)
         first, second = list(practice.recorder.state.repairs)[:2]
         # Step 1's lesson is empty and does not wait, unless this comes before its commit.
-        answer = await person.asks(run, "mend", repair=first, text="hm", reviewer="ann")
-        assert answer["operations"] == []
-        assert "no JSON array" in str(answer["problems"])
+        answer = await person.asks(run, Mend(first, "hm", "ann"))
+        assert answer.operations == ()
+        assert "no JSON array" in str(answer.problems)
         text = new("Rule one: mind it.")
-        answer = await person.asks(run, "mend", repair=first, text=text, reviewer="ann")
-        (made,) = answer["operations"]  # type: ignore[misc]
-        assert made["id"] == f"op1.{first[2:]}.1"
+        answer = await person.asks(run, Mend(first, text, "ann"))
+        (made,) = answer.operations
+        assert made.id == f"op1.{first[2:]}.1"
         # In step 1 it is what that step waits for.
-        await person.asks(run, "decide", decision=Decision(made["id"], "approve", reviewer="ann"))
+        await person.asks(run, Decide((Decision(made.id, "approve", reviewer="ann"),)))
         with pytest.raises(ConflictError, match="it was mended by ann already"):
-            await person.asks(run, "mend", repair=first, text=text, reviewer="bob")
-        with pytest.raises(ConflictError, match="is no text"):
-            await person.asks(run, "mend", repair=second, text=7, reviewer="bob")
+            await person.asks(run, Mend(first, text, "bob"))
         while await person.stages.get() != 2:
             pass
-        shown = await person.asks(run, "review")
-        assert second in [found["id"] for found in shown["repairs"]]  # type: ignore[attr-defined]
+        shown = await person.asks(run, ReadQueue())
+        assert second in [found.id for found in shown.repairs]
         text = new("Rule two: mind it.")
-        await person.asks(run, "mend", repair=second, text=text, reviewer="ann")
+        await person.asks(run, Mend(second, text, "ann"))
         for name in list(practice.recorder.state.repairs):
-            await person.asks(run, "drop", repair=name, reason="enough", reviewer="ann")
+            await person.asks(run, Drop(name, "enough", "ann"))
         await person.approves_all(run)
         done = await running
     assert {"Rule one: mind it.", "Rule two: mind it."} <= {text for _, text in done.texts}

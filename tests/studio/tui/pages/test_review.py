@@ -737,11 +737,11 @@ async def test_panes_stand_the_same_however_long_an_operation_was_read(
     for number, late in enumerate((False, True)):
         async with a_desk(tmp_path / str(number)) as desk:
             if late:
-                go_on, load = threading.Event(), desk.page.loader.reader.load_findings
+                go_on, load = threading.Event(), desk.page.loader.load_findings
                 monkeypatch.setattr(
-                    type(desk.page.loader.reader),
+                    desk.page.loader,
                     "load_findings",
-                    lambda _, wanted, go_on=go_on, load=load: go_on.wait(60) and load(wanted),
+                    lambda wanted, go_on=go_on, load=load: go_on.wait(60) and load(wanted),
                 )
             await desk.pilot.press("j")
             if late:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import pytest
 from rich.cells import cell_len
@@ -24,10 +25,12 @@ from studio.review.decider import (
 )
 from studio.review.evidence import EvidenceRollout, GroupEvidence, PartingWords
 from studio.review.wording import find_similar
+from studio.session.replay import ReplaySession
 from studio.tui.drawing.cells import GLYPHS_ASCII, GLYPHS_UNICODE
 from studio.tui.drawing.lines import Line, crop_line, plain_text, width_of
 from studio.tui.keymap import KEYS
-from studio.tui.pages.review.loader import FindingsRequest, RunReader
+from studio.tui.page import Page
+from studio.tui.pages.review.loader import FindingsRequest, ReviewLoader
 from studio.tui.pages.review.panes import share_rows
 from studio.tui.pages.review.view import (
     KINDS,
@@ -295,21 +298,21 @@ def test_similar_ones_come_by_likeness() -> None:
     assert row.key == "E2" and plain_text(row.more[-1]).strip() == "op1.4 deletes it"
 
 
-def test_what_is_read_is_kept_and_trouble_is_told(tmp_path: Path) -> None:
+def test_what_is_read_is_told_with_its_trouble(tmp_path: Path) -> None:
     workspace = held_workspace(tmp_path)
-    room = RunReader(workspace, workspace.run("mine"))
+    run = workspace.run("mine")
+    room = ReviewLoader(cast(Page, None))
+    room.reset(ReplaySession(workspace, run))
     op = replace(add(1), evidence=("s1p0r0", "s1p0r1"))
     wanted = FindingsRequest(op, {}, 0, opened=True)
-    assert room.cached_findings(wanted) is None
     found = room.load_findings(wanted)
     assert found.groups[0].n == 4 and "Step 1" in found.answers["s1p0r0"]
     parting = found.groups[0].parting
     assert [name for _, name, _ in parting] == ["s1p0r1", "s1p0r0"]
     assert format_changes(parting[1][2]).startswith("Step 2 (write): [-write the last digit")
-    assert room.cached_findings(wanted) is found
-    run = workspace.run("mine")
     run.journal.write_bytes(b"no line of a journal\n" * 3)
-    assert "journal" in RunReader(workspace, run).load_findings(wanted).trouble
+    room.reset(ReplaySession(workspace, run))
+    assert "journal" in room.load_findings(wanted).trouble
 
 
 # -- taking back ----------------------------------------------------------------------------------
