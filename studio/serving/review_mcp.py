@@ -280,7 +280,7 @@ def read_form(question: Question, content: Mapping[str, Any]) -> Decision | None
 
     Raises ConflictError: it cannot be decided so.
     """
-    operation, action = question.operation, content.get("action")
+    operation, action = question.operation, str(content.get("action"))
     place = f"operation {operation.id}"
     actions = actions_of(operation, question.standing)
     if action not in actions:
