@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -17,12 +16,14 @@ from types import SimpleNamespace
 from typing import Any
 
 from engines.agents.agentscope_classes import Msg, TextBlock, to_chat_messages
+from engines.agents.gateway import chat
+from engines.agents.gateway.fields import arguments_object
 from engines.agents.guided_try import GuidedTry
 from engines.agents.open import AgentNeeds
 from engines.agents.single_turn import system_messages
 from engines.core.errors import ConfigError
 from engines.core.protocols import OnText, Policy
-from engines.core.types import Attempt, Completion, Job, Message, Problem, Sampling, ToolCall
+from engines.core.types import Attempt, Completion, Job, Message, Problem, Sampling
 from engines.core.user_code import load_function
 
 Asked = str | Sequence[Message | Mapping[str, Any]]
@@ -139,7 +140,12 @@ class ChatModel:
         offered = [tool.get("function", tool) for tool in tools or ()]
         reply = await self._ask([_read_message(one) for one in given], tools=offered)
         calls = [
-            {"type": "tool_use", "id": call.id, "name": call.name, "input": _arguments(call)}
+            {
+                "type": "tool_use",
+                "id": call.id,
+                "name": call.name,
+                "input": arguments_object(call.arguments),
+            }
             for call in reply.tool_calls
         ]
         return Msg(self.model_name, [TextBlock(text=reply.text), *calls], "assistant")
@@ -187,18 +193,4 @@ def as_function(
 def _read_message(given: Any) -> Message:
     """A message of any form; the calls of tools are those of OpenAI's protocol."""
     (plain,) = to_chat_messages(given)
-    fields = given if isinstance(given, Mapping) else {}
-    calls = [(call.get("id") or "", call["function"]) for call in fields.get("tool_calls") or ()]
-    return Message(
-        {"developer": "system"}.get(plain["role"], plain["role"]),  # type: ignore[arg-type]
-        plain["content"],
-        tool_calls=tuple(ToolCall(id, made["name"], made["arguments"]) for id, made in calls),
-        tool_call_id=fields.get("tool_call_id") or "",
-    )
-
-
-def _arguments(call: ToolCall) -> Any:
-    try:
-        return json.loads(call.arguments or "{}")
-    except ValueError:  # what a model made of it is the agent's to answer
-        return {"arguments": call.arguments}
+    return chat.parse_message({**(given if isinstance(given, Mapping) else {}), **plain})

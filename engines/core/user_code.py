@@ -50,7 +50,7 @@ def error_text(error: BaseException) -> str:
         error = error.exceptions[0]
     try:
         said = one_line(str(error)[:2_000])
-    except Exception:  # its __str__ may do anything
+    except BaseException:  # its __str__ may do anything
         said = ""
     return f"{type(error).__name__}: {said}" if said else type(error).__name__
 

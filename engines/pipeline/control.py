@@ -18,10 +18,16 @@ from engines.pipeline.recorder import Recorder
 
 
 class RunControl:
-    """The brakes of one run, used from its event loop."""
+    """The brakes of one run, used from its event loop.
 
-    def __init__(self, recorder: Recorder) -> None:
-        self._recorder = recorder
+    Models are opened with it before there is a journal: `record_with` names the recorder then.
+    """
+
+    _recorder: Recorder
+
+    def __init__(self, recorder: Recorder | None = None) -> None:
+        if recorder is not None:
+            self._recorder = recorder
         self._open = asyncio.Event()
         self._open.set()
         self._calling = asyncio.Event()  # cleared only while the run is paused on the spot
@@ -32,6 +38,10 @@ class RunControl:
         self.ending: Literal["stopped", "failed", "budget"] = "stopped"  # what a stop amounts to
         self.stop_after_step = False
         self.ended = False  # True once the run's ending is being recorded: too late to stop
+
+    def record_with(self, recorder: Recorder) -> None:
+        """Record what is asked of the run from now on."""
+        self._recorder = recorder
 
     def set_main_task(self, main: asyncio.Task[object]) -> None:
         """Name the task that a stop cancels, also one that came before."""

@@ -214,7 +214,7 @@ class RolloutManager:
             # Practice alone must come out as it was: held-out tries are known by their scores.
             again = self.attending is not None and job.key.purpose == "rollout"
             recorded = RecordedPolicy(policy, self.ledger, job.key, again)
-            began = time.monotonic()
+            began, failure = time.monotonic(), ""
             under_way = _RunningRollout()
             self._under_way[under_way] = job.key
             try:
@@ -224,18 +224,17 @@ class RolloutManager:
             except StudioError:
                 raise
             except TimeoutError:
-                reason = f"timeout: no answer within {self.task_timeout_s:g} s"
-                if under_way.cut.expired():
-                    reason = under_way.killed
-                attempt = _failed_attempt(reason, recorded.usage, began)
+                failure = f"timeout: no answer within {self.task_timeout_s:g} s"
             except CallFailed as error:
-                attempt = _failed_attempt(str(error), recorded.usage, began)
+                failure = str(error)
             except Exception as error:  # an agent's own fault is a fact of this rollout
-                attempt = _failed_attempt(f"{type(error).__name__}: {error}", recorded.usage, began)
+                failure = f"{type(error).__name__}: {error}"
             finally:
                 del self._under_way[under_way]
-            if under_way.killed and attempt.status != "failed":  # it ended in the same moment
-                attempt = _failed_attempt(under_way.killed, recorded.usage, began)
+            if under_way.killed:  # it may have ended in the same moment
+                failure = under_way.killed
+            if failure:
+                attempt = _failed_attempt(failure, recorded.usage, began)
             if recorded.turns:
                 attempt = replace(attempt, turns=tuple(recorded.turns))
             if attempt.answer is not None and job.guidance:

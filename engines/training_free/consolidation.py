@@ -53,6 +53,7 @@ from engines.training_free.reading import (
     library_text,
     parse_consolidation,
     parse_extraction,
+    past_decisions_block,
     proposals_block,
     reply_losses,
 )
@@ -264,28 +265,6 @@ def read_resubmission(
 
 SAME_IDEA = 0.85
 """Similarity from which a wording is that of an idea which was rejected."""
-SHOWN = 8
-"""Decisions that a prompt shows, the newest first."""
-_SHOWN_CHARS = 400
-
-
-def past_decisions_block(library: Library) -> str:
-    """The newest rejections and edits as quoted blocks; "(none)" where there are none.
-
-    Nothing in it tells when or in which run: equal decisions give equal prompts.
-    """
-    newest: dict[tuple[str, str, str, str], None] = {}
-    for idea in reversed(library.curated):
-        newest.setdefault((idea.kind, idea.text, idea.became, idea.reason))
-        if len(newest) == SHOWN:
-            break
-    blocks = []
-    for number, (kind, text, became, reason) in enumerate(newest, 1):
-        what = "Reworded" if became else "Rejected"
-        lines = [_shorten(text), *([f"became: {_shorten(became)}"] if became else [])]
-        lines.append(f"because: {_shorten(reason) or '(no reason given)'}")
-        blocks.append(f"### {what} {number} · {kind}\n" + quote("\n".join(lines)))
-    return "\n\n".join(blocks) or "(none)"
 
 
 async def withhold_rejected(
@@ -396,11 +375,6 @@ class _Rejections:
         """How all wordings of the library came about, and what they say."""
         marks = [mark for e in self._library.experiences for mark in e.history]
         return marks, _index(mark.text for mark in marks)
-
-
-def _shorten(text: str) -> str:
-    text = " ".join(text.split())
-    return text if len(text) <= _SHOWN_CHARS else f"{text[: _SHOWN_CHARS - 1]}…"
 
 
 UNNAMED = "the reflector did not mention it"

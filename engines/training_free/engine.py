@@ -17,8 +17,7 @@ from engines.core.protocols import Earlier, Ledger, Policy
 from engines.core.types import Group, Lesson, Operation, Reflection, WeightUpdate
 from engines.training_free.consolidation import Consolidator
 from engines.training_free.lint import OperationLinter
-from engines.training_free.reading import Reflector
-from engines.training_free.reflection import GroupReader
+from engines.training_free.reading import GroupReader, Reflector
 from engines.training_free.settings import TrainingFreeSettings
 
 

@@ -17,7 +17,7 @@ from engines.core.errors import VerifierError
 from engines.core.settings import derived, setting
 from engines.core.types import Problem, Rollout, Verdict
 from engines.process.pool import ForkLauncher, ProcessPool, Trouble
-from engines.verifiers.choice import judge_choices
+from engines.verifiers.choice import choose_option, judge_choices
 from engines.verifiers.math.notation import WRAPPED
 from engines.verifiers.stated_answer import (
     TAIL_CHARS,
@@ -33,12 +33,6 @@ PATTERN_DEADLINE_S = 1.0
 """For one answer: a pattern may backtrack without end."""
 _PLACE = 'verifier "text"'
 _EDGES = " \t\r\n\"'`*_“”‘’$"
-_CHOICE_WHOLE = re.compile(
-    r"\W*(?:(?:option|choice|answer)\W+)?([A-Za-z])(?:\W*|[).:,\]}]+\s.*|\s+[-–—:]\s.*|\s+(?:because|since|as)\s.*)",
-    re.DOTALL,
-)
-_CHOICE_BRACKETED = re.compile(r"[(\[{]([A-Za-z])[)\]}]")
-_CHOICE_LINE = re.compile(r"^\W{0,8}([A-Za-z])(?:[).:\]]|\W{0,8}$)", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,9 +93,9 @@ class TextVerifier:
                 held = (gold for gold in expected if _contains_words(words, normalise_text(gold)))
                 matched = next(held, None)
             case "choice":
-                letters = self._settings.letters
-                chosen = find_chosen_letter(text, letters, stated=stated.marker != "none")
-                right = {find_chosen_letter(gold, letters, stated=True) for gold in expected}
+                options = dict.fromkeys(self._settings.letters.upper(), "")
+                chosen = choose_option(response, options)
+                right = {choose_option(gold, options) for gold in expected}
                 if right == {None}:
                     error = f"failed: the expected answer {short_text(expected[0])} is not a choice"
                     return Verdict(None, error=error)
@@ -135,21 +129,6 @@ def normalise_text(text: str) -> str:
     if text.endswith("."):
         text = text[:-1].rstrip(_EDGES)
     return " ".join(text.split())
-
-
-def find_chosen_letter(text: str, letters: str, *, stated: bool) -> str | None:
-    """The letter chosen, in upper case; None when there is none among `letters`.
-
-    In a whole response (not `stated`) only a bracketed letter, or one that opens its
-    line as a label, counts, the last of them: "A dog" chooses nothing.
-    """
-    text = WRAPPED.sub(r"\1", text)
-    whole = _CHOICE_WHOLE.fullmatch(text)
-    found = [whole[1]] if whole else _CHOICE_BRACKETED.findall(text)
-    if not found and not stated:
-        found = _CHOICE_LINE.findall(text)
-    known = [letter.upper() for letter in found if letter.upper() in letters.upper()]
-    return known[-1] if known else None
 
 
 def _contains_words(words: str, gold: str) -> bool:

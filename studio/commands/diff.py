@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from shlex import quote
 from typing import Annotated, Literal
 
 import typer
 
 from studio.commands import choose_form, open_workspace
-from studio.render.json import print_json
 from studio.render.lines import tell_next
 
 
@@ -38,20 +36,20 @@ def diff(
         studio diff rehearsal@0 rehearsal@1
         studio diff rehearsal@epoch:0 rehearsal@epoch:1 --json
     """
-    from studio.library import diff as diffing
+    from studio.facts.library import difference
     from studio.library.references import find_version
+    from studio.render.library_lines import COLOURS, difference_lines, difference_page
+    from studio.render.page import print_facts
 
     form = choose_form(json, format)
     workspace = open_workspace(context)
     older, newer = find_version(a, workspace), find_version(b, workspace)
-    match form:
-        case "json":
-            print_json(diffing.as_data(older, newer))
-        case "html":
-            sys.stdout.write(diffing.as_html(older, newer))
-        case _:
-            for line in diffing.as_lines(older, newer):
-                typer.secho(line.text, fg=line.colour)
-            name = newer.library.name
-            if any(folder.name == name for folder in workspace.libraries()):
-                tell_next(f"studio library history {quote(name)}", context.obj)
+    facts = difference(older, newer)
+    if form != "text":
+        print_facts(facts, difference_page(facts), form)
+        return
+    for line in difference_lines(facts):
+        typer.secho(line, fg=COLOURS.get(line[0]))  # it only repeats what its sign says
+    name = newer.library.name
+    if any(folder.name == name for folder in workspace.libraries()):
+        tell_next(f"studio library history {quote(name)}", context.obj)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.resources import files
 from pathlib import Path
@@ -213,42 +213,82 @@ def load_run(
 
     Raises ConfigError: with place (file:line or override), cause and next move.
     """
-    outer = os.environ if environ is None else environ
-    folder = cwd or Path.cwd()
-    beyond = {**(youtu.environment() if youtu else {}), **outer}
-    own = _own_env_file(folder, beyond) if environ is None else {}
-    environ = {**own, **beyond}
+    variables = _read_environment(environ, cwd or Path.cwd(), youtu)
     path, preset = (youtu.file, False) if youtu else find_run_file(name_or_path)
     composed = compose_run(path, overrides, (workspace / "configs", presets_folder()))
-    unknown = unknown_keys(composed, environ) if keyless else {}
-    if unknown:
-        environ = masked_environment(composed, unknown, environ)
-    _rewrite_text(composed, environ, youtu, agent)
-    tree = resolve(composed, environ)
-    if unknown:
-        leave_out(tree)
+    absent = absent_keys(composed, variables.values) if keyless else {}
+    missing = [name for names in absent.values() for name in names]
+    values = {**dict.fromkeys(missing, MASK), **variables.values}
+    _rewrite_text(composed, values, youtu, agent)
+    tree = resolve(composed, values)
+    if absent:
+        leave_out_masked(tree)
     origins = _secret_origins(composed)
-    secrets = known_secrets(walk(tree), origins, environ)
+    secrets = known_secrets(walk(tree), origins, values)
     remember(secrets)  # before any refusal can quote the file
     check_plain_values(composed, tree)
     _note_common_secrets(composed, tree)  # before the environment's own keys join
     if not keyless:
         _refuse_masked(composed, tree)
     _name_experiment(composed, tree, preset)
-    read_endpoints(tree, origins, environ)
+    read_endpoints(tree, origins, values)
     share_temperature(composed, tree)
-    for name in [key for key, value in tree.items() if value is None and section_of((key,))]:
-        del tree[name]  # `evaluation:` with nothing below it is an empty section
-    beside = () if preset or youtu else (composed.path.parent,)
+    _drop_empty_sections(tree)
     # Last: roles may have taken over a path from each other.
-    roots = _pin_paths(composed, tree, beside, workspace, folder, youtu, environ)
-    config = _validate(composed, tree, origins, environ)
-    texts = (*origins.values(), *(text for _, text in walk_texts(composed.tree)))
-    given = {name for name in _ASKED.findall(" ".join(texts)) if name in own}
-    notes = [f"{folder / '.env'} gives {', '.join(sorted(given))}"] if given else []
-    notes += [*_env_file_notes(youtu, origins, outer), *left_out_notes(unknown)]
-    warnings = (*composed.warnings, *_doubtful_settings(config), *notes)
-    return LoadedRun(config, composed.path, preset, roots, warnings, composed.place_text, secrets)
+    roots = _pin_paths(composed, tree, workspace, variables, is_preset=preset)
+    config = _validate(composed, tree, origins, values)
+    warnings = [*composed.warnings, *_doubtful_settings(config)]
+    warnings += variables.notes(composed, origins)
+    warnings += [_absent_text(key, names) for key, names in absent.items()]
+    return LoadedRun(
+        config, composed.path, preset, roots, tuple(warnings), composed.place_text, secrets
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Environment:
+    """The variables that a run file may name, and which files they come from."""
+
+    outer: Mapping[str, str]  # of the process, or of the caller
+    folder: Path  # the working folder
+    own: Mapping[str, str]  # what its `.env` adds
+    youtu: YoutuConfig | None  # a checkout, whose `.env` adds further ones
+
+    @property
+    def values(self) -> dict[str, str]:
+        theirs = self.youtu.environment() if self.youtu else {}
+        return {**self.own, **theirs, **self.outer}
+
+    def notes(self, composed: ComposedConfig, origins: Mapping[str, str]) -> Iterator[str]:
+        """Say which files were read, and what of them a resume will miss."""
+        texts = (*origins.values(), *(text for _, text in walk_texts(composed.tree)))
+        if given := {name for name in _ASKED.findall(" ".join(texts)) if name in self.own}:
+            yield f"{self.folder / '.env'} gives {', '.join(sorted(given))}"
+        if self.youtu is None or not self.youtu.env_file.is_file():
+            return
+        theirs, asked = self.youtu.environment(), _ASKED.findall(" ".join(origins.values()))
+        missed = sorted({name for name in asked if name in theirs and name not in self.outer})
+        need = f"; --resume needs {', '.join(missed)} in the environment" if missed else ""
+        yield f"{self.youtu.env_file} is read for what the environment does not set{need}"
+
+
+def _read_environment(
+    environ: Mapping[str, str] | None, folder: Path, youtu: YoutuConfig | None
+) -> _Environment:
+    """Read the variables; `.env` counts where no `environ` is given, and is not printed then."""
+    if environ is not None:
+        return _Environment(environ, folder, {}, youtu)
+    own = read_env_file(folder / ".env")
+    remember(environment_secrets(own))
+    others = {**(youtu.environment() if youtu else {}), **os.environ}
+    added = {name: value for name, value in own.items() if name not in others}
+    return _Environment(os.environ, folder, added, youtu)
+
+
+def _drop_empty_sections(tree: Tree) -> None:
+    """Take `evaluation:` with nothing below it for an empty section."""
+    for name in [key for key, value in tree.items() if value is None and section_of((key,))]:
+        del tree[name]
 
 
 def _rewrite_text(
@@ -331,15 +371,16 @@ def _name_experiment(composed: ComposedConfig, tree: Tree, preset: bool) -> None
 def _pin_paths(
     composed: ComposedConfig,
     tree: Tree,
-    beside: tuple[Path, ...],
     workspace: Path,
-    cwd: Path,
-    youtu: YoutuConfig | None,
-    environ: Mapping[str, str],
+    variables: _Environment,
+    *,
+    is_preset: bool,
 ) -> tuple[Path, ...]:
     """Make names of files absolute; returns where data sets are looked up, what is typed last."""
+    youtu, cwd = variables.youtu, variables.folder
+    beside = () if is_preset or youtu else (composed.path.parent,)
     own = (workspace / "datasets", _BUNDLED)
-    theirs = youtu.data_roots(environ, composed.warnings) if youtu else ()
+    theirs = youtu.data_roots(variables.values, composed.warnings) if youtu else ()
     roots = (*beside, own[0], *theirs, _BUNDLED, cwd)
     pin_data(composed, tree, roots, own, cwd)
     pin_models(composed, tree, workspace, cwd)
@@ -373,60 +414,32 @@ def _doubtful_settings(config: RunConfig) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def _own_env_file(folder: Path, environ: Mapping[str, str]) -> dict[str, str]:
-    """What `.env` of a folder adds to the environment; its keys are not printed from now on."""
-    read = read_env_file(folder / ".env")
-    remember(environment_secrets(read))
-    return {name: value for name, value in read.items() if name not in environ}
-
-
-def _env_file_notes(
-    youtu: YoutuConfig | None, origins: Mapping[str, str], environ: Mapping[str, str]
-) -> tuple[str, ...]:
-    """Which file was read beside the environment, and what of it a resume will miss."""
-    if youtu is None or not youtu.env_file.is_file():
-        return ()
-    asked = _ASKED.findall(" ".join(origins.values()))
-    kept = sorted({name for name in asked if name in youtu.environment() and name not in environ})
-    need = f"; --resume needs {', '.join(kept)} in the environment" if kept else ""
-    return (f"{youtu.env_file} is read for what the environment does not set{need}",)
-
-
 _UNCONDITIONAL = re.compile(r"oc\.env\s*:\s*(\w+)\s*}")  # one with a default is never missing
 
 
-def unknown_keys(composed: ComposedConfig, environ: Mapping[str, str]) -> dict[Key, str]:
-    """What only a model is asked with, and the variable that is not set; "" for a masked value."""
-    found: dict[Key, str] = {}
+def absent_keys(composed: ComposedConfig, environ: Mapping[str, str]) -> dict[Key, list[str]]:
+    """Return what only a model is asked with, and the variables that are not set.
+
+    There are none where a value is masked.
+    """
+    absent: dict[Key, list[str]] = {}
     for key, text in walk_texts(composed.tree):
         if is_masked(key, text):
-            found[key] = ""
+            absent[key] = []
         elif is_secret(key) or names_secret(text) or is_address(key):
-            for name in _UNCONDITIONAL.findall(text):
-                if name not in environ:
-                    found[key] = name
-    return found
+            names = [name for name in _UNCONDITIONAL.findall(text) if name not in environ]
+            if names:
+                absent[key] = names
+    return absent
 
 
-def masked_environment(
-    composed: ComposedConfig, unknown: Iterable[Key], environ: Mapping[str, str]
-) -> dict[str, str]:
-    """The environment with a mask for every variable that such a setting misses."""
-    texts = " ".join(str(get_value(composed.tree, key)) for key in unknown)
-    return {**dict.fromkeys(_UNCONDITIONAL.findall(texts), MASK), **environ}
-
-
-def leave_out(tree: Tree) -> None:
+def leave_out_masked(tree: Tree) -> None:
     """Take keys and addresses away that are not known; in other places the mask does no harm."""
     for key, value in walk_texts(tree):
         if MASK in value and (key[-1] == "api_key" or is_address(key)):
             pop_value(tree, key)
 
 
-def left_out_notes(unknown: Mapping[Key, str]) -> tuple[str, ...]:
-    return tuple(
-        f"{dotted_name(key)} is left out, since "
-        + (f"the environment variable {name} is not set" if name else "it is masked")
-        + ": only a run needs it."
-        for key, name in unknown.items()
-    )
+def _absent_text(key: Key, names: Sequence[str]) -> str:
+    why = f"the environment variable {names[-1]} is not set" if names else "it is masked"
+    return f"{dotted_name(key)} is left out, since {why}: only a run needs it."

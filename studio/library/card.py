@@ -19,7 +19,7 @@ from engines.record.formats.card import Card, Result
 from engines.record.journal import read_journal
 from engines.record.run_dir import RunDir, Workspace
 from studio.facts.evaluation import evaluation_facts, learned_by, question_rewards
-from studio.library.references import FoundVersion
+from studio.facts.library import FoundVersion
 from studio.render.evaluation_lines import evaluation_text
 from studio.render.json import json_data
 from studio.render.words import difference_text

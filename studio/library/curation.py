@@ -31,20 +31,11 @@ from engines.record.run_dir import RunDir, Workspace
 from engines.record.seal import add_seal, seal_fits
 from engines.record.yaml_text import dump_yaml
 from engines.training_free.consolidation import flag_repeats
-from studio.library.references import FoundVersion
+from studio.facts.library import CurationFacts, FoundVersion
 
 Row = Mapping[str, Any]  # a run as the catalogue has it
 _LOCK_WAIT_S = 10.0
 """How long another import into the same library is waited for."""
-
-
-@dataclass(frozen=True, slots=True)
-class Curation:
-    """What was put up for review."""
-
-    run: str | None  # None: nothing new was left to ask, or it was only looked
-    operations: tuple[Operation, ...]  # as they are journalled, linted
-    waiting: Mapping[str, int]  # run → how many of those asked wait there already
 
 
 def open_curation(
@@ -55,7 +46,7 @@ def open_curation(
     *,
     person: str,
     linter_of: Callable[[RunDir], Linter] | None,
-) -> Curation:
+) -> CurationFacts:
     """Put operations on the head of a library up for review, in a new run.
 
     `about` says what they are: "import of FILE" in the run `import-LIBRARY`. They keep their
@@ -70,7 +61,7 @@ def open_curation(
         rows = _rows_of(workspace, library.name)
         fresh, waiting = _split_waiting(workspace, rows, operations)
         if not fresh or linter_of is None:
-            return Curation(None, tuple(fresh), waiting)
+            return _facts(library, None, fresh, waiting)
         with write_lock(run.path, timeout_s=_LOCK_WAIT_S):
             if workspace.new_run_dir(name) != run:  # whoever held the lock has opened it
                 continue
@@ -94,7 +85,19 @@ def open_curation(
             _write_journal(run, workspace, [started, *proposed, ev.RunEnded("finished")])
         with suppress(StudioError):  # the row can be made from the journal
             write_run_row(workspace, run)
-        return Curation(run.run, tuple(named), waiting)
+        return _facts(library, run.run, named, waiting)
+
+
+def _facts(
+    library: Library, run: str | None, operations: Sequence[Operation], waiting: Mapping[str, int]
+) -> CurationFacts:
+    return CurationFacts(
+        run=run,
+        library=library.name,
+        version=library.version,
+        operations=tuple(operations),
+        waiting=waiting,
+    )
 
 
 def _split_waiting(

@@ -13,7 +13,7 @@ from typing import Any
 from engines.core.errors import ConfigError
 from engines.record.derived.search import Compare
 from engines.record.run_dir import Workspace
-from studio.library.text import date_text
+from studio.render.library_lines import date_text
 from studio.render.words import step_name
 from studio.secrets.sanitize import one_line, sanitize
 

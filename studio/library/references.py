@@ -7,7 +7,7 @@ the held-out sets), a file that holds experiences (`agent.yaml`, `vNNNN.yaml`), 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
 
@@ -18,25 +18,9 @@ from engines.core.state.run_state import RunState
 from engines.record.formats.own import load_library
 from engines.record.libraries import LibraryFolder, check_name, is_label
 from engines.record.run_dir import RunDir, Workspace
+from studio.facts.library import FoundVersion
 from studio.facts.training import trained_step
-from studio.render.evaluation_lines import finished_text
 from studio.render.training_lines import figures_text
-
-
-@dataclass(frozen=True, slots=True)
-class FoundVersion:
-    """A version, what to call it, and the held-out results that belong to it."""
-
-    label: str
-    library: Library
-    measured: tuple[EvaluationFinished, ...] = ()
-    labels: tuple[str, ...] = ()
-    copied_from: str | None = None  # what its library was begun as a copy of
-    weights: str = ""  # of a step of a training run: its figures, for the library stays as it is
-
-    @property
-    def evaluations(self) -> tuple[str, ...]:
-        return tuple(f"{e.data}: mean reward {finished_text(e)}" for e in self.measured)
 
 
 def find_version(reference: str, workspace: Workspace) -> FoundVersion:

@@ -7,19 +7,25 @@ from shlex import quote
 from typing import Any
 
 from engines.core.library import Library
-from engines.core.types import GATE, Operation, Usage
+from engines.core.types import GATE, Usage
+from studio.facts.library import library_difference
 from studio.facts.run import ReviewerFacts, RunFacts, StepRow
 from studio.facts.training import TrainedStep, TrainingFacts
-from studio.render.epoch_lines import diagnosis_lines, diagnosis_title
-from studio.render.evaluation_lines import cell_lines, change_line, measured_line
+from studio.render.evaluation_lines import (
+    cell_lines,
+    change_line,
+    diagnosis_lines,
+    diagnosis_title,
+    measured_line,
+)
+from studio.render.library_lines import counts_text, experience_line, tokens_text
 from studio.render.lines import LEVELS, indent_text, table
 from studio.render.training_lines import figure_text, training_lines
 from studio.render.words import (
     count_text,
     counted_outcomes,
-    diff_counts_text,
-    diff_lines,
     lost_text,
+    operation_line,
     reward_rate_text,
     unparsed_replies_text,
     usage_text,
@@ -238,10 +244,11 @@ def _reviewer_line(name: str, stats: ReviewerFacts) -> str:
 
 def _library_lines(facts: RunFacts, before: Library, after: Library) -> list[str]:
     if not facts.training or before.version != after.version:
-        diff = after.diff(before)
         versions = f"v{before.version} -> v{after.version}"
-        head = f"library {after.name}  {versions}  {diff_counts_text(diff)}"
-        return ["", head, *(f"  {line}" for line in diff_lines(diff))]
+        diff = library_difference(before, after)
+        counts = f"{counts_text(diff)}; {tokens_text(diff)}"
+        changes = [f"  {experience_line(change)}" for change in diff.changes()]
+        return ["", f"library {after.name}  {versions}  {counts}", *changes]
     if after.experiences:
         held = count_text(len(after.experiences), "experience")
         return ["", f"library {after.name}  v{after.version}, unchanged: {held} in the prompt"]
@@ -250,12 +257,6 @@ def _library_lines(facts: RunFacts, before: Library, after: Library) -> list[str
 
 def _waits_for_updates(facts: RunFacts) -> bool:
     return bool(facts.open) and all(op.kind == "weights" for op in facts.open)
-
-
-def operation_line(operation: Operation) -> str:
-    """`op1.2  modify E3  Check the units.`."""
-    target = f" {operation.target}" if operation.target else ""
-    return f"{operation.id}  {operation.kind}{target}  {sanitize(operation.text)}".rstrip()
 
 
 def _repair_lines(facts: RunFacts) -> list[str]:

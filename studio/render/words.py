@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from engines.core.events import RolloutFinished
-from engines.core.library import Experience, LibraryDiff
 from engines.core.settings import SHOWN_WHOLE
 from engines.core.state.run_state import Rewards, RunState
-from engines.core.text.similarity import format_changes, word_diff
-from engines.core.types import GATE, GroupOutcome, ProposalFate, Usage
+from engines.core.types import GATE, GroupOutcome, Operation, ProposalFate, Usage
 from engines.pipeline.evaluation.statistics import Comparison, Interval
 from studio.secrets.sanitize import one_line, sanitize
 
@@ -182,49 +180,7 @@ def mean_reward_text(rewards: Rewards) -> str:
     return reward_rate_text(rewards.mean, rewards.n)
 
 
-def change_counts_text(added: int, reworded: int, removed: int, renamed: int, equal: int) -> str:
-    """`2 added, 1 removed, 3 equal`: what did not happen is left out."""
-    counts = {"added": added, "reworded": reworded, "removed": removed,
-              "under another id": renamed, "equal": equal}  # fmt: skip
-    return ", ".join(f"{n} {word}" for word, n in counts.items() if n) or "both are empty"
-
-
-def diff_counts_text(diff: LibraryDiff) -> str:
-    """`2 added, 1 reworded, 3 equal; 120 -> 180 tokens a call (estimated)`."""
-    renamed = len(diff.renamed)
-    counts = change_counts_text(len(diff.added), len(diff.modified), len(diff.removed), renamed,
-                                len(diff.unchanged) - renamed)  # fmt: skip
-    pins = {"pinned": len(diff.pinned), "unpinned": len(diff.unpinned)}
-    counts += "".join(f", {n} {word}" for word, n in pins.items() if n)
-    held = max(len(diff.added), len(diff.removed)) + len(diff.modified) + len(diff.unchanged)
-    tokens = prompt_tokens_text(f"{diff.tokens_before} -> {diff.tokens_after}", held)
-    return f"{counts}; {tokens} (estimated)"
-
-
-def was_text(before: str, after: str) -> str:
-    """` (was E7)`: that a lesson is called otherwise; "" where it is not."""
-    return "" if before == after else f" (was {before})"
-
-
-def diff_changes(diff: LibraryDiff) -> list[tuple[tuple[str, ...], str]]:
-    """A line for each experience that differs, behind its ids: the new one, and what it was.
-
-    Removed, modified and added ones in that order, then those with another id alone, then pins.
-    """
-
-    def change_line(before: Experience, after: Experience) -> str:
-        words = sanitize(format_changes(word_diff(before.text, after.text)))
-        return f"~ {after.id}{was_text(before.id, after.id)}  {words}"
-
-    return [
-        *(((e.id,), f"- {e.id}  {sanitize(e.text)}") for e in diff.removed),
-        *((tuple(dict.fromkeys((a.id, b.id))), change_line(b, a)) for b, a in diff.modified),
-        *(((e.id,), f"+ {e.id}  {sanitize(e.text)}") for e in diff.added),
-        *(((a.id, b.id), f"= {a.id} (was {b.id})  {sanitize(a.text)}") for b, a in diff.renamed),
-        *(((e.id,), f"* {e.id}  pinned: nothing may change it") for e in diff.pinned),
-        *(((e.id,), f"* {e.id}  unpinned") for e in diff.unpinned),
-    ]
-
-
-def diff_lines(diff: LibraryDiff) -> list[str]:
-    return [text for _, text in diff_changes(diff)]
+def operation_line(operation: Operation) -> str:
+    """`op1.2  modify E3  Check the units.`."""
+    target = f" {operation.target}" if operation.target else ""
+    return f"{operation.id}  {operation.kind}{target}  {sanitize(operation.text)}".rstrip()

@@ -21,10 +21,10 @@ from engines.pipeline.evaluation.statistics import Interval, group_by_question, 
 from engines.record.run_dir import RunDir, Workspace
 from engines.record.step_history import read_history
 from studio.facts.curves import RunCurves, Series, metric_points, run_curves
+from studio.facts.library import ExperienceChange, experience_changes
 from studio.facts.run import RunFacts, existing_places, load_state_with_parents, run_facts
 from studio.facts.subject import LIFTED, Subject
-from studio.library.diff import ExperiencePair, pairs
-from studio.library.text import origin_line
+from studio.render.library_lines import origin_line
 from studio.review.evidence import EvidenceLoader, GroupEvidence, PartingWords
 from studio.secrets.sanitize import one_line
 
@@ -69,7 +69,7 @@ class ReportFacts(Subject):
     curves: RunCurves
     learning_rate: Series
     library_size: tuple[Point, ...]
-    diff: tuple[ExperiencePair, ...] | None  # None: the library is gone
+    diff: tuple[ExperienceChange, ...] | None  # None: the library is gone
     lessons: tuple[LessonFacts, ...]
     settings: Mapping[str, Any]
 
@@ -90,7 +90,7 @@ def report_facts(run: RunDir, workspace: Workspace, *, alive: bool) -> ReportFac
         curves=curves,
         learning_rate=Series("learning rate", "", metric_points(state, "learning_rate")),
         library_size=_library_size(state, curves, versions),
-        diff=tuple(pairs(versions[0], versions[-1])) if versions else None,
+        diff=experience_changes(versions[0], versions[-1]) if versions else None,
         lessons=_lesson_facts(versions[-1], evidence, run) if versions else (),
         settings=state.settings,
     )

@@ -15,9 +15,13 @@ from engines.record.appender import write_atomic
 from engines.record.run_dir import Workspace
 from studio.facts.curves import Series
 from studio.facts.run import GROUP_OUTCOMES
-from studio.library.diff import changes_table
-from studio.render.epoch_lines import diagnosis_lines, diagnosis_title
-from studio.render.evaluation_lines import cell_lines, evaluation_text
+from studio.render.evaluation_lines import (
+    cell_lines,
+    diagnosis_lines,
+    diagnosis_title,
+    evaluation_text,
+)
+from studio.render.library_lines import changes_table
 from studio.render.page import (
     BarChart,
     Block,
@@ -32,9 +36,16 @@ from studio.render.page import (
     Text,
     plain_words,
 )
-from studio.render.run_lines import acts_text, change_lines, head_text, operation_line
+from studio.render.run_lines import acts_text, change_lines, head_text
 from studio.render.training_lines import training_lines
-from studio.render.words import count_text, lost_text, reward_rate_text, usage_text, withheld_text
+from studio.render.words import (
+    count_text,
+    lost_text,
+    operation_line,
+    reward_rate_text,
+    usage_text,
+    withheld_text,
+)
 from studio.report.facts import MOST_LESSONS, EvidenceFacts, LessonFacts, ReportFacts
 
 _MOST_POINTS, _MOST_ROWS, _MOST_BARS = 200, 50, 12

@@ -386,8 +386,6 @@ def plan_run(
         raise ConfigError(f"run {newest.run}", f"it is the {state.curates}.", move)
     workspace = replace(request.workspace, mask=loaded.mask)
     review = _absolute_rules(request.review)
-    if state is not None and restart_step != 0:
-        loaded = _keep_prompts(loaded, state)
     config = loaded.config
     reviewer = review or config.review.by or request.default_review
     new = _plan_new(loaded, workspace, unused, reviewer)
@@ -406,19 +404,6 @@ def plan_run(
     # A resumed run keeps its reviewer unless the command line names another.
     plan = replace(new, run=newest, state=state, reviewer=review or state.reviewer)
     return _plan_resume(plan, state, request.accept_changes)
-
-
-def _keep_prompts(loaded: LoadedRun, state: RunState) -> LoadedRun:
-    """A run from before agents cited or experiences were selected goes on as it was.
-
-    So does a fork of it.
-    """
-    config = loaded.config
-    for section, name, before in (("agent", "cite", False), ("library", "select_above", None)):
-        if state.started is not None and f"{section}.{name}" not in state.settings:
-            kept = getattr(config, section).model_copy(update={name: before})
-            config = config.model_copy(update={section: kept})
-    return replace(loaded, config=config)
 
 
 def _plan_new(loaded: LoadedRun, workspace: Workspace, run: RunDir, reviewer: str) -> RunPlan:

@@ -15,10 +15,10 @@ _FINISH = {"cut": "length", "filtered": "content_filter", "calls": "tool_calls",
 def parse_request(body: Mapping[str, Any]) -> Asked:
     if body.get("n") not in (None, 1):
         raise BadRequest('"n" must be 1: a call gives one reply, and each is recorded')
-    return fields.read_request(body, [*map(_parse_message, fields.read_objects(body, "messages"))])
+    return fields.read_request(body, [*map(parse_message, fields.read_objects(body, "messages"))])
 
 
-def _parse_message(given: Mapping[str, Any]) -> Message:
+def parse_message(given: Mapping[str, Any]) -> Message:
     content = fields.read_text(given.get("content"))
     match given.get("role"):
         case "tool":

@@ -105,6 +105,15 @@ def read_call(id: Any, name: Any, arguments: Any) -> ToolCall:
     return ToolCall(str(id or ""), name, text)
 
 
+def arguments_object(text: str) -> dict[str, Any]:
+    """Return arguments as an object; text that is none stands in one, to be refused."""
+    try:
+        value = orjson.loads(text or "{}")
+    except orjson.JSONDecodeError:
+        value = None
+    return value if isinstance(value, dict) else {"arguments": text}
+
+
 def _read_tool(given: Any) -> Mapping[str, Any]:
     """A function as `ToolSpec.function` writes it, so that equal tools are equal requests."""
     tool = read_object(given, "a tool")

@@ -93,17 +93,8 @@ def _blocks(reply: Completion) -> Iterator[dict[str, Any]]:
     if reply.text or not reply.tool_calls:
         yield {"type": "text", "text": reply.text}
     for call in reply.tool_calls:
-        given = _arguments(call.arguments)
+        given = fields.arguments_object(call.arguments)
         yield {"type": "tool_use", "id": call.id, "name": call.name, "input": given}
-
-
-def _arguments(text: str) -> dict[str, Any]:
-    """The protocol has objects only: text that is none stands in one, for the program to refuse."""
-    try:
-        value = orjson.loads(text or "{}")
-    except orjson.JSONDecodeError:
-        value = None
-    return value if isinstance(value, dict) else {"arguments": text}
 
 
 def _stop(reply: Completion) -> dict[str, Any]:

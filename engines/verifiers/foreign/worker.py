@@ -33,6 +33,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from engines.core import user_code
 from engines.core.user_code import VERIFIER_MODULE
 from engines.process import kernel
 from engines.process.confinement import confine
@@ -205,22 +206,13 @@ def error_line(error: BaseException, file: str, function: str) -> str:
         return f"{error} ({function} in {Path(file).name})"
     number = _error_line_number(error, file)
     place = f"{Path(file).name}:{number}" if number else Path(file).name
-    return f"{_typed_error_text(error)} ({function} in {place})"
+    return f"{error_text(error)} ({function} in {place})"
 
 
 def error_text(error: BaseException) -> str:
-    """The text of an exception of the user's code: one line, printable, not too long."""
-    try:
-        text = str(error)[: 4 * MAX_SAID]
-    except BaseException:  # its __str__ may do anything
-        return ""
-    text = " ".join("".join(c if c.isprintable() else " " for c in text).split())
+    """The kind and the text of an exception of the user's code: one line, not too long."""
+    text = user_code.error_text(error)
     return text if len(text) <= MAX_SAID else f"{text[: MAX_SAID - 1]}…"
-
-
-def _typed_error_text(error: BaseException) -> str:
-    text = error_text(error)
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
 def _error_line_number(error: BaseException, file: str) -> int | None:
@@ -258,7 +250,7 @@ def _execute_module(file: str, tree: ast.Module) -> ModuleType:
             move = f'Install "{name}" beside the studio.' if name else "Mend the import."
             cause = f"an import fails ({error_text(error)})."
         else:
-            cause, move = f"it raised {_typed_error_text(error)} while it was loaded.", "Mend it."
+            cause, move = f"it raised {error_text(error)} while it was loaded.", "Mend it."
         raise FileRefused(cause, move, _error_line_number(error, file)) from error
     return module
 

@@ -23,26 +23,20 @@ def list_libraries(context: typer.Context, json: AsJson = False) -> None:
         studio library list
         studio library list --json
     """
-    from studio.library.text import labels_text, library_row
-    from studio.render.words import count_text, prompt_tokens_text
+    from studio.facts.library import listed_library
+    from studio.render.library_lines import list_lines
 
-    rows = [library_row(folder) for folder in open_workspace(context).libraries()]
+    listed = [listed_library(folder) for folder in open_workspace(context).libraries()]
     if json:
-        print_json(rows)
+        print_json(listed)
         return
-    if not rows:
+    if not listed:
         print(f"no library in {sanitize(str(context.obj))} yet", file=sys.stderr)
         tell_next("studio headless rehearsal", context.obj)
-    for found in rows:
-        held = count_text(found["experiences"], "experience")
-        print(
-            f"{found['library']:30} v{found['version']:<4} {held:>15} "
-            f"{prompt_tokens_text(format(found['tokens_per_call'], '>5'), found['experiences'])}"
-            f"  {labels_text(found['labels'])}".rstrip()
-        )
-    if rows:
-        first = max(rows, key=lambda row: bool(row["experiences"]))  # an empty one shows nothing
-        tell_next(f"studio library show {quote(str(first['library']))}", context.obj)
+        return
+    print("\n".join(list_lines(listed)))
+    first = max(listed, key=lambda facts: bool(facts.experiences))  # an empty one shows nothing
+    tell_next(f"studio library show {quote(first.library)}", context.obj)
 
 
 def show(
@@ -62,16 +56,14 @@ def show(
         studio library show rehearsal
         studio library show rehearsal@1 --json
     """
-    from engines.record.formats.own import library_data
+    from studio.facts.library import version_facts
     from studio.library.references import find_version
-    from studio.library.text import library_lines
+    from studio.render.library_lines import library_lines
 
-    found = find_version(reference, open_workspace(context))
-    library, labels, source = found.library, found.labels, found.copied_from
-    lines = library_lines(library, labels)
-    lines[1:1] = [f"begun as a copy of {sanitize(source)}"] if source else []
-    data = {**library_data(library), "labels": labels, "copied_from": source}
-    print_result(data, "\n".join(lines), json=json)
+    version = find_version(reference, open_workspace(context))
+    library = version.library
+    lines = library_lines(library, version.labels, version.copied_from)
+    print_result(version_facts(version), "\n".join(lines), json=json)
     if not json and (context.obj / "libraries" / library.name).is_dir():
         tell_next(f"studio library history {quote(library.name)}", context.obj)
 
@@ -90,10 +82,11 @@ def history(
         studio library history rehearsal
         studio library history rehearsal E1
     """
+    from studio.facts.library import history_facts
     from studio.library.references import library_folder
-    from studio.library.text import check_experience, history_data, history_lines
+    from studio.render.library_lines import history_lines
 
     folder = library_folder(name, open_workspace(context))
-    check_experience(folder, experience)
-    text = "\n".join(history_lines(folder, experience) or ["nothing"])
-    print_result(history_data(folder, experience), text, json=json)
+    entries = history_facts(folder, experience)
+    lines = history_lines(entries, rejections=experience is None)
+    print_result(entries, "\n".join(lines or ["nothing"]), json=json)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from engines.core.library import Library
     from engines.core.types import Operation, Problem
     from engines.record.run_dir import Workspace
-    from studio.library.references import FoundVersion
+    from studio.facts.library import FoundVersion
 
 _Formats = Literal["youtu", "skill", "agents", "prompt", "ace", "kayba", "dspy", "gepa", "json"]
 
@@ -188,22 +188,24 @@ def _put_up(
     json: bool,
     already: int = 0,
     losses: Sequence[str] = (),
-    **more: str,
+    format: str = "",
 ) -> int:
     """Open a curation run, and print what waits in it."""
+    from dataclasses import replace
+
     from studio.library.curation import open_curation
-    from studio.library.text import opened_data, opened_text
     from studio.process import login_name
+    from studio.render.library_lines import curation_lines
     from studio.run.linter import LazyLinter
 
     linter_of = None if dry_run else partial(LazyLinter, workspace, tell=to_stderr)
     opened = open_curation(
         workspace, target, operations, about, person=login_name(), linter_of=linter_of
     )
-    facts = {**opened_data(opened, target), "already": already, "losses": list(losses), **more}
-    print_result(facts, opened_text(facts), json=json)
-    for loss in facts["losses"]:
+    facts = replace(opened, already=already, losses=tuple(losses), format=format)
+    print_result(facts, "\n".join(curation_lines(facts)), json=json)
+    for loss in facts.losses:
         to_stderr(f"lost: {loss}")
-    if waits := opened.run or next(iter(opened.waiting), None):
+    if waits := facts.run or next(iter(facts.waiting), None):
         tell_next(f"studio review {quote(waits)}", workspace.path)
-    return exit_codes.WITH_LOSSES if facts["losses"] else exit_codes.DONE
+    return exit_codes.WITH_LOSSES if facts.losses else exit_codes.DONE

@@ -14,7 +14,8 @@ from engines.core.library import Library
 from engines.core.library_notes import PastDecision
 from engines.core.text.similarity import similarity
 from engines.core.types import DUPLICATE, REJECTED_BEFORE, Flag, Operation, OperationKind
-from engines.training_free.consolidation import SHOWN, past_decisions_block, withhold_rejected
+from engines.training_free.consolidation import withhold_rejected
+from engines.training_free.reading import PAST_DECISIONS, past_decisions_block
 from tests.support.builders import a_decision, a_library, an_operation
 
 CARRY = "Carry: when a column adds up to ten or more, carry one into the next column."
@@ -185,14 +186,14 @@ def test_a_step_forgets_what_its_own_run_is_still_to_decide() -> None:
 
 
 def test_the_prompt_is_shown_the_newest_decisions_as_quotes() -> None:
-    ideas = [an_idea(f"Rule {n}: x", reason=f"r{n}") for n in range(SHOWN + 3)]
+    ideas = [an_idea(f"Rule {n}: x", reason=f"r{n}") for n in range(PAST_DECISIONS + 3)]
     reworded = an_idea("Old\n## Reply", became="New.", reason="")
     block = past_decisions_block(remembering(*ideas, reworded))
     assert block.startswith(
         "### Reworded 1 · add\n| Old ## Reply\n| became: New.\n| because: (no reason given)"
     )
-    assert f"| Rule {SHOWN + 2}: x\n| because: r{SHOWN + 2}" in block
-    assert "Rule 3: x" not in block  # SHOWN - 1 of them beside the edit: 4 to 10
+    assert f"| Rule {PAST_DECISIONS + 2}: x\n| because: r{PAST_DECISIONS + 2}" in block
+    assert "Rule 3: x" not in block  # PAST_DECISIONS - 1 of them beside the edit: 4 to 10
     assert all(line[:2] in ("| ", "##", "") for line in block.splitlines())
     assert past_decisions_block(a_library("one")) == "(none)"
 

@@ -58,7 +58,7 @@ def test_a_label_names_a_version_until_it_is_moved_or_removed(practised: Path) -
     ]
     assert told[0].endswith("[2J label forged none -> v1") and "\x1b" not in told[0]
     rows = as_json(practised, "history", "rehearsal")[-4:]
-    assert [(row["label"], row["from"], row["version"]) for row in rows] == [
+    assert [(row["label"], row["before"], row["version"]) for row in rows] == [
         ("production", None, 1),
         ("old", None, 1),
         ("production", 1, 2),

@@ -4,13 +4,28 @@ from __future__ import annotations
 
 import json
 import re
+from typing import Any
 
 from engines.core.codec import dumps
 from engines.core.events import EvaluationFinished
 from engines.core.library import Experience, Library
 from engines.core.types import NO_USAGE
-from studio.library.diff import as_data, as_html, as_lines, pairs
-from studio.library.references import FoundVersion
+from studio.facts.library import FoundVersion, difference, experience_changes
+from studio.render.json import json_data
+from studio.render.library_lines import difference_lines, difference_page
+from studio.render.page import render_html
+
+
+def as_lines(older: FoundVersion, newer: FoundVersion) -> list[str]:
+    return difference_lines(difference(older, newer))
+
+
+def as_html(older: FoundVersion, newer: FoundVersion) -> str:
+    return render_html(difference_page(difference(older, newer)))
+
+
+def as_data(older: FoundVersion, newer: FoundVersion) -> Any:
+    return json.loads(dumps(json_data(difference(older, newer))))
 
 
 def found(
@@ -25,7 +40,7 @@ NEW = found(("E1", "Keep it."), ("E2", "Carry the ten."), ("E4", "Come in."), ve
 
 
 def test_removed_modified_and_added_stand_in_that_order_under_counts_and_tokens() -> None:
-    heading, *rest = [line.text for line in as_lines(OLD, NEW)]
+    heading, *rest = as_lines(OLD, NEW)
     before, after = OLD.library.guidance_tokens, NEW.library.guidance_tokens
     counts = "1 added, 1 reworded, 1 removed, 1 equal"
     assert heading == f"lib@0 -> lib@1  {counts}; {before} -> {after} tokens a call (estimated)"
@@ -36,31 +51,28 @@ def test_removed_modified_and_added_stand_in_that_order_under_counts_and_tokens(
     ]
 
 
-def test_colour_repeats_the_sign_and_says_nothing_alone() -> None:
-    colours = {line.text[0]: line.colour for line in as_lines(OLD, NEW)[1:]}
-    assert colours == {"-": "red", "~": "yellow", "+": "green"}
-
-
 def test_equal_libraries_differ_in_nothing_but_have_counts() -> None:
     heading, words = as_lines(OLD, OLD)
-    assert "  3 equal; " in heading.text
-    assert (words.text, words.colour) == ("the same library: no experience differs", None)
+    assert "  3 equal; " in heading
+    assert words == "the same library: no experience differs"
 
 
 def test_json_carries_both_texts_and_a_word_diff_that_rebuilds_them() -> None:
-    data = json.loads(dumps(as_data(OLD, NEW)))
-    (changed,) = data["modified"]
-    assert (changed["id"], changed["before"], changed["after"]) == (
-        "E2",
-        "Carry the one.",
-        "Carry the ten.",
-    )
+    data = as_data(OLD, NEW)
+    by_id = {change["id"]: change for change in data["experiences"]}
+    assert {name: change["sign"] for name, change in by_id.items()} == {
+        "E1": "=",
+        "E2": "~",
+        "E3": "-",
+        "E4": "+",
+    }
+    changed = by_id["E2"]
+    assert (changed["before"], changed["after"]) == ("Carry the one.", "Carry the ten.")
     assert "".join(t for kind, t in changed["words"] if kind != "new") == changed["before"]
     assert "".join(t for kind, t in changed["words"] if kind != "cut") == changed["after"]
-    assert data["added"] == [{"id": "E4", "text": "Come in."}]
-    assert data["removed"] == [{"id": "E3", "text": "Go away."}]
-    assert data["unchanged"] == 1
-    assert data["tokens_per_call_before"] == OLD.library.guidance_tokens
+    assert (by_id["E4"]["before"], by_id["E3"]["after"]) == (None, None)
+    assert data["counts"] == {"added": 1, "reworded": 1, "removed": 1, "equal": 1}
+    assert data["a"]["tokens_per_call"] == OLD.library.guidance_tokens
     assert (data["a"]["label"], data["b"]["version"], data["b"]["experiences"]) == ("lib@0", 1, 3)
 
 
@@ -86,7 +98,7 @@ def test_a_page_loads_nothing_from_elsewhere_and_names_each_change() -> None:
 def test_control_characters_are_inert_in_lines_and_pages() -> None:
     nasty = found(("E1", "a\x1b[2Jb\u202ec"))
     empty = found()
-    for text in (as_lines(empty, nasty)[-1].text, as_html(empty, nasty)):
+    for text in (as_lines(empty, nasty)[-1], as_html(empty, nasty)):
         assert "\x1b" not in text and "\u202e" not in text
         assert "a\\u001b[2Jb\\u202ec" in text
 
@@ -108,29 +120,29 @@ def test_held_out_results_stand_beside_the_version_they_belong_to() -> None:
     )
     older = found(measured=(before,))
     newer = found(("E1", "x"), version=1, measured=(after,))
-    lines = [line.text for line in as_lines(older, newer)]
+    lines = as_lines(older, newer)
     assert lines[1:3] == [
         "before: heldout: mean reward 0.300 (n=40)",
         "after: heldout: mean reward 0.700 (n=40)",
     ]
     page = as_html(older, newer)
     assert page.index("0.300 (n=40)") < page.index("0.700 (n=40)")
-    assert as_data(older, newer)["b"]["evaluations"] == ["heldout: mean reward 0.700 (n=40)"]
+    (measured,) = as_data(older, newer)["b"]["evaluations"]
+    assert (measured["data"], measured["mean_reward"], measured["n"]) == ("heldout", 0.7, 40)
 
 
 def test_lessons_under_other_ids_are_called_so_and_not_rewritten() -> None:
     """Known defect: pairs were made by id, so two swapped ones were two rewrites."""
     swapped = found(("E1", "Carry the one."), ("E2", "Keep it."), version=1)
     older = found(("E1", "Keep it."), ("E2", "Carry the one."))
-    heading, *rest = [line.text for line in as_lines(older, swapped)]
+    heading, *rest = as_lines(older, swapped)
     assert "2 under another id" in heading
     assert rest == ["= E1 (was E2)  Carry the one.", "= E2 (was E1)  Keep it."]
     data = as_data(older, swapped)
-    assert not data["modified"] and data["unchanged"] == 2
-    assert data["renamed"][0] == {"id": "E1", "text": "Carry the one.", "was": "E2"}
+    assert data["counts"] == {"under another id": 2}
     page = re.sub("<[^>]*>", " ", as_html(older, swapped))
     assert "renamed  E1 (was E2)  Carry the one." in page
-    assert [(p.id, p.was, p.sign) for p in pairs(older.library, swapped.library)] == [
+    assert [(p.id, p.was, p.sign) for p in experience_changes(older.library, swapped.library)] == [
         ("E1", "E2", "="),
         ("E2", "E1", "="),
     ]

@@ -9,7 +9,8 @@ from engines.core.library import Provenance
 from engines.core.library_notes import UseCounts
 from engines.core.types import Decision, Operation
 from engines.record.libraries import LibraryFolder
-from studio.library.text import history_lines, origin_line
+from studio.facts.library import history_facts
+from studio.render.library_lines import history_lines, origin_line
 from tests.support.builders import a_library
 
 
@@ -33,8 +34,8 @@ def test_a_deletion_tells_what_the_wording_was_good_for(tmp_path: Path) -> None:
             for n in (1, 2)
         ]
         library.commit(gone)
-    told = history_lines(folder, "E1")
+    told = history_lines(history_facts(folder, "E1"))
     assert (
         told[-1].strip() == "attempts with the wording before: used 4, ignored 0, misled 0, cited 2"
     )
-    assert not any("attempts" in line for line in history_lines(folder, "E2"))
+    assert not any("attempts" in line for line in history_lines(history_facts(folder, "E2")))

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from engines.core.types import Usage
+from engines.pipeline.evaluation.statistics import Interval, Rate, compare
 from engines.record.repair import Finding
 from engines.record.run_dir import Workspace
 from studio.data.catalogue import add_data, check_data, listed_data, preview_data
@@ -15,9 +19,18 @@ from studio.data.prepare import Wanted, prepare
 from studio.facts.comparison import Log, LogRow, Practised, compare_logs
 from studio.facts.data_set import Item, SessionImport
 from studio.facts.diagnosis import Diagnosis
+from studio.facts.estimate import Estimate, Range, Stage
+from studio.facts.evaluation import EvalFacts, MeasuredFacts, PairedMeans, SetFacts
+from studio.facts.library import (
+    difference,
+    history_facts,
+    listed_library,
+    version_facts,
+)
 from studio.facts.rollout import rollout_facts
 from studio.facts.run import end_facts, load_run_facts
 from studio.facts.step import step_facts
+from studio.library.references import find_version
 from studio.render.comparison_page import comparison_page
 from studio.render.data_lines import (
     added_notes,
@@ -30,6 +43,15 @@ from studio.render.data_lines import (
     preview_text,
 )
 from studio.render.doctor_lines import doctor_text
+from studio.render.estimate_lines import estimate_line, estimate_table
+from studio.render.evaluation_lines import eval_text
+from studio.render.library_lines import (
+    difference_lines,
+    difference_page,
+    history_lines,
+    library_lines,
+    list_lines,
+)
 from studio.render.page import render_markdown, render_text
 from studio.render.rollout_lines import rollout_text
 from studio.render.run_lines import run_text, summary_text
@@ -37,7 +59,9 @@ from studio.render.step_lines import step_text
 from studio.report.facts import report_facts
 from studio.report.page import report_page
 from studio.tui.drawing.lines import plain_text
+from studio.tui.pages.diff.view import blocks, compare_references, head_lines
 from studio.tui.pages.inspect import view
+from studio.tui.pages.library.view import library_rows
 from studio.tui.pages.training_view import panel_lines
 from tests.support.demo_run import demo_workspace
 from tests.support.figures import missing_figures
@@ -182,3 +206,94 @@ def test_imported_sessions() -> None:
     )
     # The number of lines that are hidden is what was shown of it, no fact.
     assert missing_figures(item_text(item), item, besides=("1", "7")) == []
+
+
+def test_an_evaluation_outside_any_run() -> None:
+    rates = {
+        1: Rate(value=0.4, interval=Interval(0.1, 0.7), questions=9),
+        2: Rate(value=0.5, interval=Interval(0.2, 0.8), questions=8),
+    }
+    result = MeasuredFacts(
+        experiences="lib@3",
+        library_version=3,
+        mean=0.4,
+        interval=Interval(0.1, 0.7),
+        questions=9,
+        pass_at=rates,
+        n=17,
+        unjudged=3,
+        missing=0,
+        trouble="timeout: 5 s",
+        tokens_per_try=412.4,
+        tool_calls_per_try=1.23,
+        cost_per_try_usd=0.00213,
+        cost_usd=0.0426,
+        reused=4,
+        rewards=((1.0, 0.0),),
+    )
+    before, after = {str(n): (0.0,) for n in range(9)}, {str(n): (1.0, 0.0) for n in range(9)}
+    facts = SetFacts(
+        data="held",
+        size="held: 10 of 12 problems, 2 tries each",
+        problems=(),
+        texts=(),
+        questions=10,
+        left_out=2,
+        smallest_effect=0.3,
+        results=(result, replace(result, experiences="lib@4", mean=0.75)),
+        comparison=compare(before, after),
+        paired=PairedMeans(9, 0.25, 0.75),
+    )
+    whole = EvalFacts(
+        title="x: lib@4 against lib@3",
+        rehearsal=False,
+        cassette=False,
+        exp_id="x",
+        k=2,
+        sets=(facts,),
+        paid=Usage(310, 27, 34, 0.52),
+        rollouts=40,
+        reused=8,
+    )
+    assert missing_figures(eval_text(whole, ()), whole) == []
+
+
+def test_an_estimate() -> None:
+    stages = [
+        Stage(name, Range(n, 2 * n), Range(31.0 * n, 70.0 * n), Range(7.0 * n, 9.0 * n), cost, n)
+        for name, n, cost in (
+            ("rollouts", 117, Range(0.0123, 0.0456)),
+            ("extraction", 23, Range(0.2, 0.3)),
+        )
+    ]
+    estimate = Estimate(tuple(stages), notes=("rollout 53 (n=117)",))
+    text = estimate_table(estimate, costs_money=True) + estimate_line(estimate)
+    assert missing_figures(text, estimate) == []
+
+
+def without_dates(lines: Sequence[str]) -> str:
+    """In JSON a time is in seconds."""
+    return re.sub(r"\d{4}-\d\d-\d\d \d\d:\d\d", "", "\n".join(lines))
+
+
+def test_a_library_and_a_difference() -> None:
+    workspace = demo_workspace()
+    listed = [listed_library(folder) for folder in workspace.libraries()]
+    assert listed and missing_figures("\n".join(list_lines(listed)), listed) == []
+    rows = "\n".join(plain_text(row.line) for row in library_rows(listed, "", 100))
+    assert missing_figures(rows, listed) == []
+    name = listed[0].library
+    older, newer = find_version(f"{name}@0", workspace), find_version(name, workspace)
+    lines = library_lines(newer.library, newer.labels)
+    assert missing_figures(without_dates(lines), version_facts(newer)) == []
+    history = history_facts(workspace.library(name), None)
+    assert missing_figures(without_dates(history_lines(history)), history) == []
+    facts = difference(older, newer)
+    assert missing_figures("\n".join(difference_lines(facts)), facts) == []
+    assert missing_figures(render_markdown(difference_page(facts)), facts) == []
+    compared = compare_references(f"{name}@0", name, facts)
+    screen = [
+        *head_lines(compared, "side by side", 200, 20),
+        *(row for block in blocks(compared, 200, "side by side") for row in block.lines),
+    ]
+    assert missing_figures("\n".join(map(plain_text, screen)), facts) == []

@@ -12,9 +12,10 @@ from engines.core.state.fold import fold, fold_events
 from engines.core.state.run_state import Rewards, RunState
 from engines.core.types import LostWork, Reflection, Usage, Verdict
 from studio.exit_codes import run_exit_code
+from studio.facts.library import library_difference
 from studio.facts.run import run_progress
-from studio.library.text import library_lines
-from studio.render.words import diff_counts_text, mean_reward_text, usage_text
+from studio.render.library_lines import library_lines, tokens_text
+from studio.render.words import mean_reward_text, usage_text
 from tests.support.builders import (
     a_decision,
     a_lesson,
@@ -226,4 +227,4 @@ def test_of_a_library_that_no_prompt_shows_whole_the_tokens_are_told_in_all() ->
     assert "tokens a call" in lines(30)
     assert "tokens in all" in lines(31)
     before, after = a_library("one"), a_library(*(f"Rule {at}." for at in range(31)))
-    assert diff_counts_text(after.diff(before)).endswith(" tokens in all (estimated)")
+    assert tokens_text(library_difference(before, after)).endswith(" tokens in all (estimated)")

@@ -13,13 +13,15 @@ from engines.core.codec import dumps
 from engines.core.library import Library
 from engines.core.state.fold import fold
 from engines.core.state.run_state import RunState
+from studio.facts.library import difference
 from studio.facts.run import load_run_facts
 from studio.facts.step import step_facts
 from studio.facts.training import trained_step, trained_steps, training_facts
-from studio.library.diff import as_data, as_html, as_lines
 from studio.library.references import find_version
 from studio.render.json import json_data
+from studio.render.library_lines import difference_lines, difference_page
 from studio.render.lines import LEVELS_ASCII, sparkline
+from studio.render.page import render_html
 from studio.render.run_lines import run_text
 from studio.render.step_lines import step_text
 from studio.render.training_lines import figure_text, figures_text, training_lines, value_curve
@@ -286,7 +288,7 @@ def test_a_status_tells_the_policy_and_the_last_step(tmp_path: Path) -> None:
 def test_two_steps_of_a_training_run_are_compared_by_figures_and_held_out(tmp_path: Path) -> None:
     workspace = training_workspace(tmp_path, finished())
     older, newer = find_version("tiny@step:0", workspace), find_version("tiny@step:7", workspace)
-    lines = [line.text for line in as_lines(older, newer)]
+    lines = difference_lines(difference(older, newer))
     assert lines == [
         "tiny@step:0 (weights after step 0) -> tiny@step:7 (weights after step 7)",
         "this run changes weights, not its library: there is no experience to compare",
@@ -297,8 +299,8 @@ def test_two_steps_of_a_training_run_are_compared_by_figures_and_held_out(tmp_pa
         "after: skills-heldout: mean reward 0.750 [0.54, 0.96] (n=20)",
         "skills-heldout: +0.600 [+0.36, +0.84] helps",
     ]
-    assert as_data(older, newer)["b"]["weights"].startswith("step 7: reward 0.917")
-    assert "changes weights" in as_html(older, newer)
+    assert difference(older, newer).b.weights.startswith("step 7: reward 0.917")
+    assert "changes weights" in render_html(difference_page(difference(older, newer)))
 
 
 def test_an_update_rests_on_all_groups_of_its_step_in_sample_order(tmp_path: Path) -> None:

@@ -14,36 +14,20 @@ from engines.core.errors import StudioError
 from engines.core.state.run_state import RunState
 from engines.record.libraries import LibraryFolder
 from engines.record.run_dir import Workspace
-from studio.library.references import FoundVersion, find_version
+from studio.facts.library import difference
+from studio.library.references import find_version
 from studio.render.words import mean_reward_text
-from studio.tui.pages.diff.view import ARROW, Choice, Comparison, Side, make_entry
+from studio.tui.pages.diff.view import ARROW, Choice, Compared, compare_references
 
 
-def compare(base: str, target: str, workspace: Workspace) -> Comparison:
+def compare(base: str, target: str, workspace: Workspace) -> Compared:
     """Resolve both and compare them.
 
     Raises StudioError: a reference means nothing; see `studio.library.references.find_version`.
     """
     older = find_version(base, workspace)
     newer = older if base == target else find_version(target, workspace)
-    return comparison(base, older, target, newer)
-
-
-def comparison(base: str, older: FoundVersion, target: str, newer: FoundVersion) -> Comparison:
-    """Pure: two libraries that were found, as the page shows them."""
-    from studio.library.diff import as_lines, pairs, set_comparisons, weights_lines
-
-    return Comparison(
-        _make_side(base, older),
-        _make_side(target, newer),
-        tuple(
-            make_entry(p.id, p.before, p.after, p.was, p.pin)
-            for p in pairs(older.library, newer.library)
-        ),
-        set_comparisons(older, newer),
-        "\n".join(one.text for one in as_lines(older, newer)),
-        tuple(weights_lines(older, newer)),
-    )
+    return compare_references(base, target, difference(older, newer))
 
 
 def default_references(workspace: Workspace, run: str | None) -> tuple[str, str] | None:
@@ -148,8 +132,3 @@ def _library_choices(folder: LibraryFolder) -> list[Choice]:
         about = f"{n} experience{'s' * (n != 1)}, {made}{when}"
         found.append(Choice(f"{folder.name}@{library.version}", about))
     return found
-
-
-def _make_side(reference: str, found: FoundVersion) -> Side:
-    library = found.library
-    return Side(reference, found.label, len(library.experiences), library.guidance_tokens)

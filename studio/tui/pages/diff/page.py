@@ -13,13 +13,14 @@ from textual.widget import Widget
 
 from engines.core.errors import StudioError
 from engines.core.events import EvaluationFinished, LessonCommitted, StepFinished
+from studio.render.library_lines import weights_lines
 from studio.secrets.sanitize import one_line
 from studio.session.session import EventReceived, Message, SnapshotReceived
 from studio.tui.drawing.lines import Line, Row, line, paragraph
 from studio.tui.keymap import Key
 from studio.tui.page import Page, write_export
 from studio.tui.pages.diff import view
-from studio.tui.pages.diff.view import Block, Choice, Comparison, choice_rows
+from studio.tui.pages.diff.view import Block, Choice, Compared, choice_rows
 from studio.tui.pages.picker import Picker
 from studio.tui.widgets.line_view import LineView
 
@@ -30,7 +31,7 @@ class ComparisonBody:
     def __init__(self, page: Page) -> None:
         self._page = page
         self.pane = LineView(id="diff-body", classes="pane")
-        self.found: Comparison | None = None
+        self.found: Compared | None = None
         self.at = ""  # the change under the cursor
         self.shows_equal = True
         self._mode: view.Mode = view.MODES[0]
@@ -80,8 +81,8 @@ class ComparisonBody:
             for block in blocks:
                 mark = (">", "focus") if block.id == self.at else (" ", "")
                 lines += [(mark, *block.lines[0]), *(((" ", ""), *row) for row in block.lines[1:])]
-        elif found.weights and not words:
-            for text in found.weights:
+        elif found.facts.changes_weights and not words:
+            for text in weights_lines(found.facts):
                 lines += paragraph([(one_line(text, 400), "")], pane.line_width, "  ")
         else:
             lines = paragraph([(self._empty_text(equal), "dim")], pane.line_width)
@@ -198,7 +199,7 @@ class DiffPage(Page):
     # -- what is compared ------------------------------------------------------------------
 
     @property
-    def found(self) -> view.Comparison | None:
+    def found(self) -> Compared | None:
         return self.body.found
 
     def open_at(self, target: str = "") -> None:
@@ -208,7 +209,7 @@ class DiffPage(Page):
             self._asked = (parts[0], parts[1])
         elif len(parts) == 1 and not self.go_to(parts[0]) and set("@/") & set(parts[0]):
             # Anything else is the cursor of another page, which knows nothing of this one.
-            self._asked = (self.found.base.reference if self.found else parts[0], parts[0])
+            self._asked = (self.found.base if self.found else parts[0], parts[0])
         self._due = True
 
     def handle_message(self, message: Message) -> None:
@@ -243,7 +244,7 @@ class DiffPage(Page):
         except StudioError as error:
             self._trouble = str(error)
             if self.found is not None:  # what is shown stays what is asked for
-                self._asked = (self.found.base.reference, self.found.target.reference)
+                self._asked = (self.found.base, self.found.target)
         else:
             self._trouble, self.body.found = "", found
             self._asked = asked
@@ -314,7 +315,7 @@ class DiffPage(Page):
 
     def _choose_side(self, side: Literal["base", "target"]) -> None:
         self._trouble = ""
-        self.picker.shown = getattr(self.found, side).reference if self.found is not None else ""
+        self.picker.shown = getattr(self.found, side) if self.found is not None else ""
         self.picker.open(side)
 
     def action_choose(self) -> None:
@@ -324,7 +325,7 @@ class DiffPage(Page):
         elif self.picker.list.key:
             base = target = reference
             if self.found is not None:
-                base, target = self.found.base.reference, self.found.target.reference
+                base, target = self.found.base, self.found.target
             self.picker.close()
             one, arrow, other = reference.partition(view.ARROW)
             chosen = (reference, target) if side == "base" else (base, reference)
@@ -353,7 +354,7 @@ class DiffPage(Page):
 
     def go_to(self, name: str) -> bool:
         entries = self.found.entries if self.found is not None else ()
-        here = [one.key for one in entries if one.id == name]
+        here = [view.key_of(one) for one in entries if one.id == name]
         if not here:
             return False
         self.filter_text, self.body.shows_equal, self.body.at = "", True, here[-1]
@@ -368,5 +369,5 @@ class DiffPage(Page):
             return ""
         if whole:
             return self.found.text
-        here = next((one for one in self.found.entries if one.key == self.body.at), None)
+        here = next((one for one in self.found.entries if view.key_of(one) == self.body.at), None)
         return view.entry_text(here) if here is not None else ""

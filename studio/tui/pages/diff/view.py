@@ -1,4 +1,4 @@
-"""Two libraries beside each other, as lines: what changed, row by row. Pure.
+"""Two libraries beside each other, as lines: each change row by row. Pure.
 
 Texts are sanitized before anything is compared, so that what is marked is what is drawn.
 """
@@ -9,17 +9,17 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
-from engines.core.text.similarity import Change, word_diff
-from studio.render.words import change_counts_text, count_text, prompt_tokens_text
+from engines.core.text.similarity import Change
+from studio.facts.library import Difference, ExperienceChange, HeldOutPair
+from studio.render.evaluation_lines import evaluation_text
+from studio.render.library_lines import counts_text, difference_lines, tokens_text, verdict_text
+from studio.render.words import count_text
 from studio.tui.drawing.cells import cell_width as cells
 from studio.tui.drawing.cells import fit, pad
 from studio.tui.drawing.lines import Line, Row, Span, crop_line, line, paragraph, spread, width_of
 from studio.tui.pages.text import display_text, holds_words
-
-if TYPE_CHECKING:
-    from studio.library.diff import SetComparison
 
 Mode = Literal["side by side", "words", "lines"]
 MODES: tuple[Mode, ...] = ("side by side", "words", "lines")
@@ -29,61 +29,46 @@ ARROW = " -> "
 TWO_COLUMNS = 96
 """Cells from which two columns are readable; below, they become one."""
 
-_INTERVAL = re.compile(r" \[[^]]*\]")
-_COUNT = re.compile(r" \(n=[\d,]+\)")
-
-STYLES = {"+": "added", "-": "removed", "~": "flag", "=": ""}
+STYLES = {"+": "added", "-": "removed", "~": "flag", "=": "", "*": ""}
 
 
 @dataclass(frozen=True, slots=True)
-class Side:
-    """One of the two: how it is called, and how many experiences it holds."""
+class Compared:
+    """Two references and their difference."""
 
-    reference: str
-    label: str
-    experiences: int
-    tokens: int  # a call, estimated
-
-
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """One experience of either side; `words` say what changed between both."""
-
-    id: str
-    sign: str  # "+", "-", "~" or "="
-    before: str
-    after: str
-    words: tuple[Change, ...] = ()
-    was: str = ""  # its id in the base, where it is another
-    pin: str = ""  # "pinned" or "unpinned", where that changed
-
-    @property
-    def name(self) -> str:
-        """`E3 was E7` of a lesson that is called otherwise."""
-        return " ".join(filter(None, (self.id, self.was and f"was {self.was}", self.pin)))
-
-    @property
-    def key(self) -> str:
-        """Unlike its id unique: what is gone and what came may be called the same."""
-        return f"-{self.id}" if self.sign == "-" else self.id
-
-    @property
-    def differs(self) -> bool:
-        return self.sign != "=" or bool(self.was or self.pin)
+    base: str
+    target: str
+    facts: Difference
+    entries: tuple[ExperienceChange, ...]  # of either, as they may be drawn and measured
 
     @property
     def text(self) -> str:
-        return self.after or self.before
+        """The difference as `studio diff` prints it."""
+        return "\n".join(difference_lines(self.facts))
 
 
-@dataclass(frozen=True, slots=True)
-class Comparison:
-    base: Side
-    target: Side
-    entries: tuple[Entry, ...]
-    measured: tuple[SetComparison, ...] = ()
-    text: str = ""  # as `studio diff` prints it
-    weights: tuple[str, ...] = ()  # of steps that differ in weights alone
+def compare_references(base: str, target: str, facts: Difference) -> Compared:
+    return Compared(base, target, facts, tuple(map(_displayed, facts.experiences)))
+
+
+def _displayed(change: ExperienceChange) -> ExperienceChange:
+    return ExperienceChange(
+        id=display_text(change.id),
+        before=None if change.before is None else display_text(change.before),
+        after=None if change.after is None else display_text(change.after),
+        was=display_text(change.was),
+        pin=change.pin,
+    )
+
+
+def key_of(change: ExperienceChange) -> str:
+    """Unlike its id unique: what is gone and what came may be called the same."""
+    return f"-{change.id}" if change.sign == "-" else change.id
+
+
+def _name_of(change: ExperienceChange) -> str:
+    """`E3 was E7` of a lesson that is called otherwise."""
+    return " ".join(filter(None, (change.id, change.was and f"was {change.was}", change.pin)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,15 +86,6 @@ class Block:
     id: str
     differs: bool
     lines: tuple[Line, ...]
-
-
-def make_entry(name: str, before: str | None, after: str | None, was: str, pin: str) -> Entry:
-    """One experience; None where a side does not hold it."""
-    old, new = display_text(before or ""), display_text(after or "")
-    if before is None or after is None:
-        return Entry(display_text(name), "+" if before is None else "-", old, new, pin=pin)
-    words = () if old == new else word_diff(old, new)
-    return Entry(display_text(name), "~" if words else "=", old, new, words, display_text(was), pin)
 
 
 def change_spans(words: Iterable[Change], *, keep: str = "cut new") -> tuple[Span, ...]:
@@ -130,84 +106,59 @@ def change_spans(words: Iterable[Change], *, keep: str = "cut new") -> tuple[Spa
     return tuple(out)
 
 
-def counts_text(of: Comparison) -> str:
-    """`6 added, 3 reworded, 2 removed, 25 equal`."""
-    signs = [one.sign for one in of.entries]
-    added, reworded, removed = map(signs.count, "+~-")
-    renamed = sum(one.sign == "=" and bool(one.was) for one in of.entries)
-    equal = signs.count("=") - renamed
-    pins = [one.pin for one in of.entries if one.pin]
-    pinned = "".join(f", {pins.count(pin)} {pin}" for pin in dict.fromkeys(pins))
-    differs = not of.entries or any(one.differs for one in of.entries)
-    same = "" if differs else "the same library: "
-    return same + change_counts_text(added, reworded, removed, renamed, equal) + pinned
-
-
-def head_lines(of: Comparison, mode: Mode, width: int, height: int) -> list[Line]:
+def head_lines(of: Compared, mode: Mode, width: int, height: int) -> list[Line]:
     """What is compared, how much differs, and what was measured of either side."""
-    base, target = of.base, of.target
-    held = max(base.experiences, target.experiences)
-    tokens = prompt_tokens_text(f"{base.tokens} -> {target.tokens}", held)
-    counted = line(counts_text(of), (f"   {tokens} (estimated)", "dim"))
-    if of.weights:
+    facts = of.facts
+    same = "" if not facts.experiences or facts.changes() else "the same library: "
+    counted = line(same + counts_text(facts), (f"   {tokens_text(facts)}", "dim"))
+    if facts.changes_weights:
         counted = line("two steps of a run that trains weights")
-    title = line(
-        (display_text(base.label), "title"), (" -> ", "dim"), (display_text(target.label), "title")
-    )
+    a, b = display_text(facts.a.label), display_text(facts.b.label)
+    title = line((a, "title"), (" -> ", "dim"), (b, "title"))
     hint = line(("b, B choose epochs, versions, runs", "dim"))
     if width_of(title) + width_of(hint) + 2 <= width:
         title = spread(title, hint, width)
-    out = [title, spread(counted, line((mode, "dim")), width)]
-    measured = [_held_out_line(one, width) for one in of.measured] or [
+    lines = [title, spread(counted, line((mode, "dim")), width)]
+    measured = [_held_out_line(pair, width) for pair in facts.held_out] or [
         line(("no evaluation of either side was found: there is no rate to compare", "dim"))
     ]
-    room = height - len(out)
+    room = height - len(lines)
     if len(measured) > room:
-        left = len(of.measured) - max(0, room - 1)
+        left = len(facts.held_out) - max(0, room - 1)
         measured = [*measured[: max(0, room - 1)], line((f"and {left} more (Y copies all)", "dim"))]
-    return [crop_line(one, width) for one in [*out, *measured][:height]]
+    return [crop_line(each, width) for each in [*lines, *measured][:height]]
 
 
-def _held_out_line(one: SetComparison, width: int) -> Line:
-    """A held-out set on one line: the sides' own intervals give way to the difference's.
-
-    Where that is not enough an n that both sides share is said once.
-    """
-    sides = (one.before or "not measured", one.after or "not measured")
-    brief = tuple(_INTERVAL.sub("", side) for side in sides)
-    counts = [_COUNT.findall(side) for side in brief]
-    once = (_COUNT.sub("", brief[0]), brief[1]) if counts[0] == counts[1] else brief
-    name = (f"{display_text(one.data)}  ", "dim")
-    verdict = (f"   {one.verdict}", "title")
-    for before, after in (sides, brief, once):
-        whole = line(name, f"{before} -> {after}", verdict)
-        if width_of(whole) <= width or not one.verdict:
-            return whole
-    return line(name, (one.verdict, "title"))
+def _held_out_line(pair: HeldOutPair, width: int) -> Line:
+    """A held-out set on one line; without room for all of it the verdict alone."""
+    rates = [evaluation_text(e) if e else "not measured" for e in (pair.before, pair.after)]
+    name, verdict = (f"{display_text(pair.data)}  ", "dim"), verdict_text(pair)
+    whole = line(name, " -> ".join(rates), (f"   {verdict}", "title"))
+    return whole if width_of(whole) <= width or not verdict else line(name, (verdict, "title"))
 
 
 def effective_mode(mode: Mode, width: int) -> Mode:
     return "words" if mode == "side by side" and width < TWO_COLUMNS else mode
 
 
-def blocks(
-    of: Comparison, width: int, mode: Mode, same: bool = True, words: str = ""
-) -> list[Block]:
+def blocks(of: Compared, width: int, mode: Mode, same: bool = True, words: str = "") -> list[Block]:
     """The experiences that hold all words of a filter; with `same` also those that are equal."""
     mode = effective_mode(mode, width)
-    name_width = min(18, max((cells(one.name) for one in of.entries), default=0))
+    name_width = min(18, max((cells(_name_of(one)) for one in of.entries), default=0))
     draw = _column_lines if mode == "side by side" else partial(_full_width_lines, mode)
     return [
-        Block(one.key, one.differs, tuple(draw(one, width, name_width)))
+        Block(key_of(one), one.differs, tuple(draw(one, width, name_width)))
         for one in of.entries
-        if (one.differs or same) and holds_words(f"{one.name} {one.before} {one.after}", words)
+        if (one.differs or same)
+        and holds_words(f"{_name_of(one)} {one.before or ''} {one.after or ''}", words)
     ]
 
 
-def pane_title(of: Comparison, width: int, mode: Mode) -> str:
+def pane_title(of: Compared, width: int, mode: Mode) -> str:
     """Both names for the border above the columns, each over its own where there are two."""
-    left, right = (display_text(side.label) for side in (of.base, of.target))
-    n, m = of.base.experiences, of.target.experiences
+    a, b = of.facts.a, of.facts.b
+    left, right = display_text(a.label), display_text(b.label)
+    n, m = a.experiences, b.experiences
     if effective_mode(mode, width) != "side by side":
         counts = f"{n} -> {count_text(m, 'experience')}"
         return fit(f"{left} -> {right}  {counts}", max(1, width - 4))
@@ -217,17 +168,19 @@ def pane_title(of: Comparison, width: int, mode: Mode) -> str:
     return f"{left} {' ' * max(1, half + 2 - cells(left) - 1)} {right}"
 
 
-def file_name(of: Comparison) -> str:
+def file_name(of: Compared) -> str:
     """Of an export; a reference may be the path of a file."""
-    sides = (re.sub(r"[^A-Za-z0-9@._-]+", "-", one.label)[-80:] for one in (of.base, of.target))
+    sides = (
+        re.sub(r"[^A-Za-z0-9@._-]+", "-", side.label)[-80:] for side in (of.facts.a, of.facts.b)
+    )
     return f"diff-{'-to-'.join(sides)}.txt"
 
 
-def entry_text(one: Entry) -> str:
+def entry_text(one: ExperienceChange) -> str:
     """One experience as `y` copies it."""
     if one.sign != "~":
-        return f"{one.sign.replace('=', ' ')} {one.name}  {one.text}"
-    return f"~ {one.name}  " + "".join(text for text, _ in change_spans(one.words))
+        return f"{one.sign.replace('=', ' ')} {_name_of(one)}  {one.text}"
+    return f"~ {_name_of(one)}  " + "".join(text for text, _ in change_spans(one.words))
 
 
 def find_next_change(found: Sequence[Block], at: str, step: int) -> str:
@@ -281,22 +234,22 @@ def _pad_line(of: Line, width: int) -> Line:
     return (*of, (" " * left, "")) if left > 0 else crop_line(of, width)
 
 
-def _column_lines(one: Entry, width: int, name: int) -> list[Line]:
+def _column_lines(one: ExperienceChange, width: int, name: int) -> list[Line]:
     half, other = _column_widths(width)
-    cut: Iterable[Span] = ((one.before, STYLES[one.sign]),)
-    new: Iterable[Span] = ((one.after, STYLES[one.sign]),)
+    cut: Iterable[Span] = ((one.before or "", STYLES[one.sign]),)
+    new: Iterable[Span] = ((one.after or "", STYLES[one.sign]),)
     if one.sign == "~":
         cut, new = change_spans(one.words, keep="cut"), change_spans(one.words, keep="new")
     left = [] if one.sign == "+" else _entry_lines(one.sign, one.was or one.id, cut, half, name)
-    right = [] if one.sign == "-" else _entry_lines(one.sign, one.name, new, other, name)
+    right = [] if one.sign == "-" else _entry_lines(one.sign, _name_of(one), new, other, name)
     left += [((" " * half, ""),)] * (len(right) - len(left))
     right += [((" " * other, ""),)] * (len(left) - len(right))
     return [(*a, (" │ ", "dim"), *b) for a, b in zip(left, right, strict=True)]
 
 
-def _full_width_lines(mode: Mode, one: Entry, width: int, name: int) -> list[Line]:
+def _full_width_lines(mode: Mode, one: ExperienceChange, width: int, name: int) -> list[Line]:
     if one.sign == "~" and mode == "lines":
-        before = _entry_lines("-", one.was or one.id, ((one.before, "removed"),), width, name)
-        return before + _entry_lines("+", one.name, ((one.after, "added"),), width, name)
+        before = _entry_lines("-", one.was or one.id, ((one.before or "", "removed"),), width, name)
+        return before + _entry_lines("+", _name_of(one), ((one.after or "", "added"),), width, name)
     spans = change_spans(one.words) if one.sign == "~" else ((one.text, STYLES[one.sign]),)
-    return _entry_lines(one.sign, one.name, spans, width, name)
+    return _entry_lines(one.sign, _name_of(one), spans, width, name)

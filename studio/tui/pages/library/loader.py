@@ -8,13 +8,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from functools import partial
-from typing import Any
 
 from engines.core.errors import RecordError, StudioError
 from engines.core.events import LessonCommitted, LessonProposed, LessonReturned, StepFinished
 from engines.core.library import Library
 from engines.record.libraries import LibraryFolder, version_path
 from engines.record.run_dir import Workspace
+from studio.facts.library import ListedLibrary, history_facts, listed_library
 from studio.library.citations import Citation, Citations
 from studio.review.wording import Near, find_similar
 from studio.session.session import EventReceived, Message, Session, SnapshotReceived
@@ -27,17 +27,15 @@ _MOST_COMPARED = 2_000
 """Experiences whose likes are kept."""
 
 
-def list_libraries(workspace: Workspace) -> tuple[dict[str, Any], ...]:
-    """Every library as `studio library list` has it; one that cannot be read says why."""
-    from studio.library.text import library_row
-
-    found: list[dict[str, Any]] = []
+def list_libraries(workspace: Workspace) -> tuple[ListedLibrary, ...]:
+    """Return every library of a workspace; one that cannot be read says why."""
+    listed = []
     for folder in workspace.libraries():
         try:
-            found.append(library_row(folder))
+            listed.append(listed_library(folder))
         except StudioError as error:
-            found.append({"library": folder.name, "trouble": str(error)})
-    return tuple(found)
+            listed.append(ListedLibrary(folder.name, trouble=str(error)))
+    return tuple(listed)
 
 
 def export_library(workspace: Workspace, folder: LibraryFolder, library: Library) -> str:
@@ -64,7 +62,7 @@ class LibraryLoader:
         self.history: History = ()
         self.labels: Mapping[str, int] = {}
         self.trouble = ""
-        self.libraries: tuple[Mapping[str, Any], ...] | None = None  # None: not read yet
+        self.libraries: tuple[ListedLibrary, ...] | None = None  # None: not read yet
         self.citations: Citations | None = None
         self.uses: Mapping[str, tuple[Citation, ...]] = {}
         self.commits: list[str] | None = None  # of the next; None: not read
@@ -170,10 +168,11 @@ class LibraryLoader:
             self._page.run_exclusive("history", partial(self._read_commits, self.folder, name))
 
     async def _read_commits(self, folder: LibraryFolder, name: str) -> None:
-        from studio.library.text import history_lines
+        from studio.render.library_lines import history_lines
 
         try:
-            self.commits = await asyncio.to_thread(history_lines, folder, name)
+            entries = await asyncio.to_thread(history_facts, folder, name)
+            self.commits = history_lines(entries, rejections=False)
         except StudioError as error:
             self.commits = [str(error)]
         self._page.draw_if_open()

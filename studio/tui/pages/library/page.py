@@ -319,7 +319,7 @@ class EntryList:
         self.pane.mark_range(frozenset())
 
     def draw(self, contents: LibraryState) -> None:
-        from studio.library.text import labels_text  # heavy, and the first frame needs none
+        from studio.render.library_lines import labels_text  # heavy, and the first frame needs none
 
         pane, words = self.pane, self._page.filter_text
         width = max(20, pane.line_width - 2)

@@ -11,6 +11,7 @@ from engines.core.library import Experience, Library
 from engines.core.library_notes import NO_USES, Effect, UseCounts
 from engines.core.text.similarity import word_count, word_diff
 from engines.core.types import Operation
+from studio.facts.library import ListedLibrary, prompt_tokens
 from studio.library.citations import Citation
 from studio.render.words import count_text, prompt_tokens_text
 from studio.review.wording import Near
@@ -207,7 +208,7 @@ def detail_lines(
     wordings = experience.history if experience is not None else ()
     if experience is not None:
         parts.append(("since", _birth_text(experience)))
-        tokens = round(len(one.text.encode("utf-8", "replace")) / 4)
+        tokens = prompt_tokens(one.text)
         parts.append(("length", f"{one.words} words, about {tokens} tokens a prompt"))
     if one.counts != NO_USES:
         parts.append(("attempts", count_spans(one.counts)))
@@ -324,22 +325,22 @@ def last_change_lines(history: History, name: str, width: int) -> list[Line]:
     return []
 
 
-def library_rows(found: Sequence[Mapping[str, object]], words: str, width: int) -> list[Row]:
-    """The libraries of a workspace; `found` as `studio library list --json` gives them."""
-    out = []
-    for one in found:
-        name = str(one["library"])
-        if not holds_words(name, words):
+def library_rows(listed: Sequence[ListedLibrary], words: str, width: int) -> list[Row]:
+    """The libraries of a workspace."""
+    rows = []
+    for facts in listed:
+        if not holds_words(facts.library, words):
             continue
-        text, style = display_text(str(one.get("trouble", ""))), "failed"
-        if "version" in one:
-            n = int(str(one["experiences"]))
-            held = count_text(n, "experience")
-            text, style = f"v{one['version']}  {held:>15}  ", "dim"
-            text += prompt_tokens_text(format(one["tokens_per_call"], ">5"), n)
+        if facts.trouble:
+            text, style = display_text(facts.trouble), "failed"
+        else:
+            held = count_text(facts.experiences, "experience")
+            tokens = prompt_tokens_text(f"{facts.tokens_per_call:>5}", facts.experiences)
+            text, style = f"v{facts.version}  {held:>15}  {tokens}", "dim"
         about = line((fit(text, width - 8), style))
-        out.append(Row(name, spread(line(display_text(name)), about, width)))
-    return out
+        name = line(display_text(facts.library))
+        rows.append(Row(facts.library, spread(name, about, width)))
+    return rows
 
 
 def _citations_text(one: Item) -> str:

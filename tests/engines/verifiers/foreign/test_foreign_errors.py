@@ -25,7 +25,7 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str, str, str]] = {
         "raise ValueError('red \\x1b[31m\\n\\u202e ' + 'x' * 5000)\n",
         {},
         ":1",
-        "it raised ValueError: red [31m xxx",
+        r"it raised ValueError: red \u001b[31m \u202e xxx",
         "Mend it.",
     ),
     "exception that cannot be told": (

@@ -61,7 +61,7 @@ def edited(workspace: Workspace) -> None:
 
 def references(page: DiffPage) -> tuple[str, str]:
     assert page.found is not None
-    return page.found.base.reference, page.found.target.reference
+    return page.found.base, page.found.target
 
 
 async def test_it_opens_on_the_run_from_its_start_with_the_verdict(tmp_path: Path) -> None:
@@ -169,8 +169,10 @@ async def test_versions_of_a_library_bring_what_was_measured_of_them(tmp_path: P
     """Known defect: it said that neither side was evaluated, of what a run had evaluated."""
     workspace = finished_workspace(tmp_path)
     found = loader.compare("rehearsal@0", "rehearsal", workspace)
-    assert [one.data for one in found.measured] == ["arithmetic-heldout", "arithmetic-larger"]
-    assert all("n=20" in one.before and one.verdict.endswith("helps") for one in found.measured)
+    pairs = found.facts.held_out
+    assert [pair.data for pair in pairs] == ["arithmetic-heldout", "arithmetic-larger"]
+    assert all(pair.before is not None and pair.before.n == 20 for pair in pairs)
+    assert all(pair.comparison is not None and pair.comparison.verdict == "helps" for pair in pairs)
 
 
 async def test_a_file_can_be_typed_and_a_wrong_reference_loses_nothing(
@@ -240,7 +242,7 @@ async def test_the_title_says_what_the_numbers_count(tmp_path: Path) -> None:
     async with app.run_test(size=(120, 36)) as pilot:
         page = await pressed(pilot, "4")
         assert page.found is not None
-        assert f"{page.found.target.experiences} experiences" in "\n".join(picture(app))
+        assert f"{page.found.facts.b.experiences} experiences" in "\n".join(picture(app))
 
 
 async def test_a_commit_is_followed_without_a_key(tmp_path: Path) -> None:

@@ -3,33 +3,35 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 
 import pytest
 
 from engines.core.library import Library
 from engines.core.types import Decision
-from studio.library.diff import SetComparison, pairs
-from studio.library.references import FoundVersion
+from engines.pipeline.evaluation.statistics import Comparison, Interval
+from studio.facts.evaluation import EvaluationFacts
+from studio.facts.library import FoundVersion, HeldOutPair, difference, experience_changes
 from studio.tui.drawing.lines import plain_text, width_of
 from studio.tui.pages.diff import view
-from studio.tui.pages.diff.loader import comparison
-from studio.tui.pages.diff.view import Choice, Comparison
+from studio.tui.pages.diff.view import Choice, Compared, compare_references
 from tests.support.builders import a_library, an_operation
 
 HOSTILE = "[red]x[/] \x1b[2J \u202eevil\u202c 中文字符 👩‍👩‍👧 e\u0301 \t end"
 
 
-def compared(before: Library, after: Library) -> Comparison:
-    return comparison("a", FoundVersion("lib@0", before), "b", FoundVersion("lib@1", after))
+def compared(before: Library, after: Library) -> Compared:
+    older, newer = FoundVersion("lib@0", before), FoundVersion("lib@1", after)
+    return compare_references("a", "b", difference(older, newer))
 
 
 def test_numbered_ids_stand_in_order_and_foreign_ones_before_them() -> None:
     before = a_library("one", "two")
     after = a_library("one", "two, too", *("more" for _ in range(9)))
-    found = pairs(before, after)
+    found = experience_changes(before, after)
     assert [pair.id for pair in found] == [f"E{n}" for n in range(1, 12)]
     assert "".join(pair.sign for pair in found) == "=~" + "+" * 9
-    assert [pair.sign for pair in pairs(after, before)][-1] == "-"
+    assert [pair.sign for pair in experience_changes(after, before)][-1] == "-"
 
 
 def test_an_experience_that_was_pinned_differs_although_its_words_are_equal() -> None:
@@ -114,31 +116,51 @@ def test_the_head_counts_and_says_that_nothing_was_measured() -> None:
     assert "no evaluation of either side" in shown[2]
 
 
-def test_what_was_measured_gives_way_in_order_and_the_rates_stay_with_their_n() -> None:
-    n = "(n=100)"
-    one = SetComparison("set", f"0.31 [0.2, 0.4] {n}", f"0.90 [0.8, 1.0] {n}", "+0.59 helps")
-    side = view.Side("a", "a", 1, 1)
-
-    def at(width: int, measured: SetComparison = one) -> str:
-        return plain_text(
-            view.head_lines(Comparison(side, side, (), (measured,)), "words", width, 5)[2]
+def measured(*names: str) -> Compared:
+    def rate(data: str, mean: float) -> EvaluationFacts:
+        return EvaluationFacts(
+            step=1,
+            data=data,
+            library_version=1,
+            policy_version=0,
+            learned="library",
+            mean_reward=mean,
+            interval=Interval(mean - 0.1, mean + 0.1),
+            n=100,
+            unjudged=0,
+            reused=0,
+            left_out=0,
+            tool_calls_per_try=0.0,
         )
 
-    assert at(80) == f"set  0.31 [0.2, 0.4] {n} -> 0.90 [0.8, 1.0] {n}   +0.59 helps"
-    assert at(60) == f"set  0.31 {n} -> 0.90 {n}   +0.59 helps"
-    assert at(40) == f"set  0.31 -> 0.90 {n}   +0.59 helps"
-    assert at(30) == "set  +0.59 helps"
-    other = SetComparison("set", "0.31 (n=90)", f"0.90 {n}", "+0.59 helps")
-    assert at(40, other) == "set  +0.59 helps"  # two different n: neither may go
+    change = Comparison(
+        questions=100,
+        difference=0.59,
+        interval=Interval(0.5, 0.68),
+        better=60,
+        worse=1,
+        level=39,
+        p=0.001,
+        verdict="helps",
+    )
+    pairs = [HeldOutPair(name, rate(name, 0.31), rate(name, 0.9), change) for name in names]
+    of = compared(a_library("one"), a_library("one"))
+    return replace(of, facts=replace(of.facts, held_out=tuple(pairs)))
+
+
+def test_of_what_was_measured_the_verdict_stays_where_there_is_no_room_for_all() -> None:
+    def at(width: int) -> str:
+        return plain_text(view.head_lines(measured("set"), "words", width, 5)[2])
+
+    rates = "0.310 [0.21, 0.41] (n=100) -> 0.900 [0.80, 1.00] (n=100)"
+    assert at(100) == f"set  {rates}   +0.590 [+0.50, +0.68] helps"
+    assert at(60) == "set  +0.590 [+0.50, +0.68] helps"
 
 
 def test_more_sets_than_there_is_room_for_are_counted() -> None:
-    measured = tuple(SetComparison(f"set{n}", "0.1", "0.2", "+0.1 helps") for n in range(4))
-    side = view.Side("a", "a", 1, 1)
-    shown = [
-        plain_text(r) for r in view.head_lines(Comparison(side, side, (), measured), "words", 90, 4)
-    ]
-    assert shown[2] == "set0  0.1 -> 0.2   +0.1 helps"
+    of = measured("set0", "set1", "set2", "set3")
+    shown = [plain_text(row) for row in view.head_lines(of, "words", 120, 4)]
+    assert shown[2].startswith("set0  0.310")
     assert shown[3] == "and 3 more (Y copies all)"
 
 

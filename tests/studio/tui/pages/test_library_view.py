@@ -10,6 +10,7 @@ from engines.core.events import LibraryCommitted
 from engines.core.library import Library
 from engines.core.text.citations import find_cited_ids
 from engines.core.types import Decision
+from studio.facts.library import ListedLibrary
 from studio.library.citations import Citation
 from studio.tui.drawing.lines import plain_text, width_of
 from studio.tui.pages.library import view
@@ -158,8 +159,8 @@ def test_ids_in_brackets_are_citations_and_numbers_are_not() -> None:
 
 def test_the_libraries_of_a_workspace_are_listed_and_a_damaged_one_says_so() -> None:
     found = (
-        {"library": "good", "version": 3, "experiences": 4, "tokens_per_call": 120},
-        {"library": "bad", "trouble": "line 3 fails its checksum"},
+        ListedLibrary("good", version=3, experiences=4, tokens_per_call=120),
+        ListedLibrary("bad", trouble="line 3 fails its checksum"),
     )
     shown = [plain_text(row.line) for row in view.library_rows(found, "", 70)]
     assert "v3" in shown[0]
