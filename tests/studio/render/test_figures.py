@@ -38,14 +38,9 @@ from studio.render.data_lines import (
     prepared_text,
     preview_text,
 )
+from studio.render.difference_page import difference_page
 from studio.render.doctor_lines import doctor_text
-from studio.render.library_lines import (
-    difference_lines,
-    difference_page,
-    history_lines,
-    library_lines,
-    list_lines,
-)
+from studio.render.library_lines import difference_lines, history_lines, library_lines, list_lines
 from studio.render.page import render_markdown, render_text
 from studio.render.rollout_lines import rollout_text
 from studio.render.run_lines import run_text, summary_text
