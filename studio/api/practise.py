@@ -35,7 +35,7 @@ from studio import exit_codes
 from studio.config.settings.run import RunConfig
 from studio.config.source import Source
 from studio.evaluation import evaluate as evaluation
-from studio.evaluation.session import EarlyEnd
+from studio.evaluation.evaluate import EarlyEnd
 from studio.facts.evaluation import question_rewards, rate_changes
 from studio.library.references import find_version
 from studio.report.progress import LinePrinter

@@ -202,7 +202,7 @@ def utility(
         studio library utility rehearsal --rollouts 256 --offer
     """
     from studio.evaluation import utility as worth
-    from studio.evaluation.utility_text import measure_utility, print_utility
+    from studio.evaluation.utility import measure_utility, print_utility
 
     asked = dry_run or any(value is not None for value in (run, rollouts, problems, k))
     if from_practice and asked:

@@ -19,8 +19,7 @@ from studio.facts.epoch import diagnose_epoch, nothing_read_text
 from studio.facts.evaluation import cell_name
 from studio.facts.run import run_progress
 from studio.facts.training import is_fine_tuning, measured_steps, trained_step, trained_steps
-from studio.render.epoch_lines import diagnosis_lines
-from studio.render.evaluation_lines import finished_text
+from studio.render.evaluation_lines import diagnosis_lines, finished_text
 from studio.render.run_lines import NO_WORKER
 from studio.render.training_lines import (
     change_text,

@@ -19,8 +19,7 @@ from studio.tui.drawing.lines import Line, line, note_rows, paragraph
 from studio.tui.keymap import Key
 from studio.tui.page import Page
 from studio.tui.pages.inspect import view
-from studio.tui.pages.inspect.loader import GroupRecords, find_rollouts, open_pager
-from studio.tui.pages.inspect.transcript import Transcripts
+from studio.tui.pages.inspect.records import GroupRecords, Transcripts, find_rollouts, open_pager
 from studio.tui.pages.inspect.view import Part
 from studio.tui.widgets.line_view import LineView
 from studio.tui.widgets.row_list import RowList

@@ -46,7 +46,7 @@ from studio.tui.pages.live.cursor import BatchCursor
 from studio.tui.pages.live.streams import Questions, Streams
 from studio.tui.pages.live.view import StageClock
 from studio.tui.pages.live.wall import RolloutWall
-from studio.tui.pages.progress.view import ProgressStrip
+from studio.tui.pages.progress.page import ProgressStrip
 from studio.tui.terminal.textual_parts import is_visible
 from studio.tui.widgets.chrome import Chrome
 from studio.tui.widgets.line_view import Activity, LineView

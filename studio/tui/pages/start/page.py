@@ -25,8 +25,7 @@ from studio.tui.drawing.cells import fit, pad
 from studio.tui.drawing.lines import Line, Row, labelled_lines, line, note_rows, paragraph
 from studio.tui.page import Page, resume_run
 from studio.tui.pages.live.view import StageClock, starting_text
-from studio.tui.pages.runs.page import RunsReader
-from studio.tui.pages.runs.view import detail_lines
+from studio.tui.pages.runs.page import RunsReader, detail_lines
 from studio.tui.pages.start import checks
 from studio.tui.pages.start.checks import CheckReport, RunFacts, find_run_files
 from studio.tui.pages.text import holds_words

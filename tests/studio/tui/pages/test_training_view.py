@@ -10,7 +10,7 @@ import pytest
 from engines.core import events as ev
 from engines.core.state.run_state import RunState
 from engines.core.types import Decision, Operation, operation_step
-from studio.render.curve_lines import step_summary
+from studio.render.training_lines import step_summary
 from studio.report.progress import LinePrinter
 from studio.review.decider import UndoEntry, inverse_operation
 from studio.tui.drawing.cells import GLYPHS_ASCII
