@@ -263,7 +263,7 @@ FAULTS = (
     Fault(
         "expected words are compared as they are written",
         "engines/verifiers/text.py",
-        "_contains_words(words, self._normalise(gold))",
+        "_contains_words(words, normalise_text(gold))",
         "_contains_words(words, gold)",
         ("tests/engines/verifiers/test_text.py",),
     ),
@@ -337,8 +337,8 @@ FAULTS = (
     Fault(
         "what a call that failed may have cost is forgotten with its rollout",
         "engines/rollouts/manager.py",
-        "attempt = _failed_attempt(str(error), recorded.usage, began)",
-        "attempt = _failed_attempt(str(error), NO_USAGE, began)",
+        "attempt = _failed_attempt(failure, recorded.usage, began)",
+        "attempt = _failed_attempt(failure, NO_USAGE, began)",
         (
             "tests/engines/rollouts/test_rollouts.py::test_a_try_whose_replies_grow_too_long_together_fails_and_is_paid",
         ),
@@ -505,7 +505,7 @@ FAULTS = (
     Fault(
         "a review that waits leaves open what was passed over",
         "studio/review/line_mode.py",
-        "        self._later -= again\n",
+        "                self._later -= passed_over\n",
         "",
         (
             "tests/studio/session/test_living_runs.py::test_a_review_that_waits_stays_for_every_step_until_the_run_ends",

@@ -19,7 +19,7 @@ from engines.pipeline.control import RunControl
 from engines.pipeline.effect.effect_gate import choice_problems
 from engines.pipeline.recorder import Listener
 from engines.pipeline.run import practise
-from engines.record.derived.catalogue import write_run_row
+from engines.record.derived.catalogue import refresh_catalogue
 from engines.record.lock import holder_pid
 from engines.record.run_dir import RunDir
 from studio import exit_codes
@@ -102,7 +102,7 @@ async def run_headless(
                 raise
             to_stderr("studio: interrupted before practice began; nothing was spent")
             return exit_codes.INTERRUPTED
-    write_run_row(plan.workspace, plan.run)
+    refresh_catalogue(plan.workspace)
     return _print_summary(plan, context.recorder.state, json, tells_next)
 
 
