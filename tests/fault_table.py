@@ -130,8 +130,8 @@ FAULTS = (
     Fault(
         "a step is computed again for as long a run as is planned now",
         "engines/pipeline/replay_training.py",
-        "engine.plan(plans[event.step])",
-        "engine.plan(plans[last])",
+        "engine.plan(plans[now.step])\n                lesson = await",
+        "engine.plan(plans[last])\n                lesson = await",
         (
             "tests/engines/pipeline/test_replay_training.py::test_steps_of_several_plans_are_each_computed_again_by_their_own",
         ),
