@@ -236,7 +236,9 @@ class Attachment:
             case TextReceived(pieces=pieces):
                 self._throughput.add_pieces(pieces, now)
             case SnapshotReceived():
-                self._ending = self.session.state.ending if self.session is not None else ""
+                if self.session is not None:
+                    self._ending = self.session.state.ending
+                    self._throughput.update(self.session.state, now)
                 if self.session is not None and self.is_living:
                     self._app.run_worker(self._ask_budget(self.session))
                 self.drafts.writes = self.session is None or self.session.controls

@@ -20,6 +20,7 @@ class Throughput:
     def __init__(self) -> None:
         self.steps = StepClock()
         self._step: StepState | None = None
+        self._number, self._has_looked = 0, False
         self._counted = 0  # rollouts of it that were seen
         self._since: float | None = None  # when something was heard first
         self._known: dict[str, int] = {}  # rollout → characters
@@ -32,8 +33,12 @@ class Throughput:
         self._since = now if self._since is None else self._since
         self.steps.update(state, now)
         step = state.current
-        if step is not self._step:
-            self._step, self._counted = step, 0
+        if step is not self._step or not self._has_looked:
+            # What had ended before the first look, or in a gap, says nothing of how fast it goes.
+            is_next = self._has_looked and (step is None or step.step != self._number)
+            self._counted = 0 if is_next or step is None else len(step.rollouts)
+            self._step, self._has_looked = step, True
+            self._number = step.step if step is not None else 0
             self._known.clear()
         if step is None:
             return

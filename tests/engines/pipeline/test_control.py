@@ -22,7 +22,7 @@ class Log:
         self.events: list[ev.DurableEvent] = []
         self.broken = False
 
-    async def append(self, event: ev.DurableEvent) -> Entry:
+    async def append(self, event: ev.DurableEvent, request: str = "") -> Entry:
         if self.broken:
             raise RecordError("journal", "cannot be written (full).", "Make room.")
         self.events.append(event)

@@ -104,13 +104,13 @@ async def test_a_group_that_was_cut_between_two_verdicts_is_compared_whole(tmp_p
     judged = 0
 
     class CutJournal(Journal):
-        async def append(self, event: object) -> object:  # type: ignore[override]
+        async def append(self, event: object, request: str = "") -> object:  # type: ignore[override]
             nonlocal judged
             if type(event).__name__ == "RolloutJudged":
                 judged += 1
                 if judged > 1:
                     raise Cut
-            return await super().append(event)  # type: ignore[arg-type]
+            return await super().append(event, request)  # type: ignore[arg-type]
 
     with pytest.raises((Cut, BaseExceptionGroup)):
         await practised(tmp_path / "cut", *run, "practice.epochs=1", open_journal=CutJournal)

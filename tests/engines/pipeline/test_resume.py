@@ -53,9 +53,9 @@ class Photographed(Journal):
     album: Path
     pictures = 0
 
-    async def append(self, event: DurableEvent) -> Entry:
+    async def append(self, event: DurableEvent, request: str = "") -> Entry:
         self._take(f"before-{type(event).__name__}")
-        entry = await super().append(event)
+        entry = await super().append(event, request)
         self._take(f"after-{type(event).__name__}")
         return entry
 

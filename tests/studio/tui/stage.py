@@ -21,12 +21,12 @@ from engines.core import events as ev
 from engines.core.errors import ConflictError
 from engines.core.library import Library
 from engines.core.state.fold import fold
-from engines.core.state.run_state import RunState
+from engines.core.state.run_state import Live, RunState
 from engines.core.types import Decision, DecisionPreview, Operation
 from engines.record.run_dir import RunDir, Workspace
 from engines.training_free.consolidation import Resubmission
 from studio.session.requests import ReviewQueue
-from studio.session.session import EventReceived, Message, Session, SnapshotReceived
+from studio.session.session import Disconnected, EventReceived, Message, Session, SnapshotReceived
 from studio.tui.app import StudioApp
 from studio.tui.drawing.canvas import StreamCanvas
 from studio.tui.settings.file import ScreenSettings
@@ -109,6 +109,8 @@ class FakeSession(Answering):
         for message in messages:
             if isinstance(message, EventReceived):
                 fold(self.state, message.event)
+            elif isinstance(message, Disconnected):
+                self.state.live = Live()
             self._messages.put_nowait(message)
         while not self._messages.empty():
             await asyncio.sleep(0)

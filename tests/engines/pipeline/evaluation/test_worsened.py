@@ -58,12 +58,12 @@ class Copying(Journal):
 
     copies: Path
 
-    async def append(self, event: DurableEvent) -> Entry:
+    async def append(self, event: DurableEvent, request: str = "") -> Entry:
         if isinstance(event, HeldOutShown):
             self._copy("before")
         if isinstance(event, LessonProposed) and event.step == 5:
             self._copy("lesson")
-        done = await super().append(event)
+        done = await super().append(event, request)
         if isinstance(event, HeldOutShown):
             self._copy("after")
         return done
