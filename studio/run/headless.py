@@ -253,5 +253,5 @@ def _progress_listener(state: RunState, json: bool) -> Iterator[Listener]:
 
 
 def _print_event(event: DurableEvent | TransientEvent) -> None:
-    if not isinstance(event, TextStreamed):  # a line for each token helps no script
+    if event.__class__ is not TextStreamed:  # a line for each token helps no script
         print_json(event_to_dict(event))

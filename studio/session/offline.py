@@ -14,7 +14,7 @@ from shlex import quote
 from typing import Any, TypeVar
 
 from engines.core.errors import ConflictError, LockedError
-from engines.core.events import DurableEvent, TransientEvent
+from engines.core.events import DurableEvent, TransientEvent, is_durable
 from engines.core.protocols import Linter
 from engines.core.state.fold import fold
 from engines.pipeline.gate.gate import Gate
@@ -205,9 +205,8 @@ class OfflineSession(Session):
             self._loop.call_soon_threadsafe(self._apply_event, event)
 
     def _apply_event(self, event: DurableEvent | TransientEvent) -> None:
-        if isinstance(event, DurableEvent):
-            self._wrote = True
-            fold(self.state, event)
+        self._wrote = self._wrote or is_durable(event)
+        fold(self.state, event)
         self._enqueue(EventReceived(event))
 
     def _on_idle(self) -> None:
@@ -239,7 +238,7 @@ def lock_run(
     wait_s: float = 0.0,
     *,
     holder: str,
-    on_event: Listener,
+    on_event: Listener = lambda _: None,
 ) -> Iterator[LockedRun]:
     """Take the lock of a run without a process, and open its gate.
 
