@@ -45,7 +45,9 @@ class FunctionSettings:
     function: str | None = setting(
         None, "name of the function; null: the only one of a known form", examples=["verify_func"]
     )
-    signature: Signature | Literal["auto"] = derived("auto")  # told by the names of its parameters
+    signature: Signature | Literal["auto"] = setting(
+        "auto", "whose form the function has; auto: told by the names of its parameters"
+    )
     timeout_score: float | None = setting(
         None, "reward after the deadline, inside range; null leaves it unjudged", examples=[0]
     )

@@ -217,6 +217,7 @@ async def test_a_file_that_hangs_while_it_loads_is_refused(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("settings", "cause"),
     [
+        ({"signature": "verl"}, 'signature is "verl".'),
         ({"function": "a b"}, "function is not the name of a function."),
         ({"deadline_s": 0}, "deadline_s is 0."),
         ({"workers": 0}, "workers is 0."),
