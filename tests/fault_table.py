@@ -263,7 +263,7 @@ FAULTS = (
     Fault(
         "expected words are compared as they are written",
         "engines/verifiers/text.py",
-        "_contains_words(words, self._normalise(gold))",
+        "_contains_words(words, normalise_text(gold))",
         "_contains_words(words, gold)",
         ("tests/engines/verifiers/test_text.py",),
     ),
@@ -337,8 +337,8 @@ FAULTS = (
     Fault(
         "what a call that failed may have cost is forgotten with its rollout",
         "engines/rollouts/manager.py",
-        "attempt = _failed_attempt(str(error), recorded.usage, began)",
-        "attempt = _failed_attempt(str(error), NO_USAGE, began)",
+        "attempt = _failed_attempt(failure, recorded.usage, began)",
+        "attempt = _failed_attempt(failure, NO_USAGE, began)",
         (
             "tests/engines/rollouts/test_rollouts.py::test_a_try_whose_replies_grow_too_long_together_fails_and_is_paid",
         ),
@@ -505,7 +505,7 @@ FAULTS = (
     Fault(
         "a review that waits leaves open what was passed over",
         "studio/review/line_mode.py",
-        "        self._later -= again\n",
+        "                self._later -= passed_over\n",
         "",
         (
             "tests/studio/session/test_living_runs.py::test_a_review_that_waits_stays_for_every_step_until_the_run_ends",
@@ -739,6 +739,55 @@ FAULTS = (
         "found = {letters[int(float(text))]}",
         "found = {letters[int(float(text)) - 1]}",
         ("tests/engines/data/test_choices.py",),
+    ),
+    Fault(
+        "a derived figure of a subject is left out of its JSON",
+        "studio/render/json.py",
+        "if isinstance(member, property) and not",
+        "if isinstance(member, str) and not",
+        ("tests/studio/render/test_figures.py",),
+    ),
+    Fault(
+        "doubted verdicts are not counted in what is told of a run",
+        "studio/facts/run.py",
+        "doubted=sum(step.doubts for step in state.steps.values()),",
+        "doubted=0,",
+        ("tests/studio/report/test_nothing_read.py",),
+    ),
+    Fault(
+        "a stage without a price makes the whole estimate look cheap",
+        "studio/facts/estimate.py",
+        "return sum(costs, Range()) if len(costs) == len(self.stages) else None",
+        "return sum(costs, Range()) if costs else None",
+        ("tests/studio/estimate/test_estimate.py",),
+    ),
+    Fault(
+        "an estimate forgets the evaluation that a fork begins with",
+        "studio/estimate/cost.py",
+        "first = int(facts.evaluated_first)",
+        "first = 0",
+        ("tests/studio/estimate/test_estimate.py",),
+    ),
+    Fault(
+        "a page trusts what it is given as HTML",
+        "studio/render/page.py",
+        "else html.escape(sanitize(text))",
+        "else sanitize(text)",
+        ("tests/studio/report/test_report.py::test_hostile_text_stays_text_in_html",),
+    ),
+    Fault(
+        "an update that was rolled back is told as applied",
+        "studio/facts/training.py",
+        '("rolled back" if step.step in state.rolled_back else "applied")',
+        '"applied"',
+        ("tests/studio/report/test_training.py",),
+    ),
+    Fault(
+        "the steps of a training run are told without the last one's figures",
+        "studio/facts/curves.py",
+        "total[at] - total[back]) / (n[at] - n[back])",
+        "total[at] - total[back]) / n[at]",
+        ("tests/studio/report/test_curves.py",),
     ),
     Fault(
         "a request that was taken back stays in a session",

@@ -32,6 +32,9 @@ MNT_DETACH = 2
 READ_ONLY, NO_SETUID = 1, 2  # MOUNT_ATTR_…
 _AT_FDCWD, _AT_RECURSIVE = -100, 0x8000
 
+DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
+"""Those that every program may use."""
+
 # Beyond number 423 all machines count alike.
 _MOUNT_SETATTR = 442
 _PIVOT_ROOT, _CAPSET = (155, 126) if IS_X86 else (41, 91)

@@ -17,7 +17,6 @@ from engines.process import kernel
 _CREATE, _ADD, _RESTRICT = 444, 445, 446
 _READ = 1 | 4 | 8  # EXECUTE, READ_FILE, READ_DIR
 _OF_A_FILE = 1 | 2 | 4 | 1 << 14 | 1 << 15  # all but what needs a folder
-_DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/urandom", "/dev/random")
 _O_PATH_CLOEXEC = 0o10000000 | os.O_CLOEXEC
 
 
@@ -52,7 +51,7 @@ def restrict(
             _allow(ruleset, path, _READ & handled)
         for path in writable:
             _allow(ruleset, path, handled)
-        for path in _DEVICES:
+        for path in kernel.DEVICES:
             _allow(ruleset, path, _OF_A_FILE & handled)
         for port in ports if handled_ports else ():
             rule = struct.pack("<QQ", 2, port)  # CONNECT_TCP

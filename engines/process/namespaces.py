@@ -23,7 +23,6 @@ _SETTINGS = (
     *("ld.so.cache", "ld.so.conf", "ld.so.conf.d", "alternatives", "localtime", "passwd", "group"),
     *("hosts", "nsswitch.conf", "resolv.conf", "ssl/certs", "ssl/openssl.cnf", "mime.types"),
 )
-_DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
 
 
 def system_paths(*, programs: bool) -> list[str]:
@@ -102,7 +101,7 @@ def build_root(readable: Iterable[str], *, writable: Iterable[str] = (), tempora
     without, the place of `mount_private`.
     """
     chosen = {**dict.fromkeys(readable, True), **dict.fromkeys(writable, False)}
-    chosen |= dict.fromkeys(_DEVICES, False)
+    chosen |= dict.fromkeys(kernel.DEVICES, False)
     targets = {path: os.path.realpath(path) for path in chosen if os.path.exists(path)}
     kernel.mount("none", "/", None, kernel.MS_PRIVATE_REC)
     kernel.mount("tmpfs", "/tmp", "tmpfs", kernel.MS_NOSUID_NODEV, "mode=755")

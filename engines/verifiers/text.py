@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from engines.core.errors import VerifierError
-from engines.core.settings import derived, setting
+from engines.core.settings import setting
 from engines.core.types import Problem, Rollout, Verdict
 from engines.process.pool import ForkLauncher, ProcessPool, Trouble
 from engines.verifiers.choice import choose_option, judge_choices
@@ -47,7 +47,6 @@ class TextSettings:
     mode: Literal["exact", "contains", "choice", "regex"] = setting(
         "exact", "how answer and expected text are compared", examples=["contains"]
     )
-    letters: str = derived("ABCDE")  # of the choices that exist
     pattern: str | None = setting(
         None, "regular expression of mode regex, with one group", examples=[r'''"'is (\d+)'"''']
     )
@@ -93,7 +92,7 @@ class TextVerifier:
                 held = (gold for gold in expected if _contains_words(words, normalise_text(gold)))
                 matched = next(held, None)
             case "choice":
-                options = dict.fromkeys(self._settings.letters.upper(), "")
+                options = dict.fromkeys("ABCDE", "")
                 chosen = choose_option(response, options)
                 right = {choose_option(gold, options) for gold in expected}
                 if right == {None}:

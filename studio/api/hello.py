@@ -126,7 +126,7 @@ class RLTrainingTool:
         run["grpo"] = {"lora": {"rank": lora_r, "alpha": lora_alpha}}
         if custom_reward is not None:
             file, _, name = place_of(custom_reward).rpartition(":")
-            run["verifier"] = {"file": file, "function": name, "signature": "trl"}
+            run["verifier"] = {"file": file, "function": name}
         if tuning:
             run["sft"] = {"data": data, **rate, **loop}
         else:

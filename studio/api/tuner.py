@@ -361,5 +361,5 @@ def _functions(workflow: Function, judge: Function | None, form: Sequence[str]) 
         return {"agent": agent, "verifier": {"name": "own_reward"}}
     function.check_parameters(judge, JUDGE)
     file, _, name = place_of(judge).rpartition(":")
-    verifier = {"name": "function", "file": file, "function": name, "signature": "agentscope"}
+    verifier = {"name": "function", "file": file, "function": name}
     return {"agent": agent, "verifier": verifier}

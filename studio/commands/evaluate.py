@@ -94,8 +94,7 @@ def evaluate(
         studio eval rehearsal --library rehearsal --baseline none --k 2
     """
     from studio.config.source import parse_source
-    from studio.evaluation.evaluate import load_eval, plan_eval
-    from studio.evaluation.session import print_eval_dry_run, run_eval
+    from studio.evaluation.evaluate import load_eval, plan_eval, print_eval_dry_run, run_eval
 
     if agent is not None and library is not None:
         raise ConfigError("--agent", "--library names other experiences.", "Leave one of them out.")
@@ -239,9 +238,12 @@ def try_once(
         studio try rehearsal --library rehearsal --without E1
     """
     from studio.config.loading import load_run
-    from studio.evaluation.try_problem import choose_problem
-    from studio.evaluation.try_text import print_trials
-    from studio.evaluation.versus import suggest_problem, trials_of
+    from studio.evaluation.try_problem import (
+        choose_problem,
+        print_trials,
+        suggest_problem,
+        trials_of,
+    )
     from studio.run.budget import limits_of
 
     given = runfile, overrides or []

@@ -7,13 +7,42 @@ repaired, every verdict that can ask a judge does. Retries of failed calls are n
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
+from pathlib import Path
+from typing import Any
 
+import orjson
+
+from engines.core.errors import StudioError
+from engines.core.library import Library
+from engines.core.settings import MAX_COUNT
+from engines.core.state.run_state import RunState
+from engines.core.text.prompts import load_prompt
+from engines.core.types import Problem
 from engines.data.sampler import Sampler
 from engines.pipeline.budget import CallPricing
+from engines.pipeline.effect.effect_gate import choice_size
+from engines.record import lines
+from engines.record.run_dir import RunDir, Workspace
+from engines.record.scores import problem_digest
 from engines.training_free.consolidation import plan_calls
+from studio.config.settings.policy import Role
 from studio.config.settings.practice import PracticeConfig
+from studio.config.settings.run import RunConfig
+from studio.facts.estimate import Estimate, Range, Stage
+from studio.run.budget import embedding_terms, terms_of
+from studio.run.held_out import (
+    evaluated_sets,
+    measurement_settings,
+    prompt_writer,
+    score_book_opener,
+)
+from studio.run.library import choose_library
+from studio.run.models import weights_digest
+from studio.run.new_or_resume import RunPlan, forked_library
 
 _PURPOSES = {
     "rollouts": "rollout",
@@ -26,6 +55,8 @@ _PURPOSES = {
     "evaluation": "evaluation",
 }
 """The stages, and the purpose that their calls have in the records."""
+_MOST_STRETCHES = 100
+"""Of steps, that are reckoned one by one: more change no estimate."""
 BYTES_A_TOKEN = 4.0
 REPAIR_TOKENS = 80
 """Of the message that says what was wrong with a reply."""
@@ -35,20 +66,6 @@ LONGEST_EXPERIENCE = 120
 """Tokens of one experience, where the most is asked for: the prompts want one sentence."""
 
 
-@dataclass(frozen=True, slots=True)
-class Range:
-    """Likely and at most; both are means or sums, so they need not be whole."""
-
-    likely: float = 0.0
-    most: float = 0.0
-
-    def __add__(self, other: Range) -> Range:
-        return Range(self.likely + other.likely, self.most + other.most)
-
-    def pick(self, most: bool) -> float:
-        return self.most if most else self.likely
-
-
 SHOWN = Range(2.5, 4)
 """Tries of a group that the reflector reads, of those with known rewards: of each side two with
 different answers, and the better ones mostly agree."""
@@ -56,53 +73,11 @@ TOOL_RESULT = Range(50, 500)
 """Tokens of what a tool returns."""
 
 
-@dataclass(frozen=True, slots=True)
-class Stage:
-    """One kind of call. `cost_usd` is None where its model has no price; `done` was paid before."""
-
-    name: str
-    calls: Range
-    prompt_tokens: Range
-    reply_tokens: Range
-    cost_usd: Range | None
-    done: int = 0
+_NONE, _ONE = Range(), Range(1.0, 1.0)
 
 
 @dataclass(frozen=True, slots=True)
-class Estimate:
-    """All stages that are not empty, and their sum."""
-
-    stages: tuple[Stage, ...]
-
-    @property
-    def calls(self) -> Range:
-        return sum((stage.calls for stage in self.stages), Range())
-
-    @property
-    def prompt_tokens(self) -> Range:
-        return sum((stage.prompt_tokens for stage in self.stages), Range())
-
-    @property
-    def reply_tokens(self) -> Range:
-        return sum((stage.reply_tokens for stage in self.stages), Range())
-
-    @property
-    def tokens(self) -> Range:
-        return self.prompt_tokens + self.reply_tokens
-
-    @property
-    def cost_usd(self) -> Range | None:
-        """None as soon as one stage that makes calls has no price."""
-        known = [stage.cost_usd for stage in self.stages if stage.cost_usd is not None]
-        return sum(known, Range()) if len(known) == len(self.stages) else None
-
-    @property
-    def done_calls(self) -> int:
-        return sum(stage.done for stage in self.stages)
-
-
-@dataclass(frozen=True, slots=True)
-class Facts:
+class CostInput:
     """The input of the arithmetic. Lengths are tokens."""
 
     sampler: Sampler
@@ -119,10 +94,9 @@ class Facts:
     consolidate: float
     summarise: float
     judging: float
-    judged: Range = Range()  # calls of judges a verdict takes
-    turns: Range = Range(1.0, 1.0)  # replies of a try
+    judged: Range = _NONE  # calls of judges a verdict takes
+    turns: Range = _ONE  # replies of a try
     contrast: float | None = None  # share of groups with contrast, measured; None: assumed
-    contrast_of: int = 2  # group size it was measured with
     guidance: float = 0.0  # of the library as it stands
     experiences: int = 0
     experience: float = 40.0  # length of one
@@ -136,26 +110,22 @@ class Facts:
     choice: int = 0  # tries of each of several lessons, to choose one
     known: int = 0  # of the next evaluation's rollouts
     replayed: bool = False  # rollouts come from a log and cost nothing
-    under_way: Mapping[str, int] = field(default_factory=dict)  # recorded of the step under way
-    lesson_known: bool = False  # the step under way has its lesson: only its evaluation is left
     done: Mapping[str, int] = field(default_factory=dict)  # recorded of the whole run
     embedding: CallPricing | None = None  # None: meanings are not compared
     at_most: float = 1.0  # how much longer than likely the same text can be, in tokens
 
-    def contrast_share(self, group_size: int) -> float:
+    @property
+    def contrast_share(self) -> float:
         """The share of groups that show a difference.
 
         Where nothing was measured, the chance to solve a problem is assumed to be uniform from 0
-        to 1, so all G tries agree in 2 of G + 1 cases. A measured share is scaled to another
-        group size by the same rule.
+        to 1, so all G tries agree in 2 of G + 1 cases.
         """
         if not self.practice.given_ground_truth:
             return 1.0
-        assumed = (group_size - 1) / (group_size + 1)
-        if self.contrast is None:
-            return assumed
-        usual = (self.contrast_of - 1) / (self.contrast_of + 1)
-        return min(1.0, self.contrast * assumed / usual) if usual else self.contrast
+        if self.contrast is not None:
+            return self.contrast
+        return (self.group_size - 1) / (self.group_size + 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,11 +138,11 @@ class _Calls:
     reply: float
 
 
-def estimate(facts: Facts) -> Estimate:
+def estimate(facts: CostInput) -> Estimate:
     return _sum_stages(facts, *(_run_calls(facts, most) for most in (False, True)))
 
 
-def estimate_evaluation(facts: Facts, parts: Sequence[tuple[float, int]]) -> Estimate:
+def estimate_evaluation(facts: CostInput, parts: Sequence[tuple[float, int]]) -> Estimate:
     """An evaluation outside any run: so many rollouts with each guidance of so many tokens."""
 
     def calls(most: bool) -> Iterator[_Calls]:
@@ -182,23 +152,7 @@ def estimate_evaluation(facts: Facts, parts: Sequence[tuple[float, int]]) -> Est
     return _sum_stages(facts, calls(False), calls(True))
 
 
-def estimate_doublings(facts: Facts) -> tuple[tuple[str, Estimate], ...]:
-    """The whole run with each of three settings doubled, after it as it is ("")."""
-    whole = replace(facts, steps_done=0, known=0, under_way={}, lesson_known=False, done={},
-                    evaluated_first=True)  # fmt: skip
-    sampler = facts.sampler
-    # Twice the groups propose as much in a step as they did in two.
-    larger = replace(sampler, batch_size=2 * sampler.batch_size)
-    longer = replace(sampler, epochs=2 * sampler.epochs)
-    return (
-        ("", estimate(whole)),
-        ("practice.batch_size", estimate(replace(whole, sampler=larger, growth=2 * facts.growth))),
-        ("practice.group_size", estimate(replace(whole, group_size=2 * facts.group_size))),
-        ("practice.epochs", estimate(replace(whole, sampler=longer))),
-    )
-
-
-def _sum_stages(facts: Facts, likely: Iterable[_Calls], most: Iterable[_Calls]) -> Estimate:
+def _sum_stages(facts: CostInput, likely: Iterable[_Calls], most: Iterable[_Calls]) -> Estimate:
     terms = dict.fromkeys(_PURPOSES, facts.reflector) | {
         "rollouts": facts.policy,
         "gate": facts.policy,
@@ -215,70 +169,68 @@ def _sum_stages(facts: Facts, likely: Iterable[_Calls], most: Iterable[_Calls]) 
             into[2] += calls.n * calls.reply
     stages = []
     for name, purpose in _PURPOSES.items():
-        paid, done = facts.under_way.get(purpose, 0), facts.done.get(purpose, 0)
         for amounts in sums[name]:
-            left = max(0.0, 1 - paid / amounts[0]) if amounts[0] else 0.0
             # Whole numbers, so that shown stages add up to their sum; above 0 is 1 or more.
-            amounts[:] = (round(max(amount * left, amount * left > 0)) for amount in amounts)
+            amounts[:] = (round(max(amount, amount > 0)) for amount in amounts)
         count, prompt, reply = (Range(*pair) for pair in zip(*sums[name], strict=True))
-        if count.most or done:
+        done = facts.done.get(purpose, 0)
+        if count.at_most or done:
             cost = (terms[name].cost_usd(round(sent), round(got)) for _, sent, got in sums[name])
             priced = Range(*cost) if terms[name].has_price else None
             stages.append(Stage(name, count, prompt, reply, priced, done))
     return Estimate(tuple(stages))
 
 
-def _run_calls(facts: Facts, most: bool) -> Iterator[_Calls]:
-    sampler, known = facts.sampler, facts.known
-    if facts.held_out and facts.evaluated_first:  # a fork begins with one too
-        guidance = _library_tokens(facts, facts.steps_done, most)
-        yield from _evaluation_calls(facts, most, facts.held_out - known, guidance)
-        known = 0
-    every = facts.evaluated_every
-    for step, alike in _alike_steps(facts, most):
-        if step > facts.steps_done + facts.lesson_known:
-            for calls in _step_calls(facts, most, step):
-                yield replace(calls, n=calls.n * alike)
-        if facts.held_out and (sampler.ends_epoch(step) if every is None else step % every == 0):
-            guidance = _library_tokens(facts, step, most)
-            yield from _evaluation_calls(facts, most, facts.held_out - known, guidance)
-            known = 0
-    if facts.held_out and facts.practice.algorithm == "both":  # two of four cells are new
-        guidance = _library_tokens(facts, sampler.total_steps, most) / 2
-        yield from _evaluation_calls(facts, most, 2 * facts.held_out, guidance)
+def _run_calls(facts: CostInput, most: bool) -> Iterator[_Calls]:
+    for step, length in _stretches(facts.sampler.total_steps, facts.steps_done):
+        yield from _stretch_calls(facts, most, step, length)
+    if facts.held_out:
+        yield from _run_evaluation_calls(facts, most)
 
 
-def _alike_steps(facts: Facts, most: bool) -> Iterator[tuple[int, int]]:
-    """The steps to be done: the last of each stretch that costs the same, and its length."""
-    sampler, step = facts.sampler, facts.steps_done
-    full = _library_tokens(facts, sampler.total_steps, most)
-    while step < sampler.total_steps:
-        left = sampler.steps_per_epoch - step % sampler.steps_per_epoch - 1
-        if facts.evaluated_every is not None:
-            left = min(left, facts.evaluated_every - step % facts.evaluated_every)
-        same = facts.practice.algorithm != "both" and _library_tokens(facts, step, most) == full
-        # The first of all and the first after an evaluation may have more to do.
-        first = step == facts.steps_done or sampler.ends_epoch(step)
-        alike = left if same and not first and left > 1 else 1
-        step += alike
-        yield step, alike
+def _stretches(total: int, done: int) -> Iterator[tuple[int, int]]:
+    """The steps to be done in at most `_MOST_STRETCHES`: the last of each, and its length.
+
+    A step costs more than the one before it, as far as the library grows: a stretch is taken to
+    cost as much as its last step each.
+    """
+    length = math.ceil((total - done) / _MOST_STRETCHES)
+    while done < total:
+        length = min(length, total - done)
+        done += length
+        yield done, length
 
 
-def _step_calls(facts: Facts, most: bool, step: int) -> Iterator[_Calls]:
-    """One step's practice, with the library as it will likely be by then."""
+def _run_evaluation_calls(facts: CostInput, most: bool) -> Iterator[_Calls]:
+    sampler, done = facts.sampler, facts.steps_done
+    every = facts.evaluated_every or sampler.steps_per_epoch
+    first = int(facts.evaluated_first)  # a fork begins with one too
+    rollouts = (first + sampler.total_steps // every - done // every) * facts.held_out - facts.known
+    begun, ended = (_library_tokens(facts, at, most) for at in (done, sampler.total_steps))
+    guidance = ended if most else (begun + ended) / 2
+    if facts.practice.algorithm == "both":  # two of four cells are new, of those one has a library
+        yield from _evaluation_calls(facts, most, 2 * facts.held_out, ended / 2)
+    yield from _evaluation_calls(facts, most, max(0, rollouts), guidance)
+
+
+def _stretch_calls(facts: CostInput, most: bool, step: int, length: int) -> Iterator[_Calls]:
+    """The practice of so many steps up to this one, each with its library as it likely will be."""
     batch, size, practice = facts.sampler.batch_length(step), facts.group_size, facts.practice
+    if length > 1:
+        batch = facts.sampler.batch_size
     library = _library_tokens(facts, step - 1, most)
     rollout = _reply_tokens(facts, "rollout", facts.policy, most)
     asked = facts.instructions + facts.question + library
-    for calls in _try_calls(facts, most, "rollouts", batch * size, asked, rollout):
+    for calls in _try_calls(facts, most, "rollouts", length * batch * size, asked, rollout):
         if not (facts.replayed and calls.stage == "rollouts"):
             yield calls
-    if practice.library_steps(step) == practice.library_steps(step - 1):
+    lessons = practice.library_steps(step) - practice.library_steps(step - length)
+    if not lessons:
         return  # no reflector is asked
     if size < 2 and practice.given_ground_truth:
         return  # a single try differs from nothing
 
-    share = facts.contrast_share(size)
+    share = facts.contrast_share
     # Of the groups without contrast half are taken to be all wrong.
     unlike = min(practice.read_without_contrast, batch * (1 - share) / 2)
     read = batch if most else batch * share + unlike
@@ -290,7 +242,7 @@ def _step_calls(facts: Facts, most: bool, step: int) -> Iterator[_Calls]:
     summary = _reply_tokens(facts, "summary", facts.reflector, most)
     if retold:
         prompt = facts.summarise + facts.question + rollout
-        yield _Calls("summaries", read * shown, prompt, summary)
+        yield _Calls("summaries", lessons * read * shown, prompt, summary)
     if size < 2:
         return  # a single try is summarised, but there is no other to compare it with
 
@@ -298,9 +250,8 @@ def _step_calls(facts: Facts, most: bool, step: int) -> Iterator[_Calls]:
     prompt = facts.extract + facts.question + facts.truth + library
     prompt += attempt * shown + ATTEMPT_TOKENS * size
     extraction = _reply_tokens(facts, "extraction", facts.reflector, most)
-    drafts, worsened = practice.proposals, 0
-    if most and facts.held_out and step > 1 and facts.sampler.ends_epoch(step - 1):
-        worsened = practice.reflect_on_worsened
+    drafts = lessons * practice.proposals
+    worsened = practice.reflect_on_worsened if most and facts.held_out else 0
     yield _with_repeat("extraction", (read + worsened) * drafts, prompt, extraction, most)
 
     # A step consolidates, if any of its groups shows a difference, at once or as a tree.
@@ -315,15 +266,15 @@ def _step_calls(facts: Facts, most: bool, step: int) -> Iterator[_Calls]:
     wordings = proposed if most else min(facts.growth, proposed)
     if facts.tried:  # on average half of the tries tell; the library without any is tried once
         tries = facts.tried * (1 + wordings * (1 if most else 0.5))
-        tries += facts.choice * (drafts + 1) * (drafts > 1)
-        yield from _try_calls(facts, most, "gate", math.ceil(tries), asked, rollout)
+        tries += facts.choice * (practice.proposals + 1) * (practice.proposals > 1)
+        yield from _try_calls(facts, most, "gate", lessons * math.ceil(tries), asked, rollout)
     if facts.embedding is not None:  # each new wording, and with the first the whole library
         yield _Calls("embeddings", wordings * drafts, _longest(facts, most), 0.0)
-        if step == facts.steps_done + 1 and facts.experiences:
+        if step - length == facts.steps_done and facts.experiences:
             yield _Calls("embeddings", 1, facts.experiences * facts.experience, 0.0)
 
 
-def _consolidation_calls(facts: Facts, read: float, most: bool) -> float:
+def _consolidation_calls(facts: CostInput, read: float, most: bool) -> float:
     """Calls of one consolidation; merged, half of the proposals are likely to be left."""
     n, a_call = facts.practice.experiences_per_query * read, facts.practice.proposals_per_call
     if math.ceil(n) <= a_call:
@@ -332,14 +283,16 @@ def _consolidation_calls(facts: Facts, read: float, most: bool) -> float:
     return merging + min(last, math.ceil(n * (1 if most else 0.5) / a_call))
 
 
-def _evaluation_calls(facts: Facts, most: bool, tries: int, guidance: float) -> Iterator[_Calls]:
+def _evaluation_calls(
+    facts: CostInput, most: bool, tries: int, guidance: float
+) -> Iterator[_Calls]:
     reply = _reply_tokens(facts, "evaluation", facts.policy, most)
     asked = facts.instructions + facts.held_out_question + guidance
     return _try_calls(facts, most, "evaluation", tries, asked, reply)
 
 
 def _try_calls(
-    facts: Facts, most: bool, stage: str, tries: int, asked: float, reply: float
+    facts: CostInput, most: bool, stage: str, tries: int, asked: float, reply: float
 ) -> Iterator[_Calls]:
     """Tries of one or more turns, and what judges them.
 
@@ -360,7 +313,7 @@ def _with_repeat(stage: str, n: float, prompt: float, reply: float, most: bool) 
     return _Calls(stage, 2 * n, prompt + (reply + REPAIR_TOKENS) / 2, reply)
 
 
-def _library_tokens(facts: Facts, after: int, most: bool) -> float:
+def _library_tokens(facts: CostInput, after: int, most: bool) -> float:
     """What the library adds to a prompt after so many steps."""
     practice = facts.practice
     a_step = facts.sampler.batch_size * practice.experiences_per_query
@@ -371,10 +324,304 @@ def _library_tokens(facts: Facts, after: int, most: bool) -> float:
     return facts.guidance + min(added, room) * _longest(facts, most)
 
 
-def _longest(facts: Facts, most: bool) -> float:
+def _longest(facts: CostInput, most: bool) -> float:
     return max(LONGEST_EXPERIENCE, facts.experience) if most else facts.experience
 
 
-def _reply_tokens(facts: Facts, purpose: str, terms: CallPricing, most: bool) -> float:
+def _reply_tokens(facts: CostInput, purpose: str, terms: CallPricing, most: bool) -> float:
     longest = terms.reply_tokens()
     return longest if most else min(facts.replies[purpose], longest)
+
+
+READ_AT_MOST = 4000
+"""Records of an earlier run that lengths are taken from: more hardly change a mean."""
+BYTES_AT_LEAST = 3.0
+"""Of a token, for "at most": what a budget reserves by."""
+_LESSONS: Mapping[str, float] = {"summary": 200, "extraction": 150, "consolidation": 300}
+ASSUMED: Mapping[str, float] = {"rollout": 400, "judge": 120, **_LESSONS}
+"""Tokens of a reply where no run of the model was measured: short chains of thought."""
+_ROLES: Mapping[str, Role] = {"rollout": "policy", "evaluation": "policy", "judge": "judge"}
+"""Who replies; all else is the reflector's."""
+_PROGRAM_CALLS = 10
+"""Of one try at most, where a program decides."""
+SCAFFOLD_TOKENS = 16
+"""What a chat template adds to a request."""
+LINE_TOKENS = 4
+"""What the prompt adds to each experience: its id and a line break."""
+
+
+@dataclass(slots=True)
+class MeasuredUsage:
+    """What the records of one run add up to. Lengths are tokens."""
+
+    run: str = ""
+    n: Counter[str] = field(default_factory=Counter)
+    reply: Counter[str] = field(default_factory=Counter)
+    contrast: float | None = None  # share of groups that had it
+    growth: float | None = None
+    turns: float | None = None  # of a try, on average
+
+
+def estimate_run(plan: RunPlan) -> Estimate:
+    """Estimate what is left of a planned run. Raises StudioError as it reads."""
+    facts, notes = _gather_input(plan)
+    return replace(estimate(facts), notes=notes)
+
+
+def _gather_input(plan: RunPlan) -> tuple[CostInput, tuple[str, ...]]:
+    """Gather everything; the notes say where lengths come from. Raises StudioError as it reads."""
+    config = plan.loaded.config
+    measured = _measure_earlier_run(plan.workspace, plan.fingerprint, ("policy", "reflector"))
+    replies, notes = _reply_lengths(measured, config)
+    facts = _prompt_facts(config, plan.problems, plan.sampler, replies, measured)
+    library = _next_library(plan)
+    writer = prompt_writer(config)
+    texts = [experience.text for experience in library.experiences] if library is not None else []
+    facts = replace(
+        facts,
+        guidance=_tokens(writer.write(library, "")[0]),
+        experiences=len(texts),
+        experience=_tokens(*texts) / len(texts) + LINE_TOKENS if texts else facts.experience,
+        contrast=measured.contrast,
+        growth=2.0 if measured.growth is None else measured.growth,
+    )
+    facts = _with_evaluation(_with_progress(facts, plan), plan, writer.describe(library))
+    if facts.practice.reflects and facts.contrast is None and facts.practice.given_ground_truth:
+        share = facts.contrast_share
+        notes.append(f"assumed: {share:.0%} of groups of {facts.group_size} show a difference")
+    if facts.practice.reflects and measured.growth is None:
+        notes.append("assumed: a step adds 2 experiences")
+    return facts, tuple(notes)
+
+
+def estimate_eval(
+    config: RunConfig,
+    workspace: Workspace,
+    fingerprint: Mapping[str, Any],
+    problems: tuple[Problem, ...],
+    missing: Sequence[tuple[str, int]],
+) -> Estimate:
+    """Estimate an evaluation alone: rollouts of held-out `problems` and what judges them.
+
+    `missing` are the rollouts to make with each guidance.
+    """
+    measured = _measure_earlier_run(workspace, fingerprint, ("policy",))
+    replies, notes = _reply_lengths(measured, config, ("rollout", "judge"))
+    sampler = Sampler(max(1, len(problems)), 1, 1, config.seed)
+    facts = _prompt_facts(config, problems, sampler, replies, measured)
+    facts = replace(facts, held_out_question=facts.question)
+    parts = [(_tokens(text), n) for text, n in missing]
+    return replace(estimate_evaluation(facts, parts), notes=tuple(notes))
+
+
+def _prompt_facts(
+    config: RunConfig,
+    problems: tuple[Problem, ...],
+    sampler: Sampler,
+    replies: Mapping[str, float],
+    measured: MeasuredUsage,
+) -> CostInput:
+    """What the run file says, with the lengths of its prompts."""
+    practice = config.practice
+
+    def prompt(name: str, *more: str) -> float:
+        body = load_prompt("engines.training_free", name).body
+        return _tokens(body, *more) + SCAFFOLD_TOKENS
+
+    objectives = (practice.agent_objective, practice.learning_objective)
+    judge, form = (load_prompt("engines.verifiers", n).body for n in ("judge", "form_binary"))
+    wanted, gate = config.lint.embedding, config.review.gate
+    left = len(problems) - practice.batch_size if gate.data is None else MAX_COUNT
+    return CostInput(
+        sampler=sampler,
+        group_size=config.rollouts_a_problem,
+        policy=terms_of(config.role("policy")),
+        reflector=terms_of(config.role("reflector")),
+        judge=terms_of(config.role("judge")),
+        replies=replies,
+        instructions=_tokens(config.agent.instructions) + SCAFFOLD_TOKENS,
+        question=_question_tokens(problems),
+        truth=_tokens(*(p.answer or "" for p in problems)) / max(1, len(problems)),
+        # With its longer question: which of the two a group gets is not known before.
+        extract=prompt("extract", *objectives) + prompt("critique"),
+        consolidate=prompt("consolidate", *objectives),
+        summarise=prompt("summarise"),
+        judging=_tokens(judge, form),
+        judged=judge_questions(config.verifier.spec),
+        turns=_turns(config, measured),
+        practice=practice,
+        tried=(gate.problems or 0) * gate.k,
+        choice=math.prod(choice_size(gate.problems or 0, gate.k, left)),
+        replayed=config.policy.model.startswith("replay:"),
+        embedding=embedding_terms(wanted) if wanted and wanted.model != "rehearsal" else None,
+        at_most=BYTES_A_TOKEN / BYTES_AT_LEAST,
+    )
+
+
+def _with_progress(facts: CostInput, plan: RunPlan) -> CostInput:
+    if plan.mode in ("resume", "finished"):
+        facts = replace(facts, done=_count_replies(plan.run))
+    state = plan.state
+    if state is None:
+        return replace(facts, steps_done=plan.adopted_steps)
+    return replace(facts, steps_done=state.steps_finished)
+
+
+def _turns(config: RunConfig, measured: MeasuredUsage) -> Range:
+    """Replies of a try. How many calls a program makes, only a run of it tells."""
+    agent = config.agent
+    # At most and likely; a team: an analysis, three replies a step, an answer, each repaired once.
+    most, likely = {
+        "single_turn": (1, 1.0),
+        "team": (2 * (2 + 3 * agent.max_turns), 8.0),
+        "command": (_PROGRAM_CALLS, 1.0),
+        "function": (_PROGRAM_CALLS, 1.0),
+    }.get(agent.kind, (agent.max_turns, 2.0))
+    likely = measured.turns or likely
+    return Range(likely, max(likely, float(most)))
+
+
+def _with_evaluation(facts: CostInput, plan: RunPlan, guidance: str) -> CostInput:
+    """When the library is evaluated, and what of it is measured already.
+
+    The first evaluation is the run's own: a fork is evaluated with the result of the adopted steps.
+    """
+    config, state = plan.loaded.config, plan.state
+    if not (sets := evaluated_sets(plan.loaded)):
+        return facts
+    problems = tuple(problem for held_out in sets for problem in held_out.problems)
+    contents = {problem_digest(problem) for problem in problems}
+    k, evaluation = config.evaluation.k, config.evaluation
+    first = state is None
+    if state is not None:
+        begun_with = state.started.forked_steps if state.started else 0
+        done = sum(found.step == begun_with for found in state.evaluations)
+        first = state.step == begun_with and done < len(sets)
+    known = 0
+    if first:
+        settings = measurement_settings(config, plan.fingerprint)
+        book = score_book_opener(plan.workspace.evaluations, settings, plan.loaded)
+        # Weights that are trained are known by their content; those of a later step by nobody.
+        weights = "" if config.trains else weights_digest(config.policy)
+        known = len(contents) * k - book(guidance, weights).count_missing(contents, k)
+    return replace(
+        facts,
+        held_out=len(contents) * k,
+        held_out_question=_question_tokens(problems),
+        evaluated_first=first,
+        evaluated_every=None if evaluation.strategy == "epoch" else evaluation.every_steps,
+        known=known,
+    )
+
+
+def _tokens(*texts: str) -> float:
+    return sum(len(text.encode("utf-8", "replace")) for text in texts) / BYTES_A_TOKEN
+
+
+def _question_tokens(problems: tuple[Problem, ...]) -> float:
+    return _tokens(*(p.question for p in problems)) / max(1, len(problems))
+
+
+def judge_questions(spec: object) -> Range:
+    """Questions put to a judge for one verdict; a function may ask one."""
+    names = _verifier_names(spec)
+    sure = names.count("judge")
+    return Range(sure, sure + names.count("function"))
+
+
+def _verifier_names(spec: object) -> list[str]:
+    if not isinstance(spec, Mapping):
+        return [str(spec)]
+    inner = spec.get("of")
+    if isinstance(inner, list | tuple):
+        return [name for entry in inner for name in _verifier_names(entry)]
+    # A verifier that shapes the reward of one other has a single inner one.
+    return [str(spec.get("name"))] if inner is None else _verifier_names(inner)
+
+
+def _reply_lengths(
+    measured: MeasuredUsage, config: RunConfig, only: Sequence[str] = tuple(ASSUMED)
+) -> tuple[dict[str, float], list[str]]:
+    """The likely length of a reply by purpose, and notes on where those asked for come from."""
+    never = set() if config.practice.reflects else set(_LESSONS)
+    never |= set() if judge_questions(config.verifier.spec).at_most else {"judge"}
+    replies, sources = dict[str, float](), dict[str, list[str]]()
+    for purpose in (*ASSUMED, "evaluation"):
+        role = config.role(_ROLES.get(purpose, "reflector"))
+        n, of = measured.n[purpose], ""
+        if n:
+            replies[purpose], source = measured.reply[purpose] / n, f" as in run {measured.run}"
+            of = f" (n={n})"
+        else:
+            usual = replies["rollout"] if purpose == "evaluation" else ASSUMED[purpose]
+            replies[purpose], source = min(usual, terms_of(role).reply_tokens()), ", assumed"
+        if purpose in only and purpose not in never:
+            sources.setdefault(source, []).append(f"{purpose} {replies[purpose]:.0f}{of}")
+    notes = [f"tokens of a reply{how}: {', '.join(parts)}" for how, parts in sources.items()]
+    return replies, notes
+
+
+def _measure_earlier_run(
+    workspace: Workspace, fingerprint: Mapping[str, Any], roles: Sequence[Role]
+) -> MeasuredUsage:
+    """The newest finished run of the same models that recorded something, else any that did.
+
+    What was cut short has more of the long replies, and fewer steps to tell the growth by.
+    """
+    names = [f"{role}.model" for role in roles]
+    cut_short = None
+    # The newest first: its data and prompts are most like those of the run to come.
+    for run in reversed(workspace.runs()):
+        try:
+            state = run.state()
+            if any(state.settings.get(name) != fingerprint[name] for name in names):
+                continue
+            found = _measure_run(run, state, workspace)
+        except (StudioError, OSError):
+            continue  # a damaged run is of no use here, and is reported when it is opened
+        if found.n and state.status == "finished":
+            return found
+        cut_short = cut_short or (found if found.n else None)
+    return cut_short or MeasuredUsage()
+
+
+def _measure_run(run: RunDir, state: RunState, workspace: Workspace) -> MeasuredUsage:
+    found = MeasuredUsage(run.run)
+    for record in islice(_read_records(run.records), READ_AT_MOST):
+        usage, purpose = record["reply"]["usage"], record["key"]["purpose"]
+        if usage["calls"] and not record.get("lost"):
+            found.n[purpose] += 1
+            found.reply[purpose] += usage["completion_tokens"]
+    groups = state.group_outcomes()
+    found.contrast = groups["used"] / sum(groups.values()) if sum(groups.values()) else None
+    if tries := sum(step.rollouts_done for step in state.steps.values()):
+        found.turns = sum(step.turns for step in state.steps.values()) / tries or None
+    if state.started is None:
+        return found
+    if steps := state.steps_finished - state.started.forked_steps:
+        folder = workspace.library(state.started.library)
+        before = folder.at(state.started.library_version).experiences
+        after = folder.at(state.library_version).experiences
+        found.growth = max(0.0, (len(after) - len(before)) / steps)
+    return found
+
+
+def _read_records(folder: Path, pattern: str = "*.jsonl") -> Iterator[dict[str, Any]]:
+    for path in sorted(folder.glob(pattern)):
+        for line in lines.read(path, chained=False).lines:
+            yield orjson.loads(line.body)
+
+
+def _count_replies(run: RunDir, pattern: str = "*.jsonl") -> Counter[str]:
+    records = _read_records(run.records, pattern)
+    return Counter(str(found["key"]["purpose"]) for found in records if not found.get("lost"))
+
+
+def _next_library(plan: RunPlan) -> Library | None:
+    if plan.state is not None and plan.state.started is not None:
+        folder = plan.workspace.library(plan.state.started.library)
+        return folder.at(plan.state.library_version)
+    if plan.parent is not None:
+        name, version, *_ = forked_library(plan.parent, plan.adopted_steps)
+        return plan.workspace.library(name).at(version)
+    return choose_library(plan.loaded, plan.workspace, None)[0]

@@ -5,12 +5,15 @@ Made in two steps, tries wait in the record of replies, so that nothing is paid 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import AsyncExitStack
+import asyncio
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
-from typing import Any
+from shlex import quote
+from typing import Any, Literal
 
 from engines.core.errors import ConfigError
 from engines.core.ids import digest
@@ -25,24 +28,51 @@ from engines.pipeline.evaluation.evaluate import (
     known_measurement,
     measure,
 )
-from engines.pipeline.evaluation.statistics import Comparison, compare, group_by_question
+from engines.pipeline.evaluation.statistics import (
+    Comparison,
+    compare,
+    group_by_question,
+    mean_at_k,
+    mean_interval,
+    pass_curve,
+    question_means,
+)
 from engines.pipeline.guidance import PromptWriter, Shown
+from engines.record.cassette import is_played
 from engines.record.lock import write_lock
 from engines.record.run_dir import Workspace
 from engines.record.scores import ID_BYTES, ScoreBook, problem_digest
+from studio import exit_codes
 from studio.config.loading import LoadedRun, load_run
+from studio.config.scripted import is_rehearsal, played_note
 from studio.config.source import Source
+from studio.estimate.cost import estimate_eval
+from studio.estimate.dry_run import NO_PRICE, costs_money
 from studio.evaluation.measurement import EvalStep, GivenUp, open_measuring
 from studio.evaluation.try_problem import without_lessons
+from studio.facts.estimate import Estimate
+from studio.facts.evaluation import EvalFacts, MeasuredFacts, PairedMeans, SetFacts
+from studio.facts.run import REHEARSAL
+from studio.process import on_stop_signal
+from studio.render.estimate_lines import estimate_table, limits_text
+from studio.render.evaluation_lines import eval_text
+from studio.render.json import json_data, print_json, print_result
+from studio.render.lines import tell_next, to_stderr
+from studio.render.words import count_text
+from studio.run.budget import check_budget, limits_of
 from studio.run.held_out import (
+    detectable_effect,
     held_out_sets,
     measurement_settings,
     prompt_writer,
     score_book_opener,
+    set_power_lines,
+    set_size_line,
 )
 from studio.run.library import choose_library
 from studio.run.models import Tell, weights_digest
-from studio.run.verifier import fingerprint_of
+from studio.run.verifier import fingerprint_of, masked_answers_warning
+from studio.secrets.sanitize import one_line
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,3 +300,256 @@ def load_eval(
     given = [*source.overrides, *([] if k is None else [f"evaluation.k={k}"])]
     name, youtu = source.runfile or "", source.youtu
     return load_run(name, given, workspace, agent=agent, youtu=youtu, keyless=keyless)
+
+
+def run_eval(plan: EvalPlan, *, json: bool) -> int:
+    """Measure what is missing and print the result; returns the exit code."""
+    rehearsal = tell_eval_notes(plan)
+    for line in set_power_lines(plan.sets, plan.k):
+        to_stderr(line)
+    missing, early = plan.count_missing(), EarlyEnd()
+    found = measure_or_end(plan, early, missing)
+    if found is None:
+        if json:
+            found = known_result(plan, early.paid, missing)
+            facts = eval_facts(plan, found)
+            print_json(replace(facts, ended=early.cause, reason=early.reason))
+        return early.exit_code
+    if found.tried is not None:
+        return _tell_tries(plan, found, missing, json=json)
+    facts, notes = eval_facts(plan, found), [REHEARSAL] if rehearsal else []
+    if played := played_note(plan.loaded.tape):
+        notes.append(played)
+    print_result(facts, eval_text(facts, notes), json=json)
+    if not json:
+        tell_next(text_after_eval(plan), plan.workspace.path)
+    return exit_codes.WITH_LOSSES if found.unjudged_count else exit_codes.DONE
+
+
+def measure_or_end(
+    plan: EvalPlan, early: EarlyEnd, missing: int, called: str = "held-out rollouts"
+) -> EvaluationResult | None:
+    """Measure, telling how far it is; None where it ended `early`, which is told, too."""
+    known = f", {plan.total - missing} known already" if missing < plan.total else ""
+    verb = "judge" if plan.step == "judge" else "make"
+    to_stderr(f"{eval_title(plan)}: {count_text(missing, 'rollout')} to {verb}{known}")
+    try:
+        # Rollouts that two sets share are told of for each.
+        requested = len(plan.contents) * plan.k * len(plan.guidances)
+        progress = _ProgressCounter(requested, called) if missing else lambda: None
+        return asyncio.run(_measure_until_signal(plan, progress, early))
+    except asyncio.CancelledError:
+        done = plan.total - plan.count_missing()
+        replies = ""
+        if early.cause != "interrupted" and early.paid.calls:
+            replies = " and every reply that was paid for"
+        to_stderr(
+            f"studio: {early.reason}; {done} of {plan.total} rollouts are kept{replies}, "
+            f"and the same command goes on from there{early.condition}"
+        )
+        return None
+
+
+def _tell_tries(plan: EvalPlan, found: EvaluationResult, missing: int, *, json: bool) -> int:
+    """What `--step rollout` has made; returns the exit code."""
+    waiting, calls = found.tried or 0, found.paid.calls
+    text = f"{waiting} tries wait for `--step judge`, {missing - waiting} failed ({calls} calls)"
+    data = {"step": plan.step, "waiting": waiting, "failed": missing - waiting, "calls": calls}
+    print_result(data, text, json=json)
+    return exit_codes.DONE if waiting == missing else exit_codes.WITH_LOSSES
+
+
+def tell_eval_notes(plan: EvalPlan) -> bool:
+    """Print what a person should know before anything is asked; whether replies are scripted."""
+    for warning in plan.loaded.warnings:
+        to_stderr(f"note: {warning}")
+    problems = [problem for held_out in plan.sets for problem in held_out.problems]
+    if hidden := masked_answers_warning(problems, plan.loaded.mask):
+        to_stderr(f"note: {hidden}")
+    rehearsal = is_rehearsal(without_lessons(plan.loaded.config))
+    if rehearsal:
+        to_stderr("rehearsal: replies are scripted, no model is asked")
+    if note := played_note(plan.loaded.tape):
+        to_stderr(note)
+    if plan.agent and len(plan.subjects) > 1:
+        to_stderr("note: both sides have the agent's instructions; only experiences differ")
+    if len(plan.guidances) < len(plan.subjects):
+        to_stderr("note: both sides hold the same experiences, which are measured once")
+    return rehearsal
+
+
+@dataclass(slots=True, eq=False)
+class EarlyEnd:
+    """Why the evaluation ended early: a signal, a budget, or nothing that works any more."""
+
+    exit_code: int = exit_codes.INTERRUPTED
+    reason: str = "interrupted"
+    cause: GivenUp | Literal["interrupted"] = "interrupted"
+    paid: Usage = NO_USAGE
+    condition: str = ""  # on which the same command goes on
+    task: asyncio.Task[Any] | None = None
+    ended: bool = False
+
+    @contextmanager
+    def cancel_on_signal(self) -> Iterator[None]:
+        """Ctrl-C and SIGTERM cancel this task in order, so that what has ended is kept."""
+        self.task = asyncio.current_task()
+        assert self.task is not None
+        try:
+            with on_stop_signal(self.task.cancel):
+                yield
+        except asyncio.CancelledError:
+            self.ended = True
+            raise
+
+    def __call__(self, cause: GivenUp, reason: str) -> None:
+        if self.task is None or self.cause != "interrupted":
+            return
+        if cause == "budget":
+            self.exit_code, self.condition = exit_codes.BUDGET_REACHED, " with a higher budget"
+        else:
+            self.exit_code = exit_codes.WITH_LOSSES
+        self.cause, self.reason = cause, reason
+        self.task.cancel()
+
+    def record_paid(self, paid: Usage) -> None:
+        self.paid = paid
+
+
+async def _measure_until_signal(
+    plan: EvalPlan, progress: Callable[[], None], early: EarlyEnd
+) -> EvaluationResult:
+    with early.cancel_on_signal():
+        return await measure_missing(plan, to_stderr, progress, early, early.record_paid)
+
+
+class _ProgressCounter:
+    """Prints how far it is: in place on a terminal, else at every tenth."""
+
+    def __init__(self, total: int, called: str) -> None:
+        self._called, self._total, self._done, self._tenths = called, total, 0, 0
+        self._in_place = sys.stderr.isatty()
+
+    def __call__(self) -> None:
+        self._done += 1
+        text = f"{self._called} {self._done} of {self._total}"
+        if self._in_place:
+            end = "\n" if self._done == self._total else ""
+            print(f"\r{text}", end=end, file=sys.stderr, flush=True)
+        elif self._done * 10 // self._total > self._tenths:
+            self._tenths = self._done * 10 // self._total
+            to_stderr(text)
+
+
+def estimate_missing(plan: EvalPlan) -> Estimate:
+    """Estimate what the missing rollouts would cost."""
+    config = without_lessons(plan.loaded.config)
+    problems = tuple(p for s in plan.sets for p in s.problems)
+    fingerprint = fingerprint_of(plan.loaded, plan.workspace)
+    return estimate_eval(config, plan.workspace, fingerprint, problems, plan.missing())
+
+
+def print_eval_dry_run(plan: EvalPlan, *, json: bool, power: Sequence[str] | None = None) -> int:
+    """Print what the missing rollouts would cost, and in words what they can show.
+
+    Raises ConfigError: a budget cannot be kept.
+    """
+    tell_eval_notes(plan)
+    config, missing = without_lessons(plan.loaded.config), plan.missing()
+    check_budget(plan.loaded, config)
+    estimate = estimate_missing(plan)
+    paid = costs_money(config, estimate)
+    if estimate.cost_usd is None and paid:
+        estimate = replace(estimate, notes=(*estimate.notes, NO_PRICE))
+    to_make = sum(n for _, n in missing)
+    title, done = eval_title(plan), plan.total - to_make
+    known = f", {done} known already" if done else ""
+    lines = [f"{title}: {count_text(to_make, 'rollout')} to make{known}"]
+    lines += set_power_lines(plan.sets, plan.k) if power is None else power
+    lines.append(estimate_table(estimate, costs_money=paid))
+    lines += [f"note: {note}" for note in estimate.notes]
+    if limits := limits_of(config):
+        lines.append(f"budget: {limits_text(limits)}")
+    data = {"title": title, "rollouts": to_make, "known": done}
+    print_result(data | json_data(estimate), "\n".join(lines), json=json)
+    return exit_codes.DONE
+
+
+def text_after_eval(plan: EvalPlan) -> str:
+    *baseline, measured = plan.subjects
+    if baseline:
+        if measured.library is None or not plan.workspace.library(measured.library.name).exists():
+            return ""
+        return f"studio library history {quote(measured.library.name)}"
+    if measured.library is None:
+        return "the same with --library NAME --baseline none says whether a library helps"
+    return "the same with --baseline none says whether these experiences help"
+
+
+def eval_title(plan: EvalPlan) -> str:
+    """`math_eval: mine@4 against none, judged by math`."""
+    labels = " against ".join(one_line(s.label, 60) for s in reversed(plan.subjects))
+    config = plan.loaded.config
+    return f"{config.exp_id}: {labels}, judged by {one_line(config.verifier.name, 60)}"
+
+
+def eval_facts(plan: EvalPlan, result: EvaluationResult) -> EvalFacts:
+    """Return all that is told of an evaluation, with every problem's rewards."""
+    return EvalFacts(
+        title=eval_title(plan),
+        rehearsal=is_rehearsal(without_lessons(plan.loaded.config)),
+        cassette=is_played(plan.loaded.tape),
+        exp_id=plan.loaded.config.exp_id,
+        k=plan.k,
+        sets=tuple(_set_facts(of_set, plan.k) for of_set in result.sets),
+        paid=result.paid,
+        rollouts=plan.total,
+        reused=result.reused,
+    )
+
+
+def _set_facts(result: SetResult, k: int) -> SetFacts:
+    held_out = result.held_out
+    return SetFacts(
+        data=held_out.name,
+        size=set_size_line(held_out, k),
+        problems=tuple(problem.id for problem in held_out.problems),
+        texts=tuple(problem.question for problem in held_out.problems),
+        questions=held_out.questions,
+        left_out=held_out.left_out,
+        smallest_effect=detectable_effect(held_out, k),
+        results=tuple(_measured_facts(result, at, k) for at in range(len(result.results))),
+        comparison=result.comparison,
+        paired=_paired_means(result) if len(result.results) > 1 else None,
+    )
+
+
+def _paired_means(result: SetResult) -> PairedMeans:
+    before, after = result.question_rewards(0), result.question_rewards(1)
+    paired = [q for q in before if question_means([before[q]]) and question_means([after[q]])]
+    means = [mean_at_k([side[q] for q in paired]) for side in (before, after)]
+    return PairedMeans(len(paired), *means)
+
+
+def _measured_facts(result: SetResult, at: int, k: int) -> MeasuredFacts:
+    subject, measured = result.results[at]
+    rows = tuple(result.question_rewards(at).values())
+    tries, cost = max(1, measured.known_count + measured.unjudged_count), measured.total.cost_usd
+    return MeasuredFacts(
+        experiences=subject.label,
+        library_version=subject.library.version if subject.library else None,
+        mean=mean_at_k(rows),
+        interval=mean_interval(rows),
+        questions=len(question_means(rows)),
+        pass_at=dict(enumerate(pass_curve(rows, k), start=1)),
+        n=measured.known_count,
+        unjudged=measured.unjudged_count,
+        missing=measured.missing,
+        trouble=measured.trouble,
+        tokens_per_try=measured.total.tokens / tries,
+        tool_calls_per_try=measured.tool_calls / tries,
+        cost_per_try_usd=None if cost is None else cost / tries,
+        cost_usd=cost,
+        reused=measured.reused,
+        rewards=measured.rewards,
+    )

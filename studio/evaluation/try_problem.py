@@ -5,36 +5,47 @@ Its records go to a temporary folder, so that a try leaves no trace in the works
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import chain
+from math import inf
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 from engines.agents.single_turn import first_messages
-from engines.core.codec import fix_surrogates
+from engines.core.codec import fix_surrogates, to_dict
 from engines.core.errors import ConfigError
 from engines.core.ids import call_seed, digest
 from engines.core.library import Library
+from engines.core.state.history import StepHistory
+from engines.core.text.tool_text import count_acts
 from engines.core.types import CallKey, Job, Message, Problem, Rollout, Verdict
 from engines.data.dataset import read_problems
 from engines.data.fields import ID_BYTES
 from engines.pipeline.judging import add_own_figures
 from engines.policies.limits import Slots
-from engines.record.cassette import open_cassette
+from engines.record.cassette import is_played, open_cassette
 from engines.record.ledger import RecordLedger
-from engines.record.run_dir import Workspace
+from engines.record.run_dir import RunDir, Workspace
+from engines.record.step_history import read_history
 from engines.verifiers.open import asks_judge, needs_answer
 from studio import exit_codes
-from studio.config.loading import LoadedRun
-from studio.config.scripted import is_rehearsal
+from studio.config.loading import LoadedRun, load_run
+from studio.config.scripted import is_rehearsal, played_note, rehearsal_note
 from studio.config.settings.run import RunConfig
+from studio.render.json import print_result
 from studio.render.lines import to_stderr
+from studio.render.rollout_lines import streamed_text
+from studio.render.words import count_text, metrics_text, try_acts_text, usage_text
 from studio.run.held_out import prompt_writer
+from studio.run.library import choose_library
 from studio.run.models import make_rollouts, open_roles
 from studio.run.verifier import open_run_verifier
+from studio.secrets.sanitize import sanitize
 
 KEY = CallKey("rollout", epoch=1, step=1, position=0, index=0)
 """The first rollout that a run makes, so that a try has the same seed."""
@@ -182,3 +193,222 @@ def _find_problem(loaded: LoadedRun, practised: Sequence[Problem], problem_id: s
 def exit_code(tried: TrialResult) -> int:
     """A problem without an answer has no verdict, which is no loss."""
     return exit_codes.WITH_LOSSES if tried.has_failed or tried.verdict.error else exit_codes.DONE
+
+
+def print_trials(trials: Mapping[str, Trial], workspace: Workspace, *, json: bool) -> int:
+    """Run them in order, each under its name, and print what they come to; the worst exit code."""
+    code, facts, came = exit_codes.DONE, {}, list[str]()
+    for name, trial in trials.items():
+        if json:
+            tried = asyncio.run(run_trial(trial, workspace))
+        else:
+            head = f"== {name}\n" if name else ""
+            shown = partial(print, head + before_text(trial), flush=True)
+            tried = asyncio.run(run_trial(trial, workspace, print_piece, shown))
+            print(after_text(trial, tried))
+        facts[name] = trial_data(trial, tried)
+        came.append(f"{name} {verdict_text(trial, tried).partition(' [')[0]}")
+        code = max(code, exit_code(tried))
+    if json:
+        print_result(facts.get("", facts), "", json=True)
+    elif len(trials) > 1:
+        print("==", ", ".join(came))
+    return code
+
+
+def before_text(trial: Trial) -> str:
+    """What is asked: the problem, the source of the experiences, every message."""
+    problem = trial.problem
+    note, adapter = rehearsal_note(trial.loaded.config), trial.loaded.config.policy.adapter
+    lines = [note] if note and trial.rehearsal else []
+    lines += filter(None, [played_note(trial.loaded.tape)])
+    count = len(trial.library.experiences) if trial.library else 0
+    lines += [
+        f"problem  {problem.id}  {sanitize(problem.source)}".rstrip(),
+        f"model    {sanitize(trial.loaded.config.policy.model)}"
+        f"{f' with adapter {sanitize(adapter)}' if adapter else ''}",
+        f"library  {sanitize(trial.called)} ({count_text(count, 'experience')})",
+        *(f"\n[{message.role}]\n{sanitize(message.content)}" for message in trial.messages),
+    ]
+    return "\n".join([*lines, "", "[reply]"])
+
+
+def after_text(trial: Trial, tried: TrialResult) -> str:
+    """The result; the reply again only where it differs from what was streamed."""
+    attempt = tried.rollout.attempt
+    lines = [""]
+    if attempt.answer is not None and attempt.answer != tried.streamed[-len(attempt.answer) :]:
+        again = ["[whole reply]"] if tried.streamed else []
+        lines += [*again, sanitize(attempt.answer), ""]
+    if attempt.status != "ok":
+        lines.append(f"status   {attempt.status}: {sanitize(attempt.error or 'cut at max_tokens')}")
+    if acted := try_acts_text(*count_acts(attempt.messages)):
+        lines.append(f"acted    {acted}")
+    lines += [
+        f"truth    {sanitize(' or '.join(trial.problem.accepted_answers)) or '(none)'}",
+        f"verdict  {verdict_text(trial, tried)}",
+        f"spent    {usage_text(attempt.usage + tried.verdict.usage)} in {attempt.elapsed_s:.2f} s",
+    ]
+    return "\n".join(lines)
+
+
+def verdict_text(trial: Trial, tried: TrialResult) -> str:
+    verdict = tried.verdict
+    if verdict.reward is None:
+        if verdict.error or tried.has_failed:
+            return f"could not be judged: {sanitize(verdict.error or 'no reason given')}"
+        if trial.problem.answer is None:
+            return "not judged: the problem has no answer to compare with"
+        return "not judged: the verifier has no opinion"
+    critique = f"  ({sanitize(verdict.critique)})" if verdict.critique else ""
+    return f"reward {verdict.reward:g}{metrics_text(verdict.metrics)}{critique}"
+
+
+def trial_data(trial: Trial, tried: TrialResult) -> dict[str, Any]:
+    attempt, verdict = tried.rollout.attempt, tried.verdict
+    turns, calls, failed = count_acts(attempt.messages)
+    return {
+        "rehearsal": trial.rehearsal,
+        "cassette": is_played(trial.loaded.tape),
+        "model": trial.loaded.config.policy.model,
+        "problem": to_dict(trial.problem),
+        "library": trial.called,
+        "experiences": [e.id for e in trial.library.experiences] if trial.library else [],
+        "messages": [to_dict(message) for message in trial.messages],
+        "reply": attempt.answer,
+        "status": attempt.status,
+        "error": attempt.error,
+        "reward": verdict.reward,
+        "critique": verdict.critique,
+        "metrics": dict(verdict.metrics),
+        "unjudged": verdict.error,
+        "usage": to_dict(attempt.usage + verdict.usage),
+        "judge_usage": to_dict(verdict.usage),
+        "elapsed_s": attempt.elapsed_s,
+        "turns": turns,
+        "tool_calls": calls,
+        "failed_calls": failed,
+    }
+
+
+def print_piece(text: str) -> None:
+    """Print a piece of a reply as it comes, with control characters escaped."""
+    print(streamed_text(text), end="", flush=True)
+
+
+def suggest_problem(
+    loaded: LoadedRun,
+    workspace: Workspace,
+    run: RunDir | None,
+    library: str | None,
+    without: str | None,
+) -> str | None:
+    """One that practice began with failing, or that an experience was drawn from; None: any."""
+    if without is not None:
+        return _learned_from(loaded, workspace, library, without)
+    return None if run is None else _unsolved_problem(run)
+
+
+def _unsolved_problem(run: RunDir) -> str | None:
+    """The first problem that at least half of its first tries failed; None: there is none."""
+    for _, step in sorted(read_history(run).steps.items()):
+        for position, name in enumerate(step.problems):
+            if _mean_reward(step, position) <= 0.5:
+                return name
+    return None
+
+
+def _mean_reward(step: StepHistory, position: int) -> float:
+    """Of the tries of a problem that were judged; `math.inf` without any."""
+    tried = [one.reward for (at, _), one in step.rollouts.items() if at == position]
+    rewards = [reward for reward in tried if reward is not None]
+    return sum(rewards) / len(rewards) if rewards else inf
+
+
+def _learned_from(
+    loaded: LoadedRun, workspace: Workspace, given: str | None, name: str
+) -> str | None:
+    """Of the problems of the data that an experience was drawn from the one that failed most.
+
+    None: none is known.
+    """
+    found, _ = choose_library(loaded, workspace, given)
+    experience = found.get(name) if found is not None else None
+    for mark in experience.history[:1] if experience else ():
+        run = workspace.runs_folder / mark.run
+        if mark.run and run.is_dir() and loaded.config.data.practice is not None:
+            here = {p.id for p in read_problems(loaded.data_path(loaded.config.data.practice))}
+            step = read_history(RunDir(run)).steps.get(mark.step)
+            if step is not None:
+                # `s1p0r2`, `s1p5r0`: the position of each problem in its batch
+                places = {int(one.partition("p")[2].partition("r")[0]) for one in mark.evidence}
+                known = [at for at in sorted(places) if step.problems[at] in here]
+                hardest = min(known, key=partial(_mean_reward, step), default=None)
+                return None if hardest is None else step.problems[hardest]
+    return None
+
+
+def trials_of(
+    loaded: LoadedRun,
+    run: RunDir | None,
+    problem: Problem,
+    workspace: Workspace,
+    library: str | None,
+    left: str | None,
+    runfile: str,
+    overrides: Sequence[str],
+) -> dict[str, Trial]:
+    """The problem with the library; before and after a run; or with and without an experience.
+
+    Raises ConfigError: both were asked for, or the library does not hold the one to be `left` out.
+    """
+    if run is not None:
+        if left is not None:
+            cause = "--versus compares before and after, and not with and without an experience."
+            raise ConfigError("--without", cause, "Give one of the two.")
+        return _before_and_after(loaded, run, problem, workspace, library, runfile, overrides)
+    found, called = choose_library(loaded, workspace, library)
+    whole = Trial(loaded, problem, found, called)
+    if left is None:
+        return {"": whole}
+    if found is None or found.get(left) is None:
+        move = "Give an id of it, or name another --library."
+        cause = "no library is in the prompt." if found is None else f"{called} does not hold it."
+        raise ConfigError(f"--without {left}", cause, move)
+    kept = replace(found, experiences=tuple(e for e in found.experiences if e.id != left))
+    without = Trial(loaded, problem, kept, f"{called} without {left}")
+    return {f"with {left}": whole, f"without {left}": without}
+
+
+def _before_and_after(
+    loaded: LoadedRun,
+    run: RunDir,
+    problem: Problem,
+    workspace: Workspace,
+    library: str | None,
+    runfile: str,
+    overrides: Sequence[str],
+) -> dict[str, Trial]:
+    """The problem as the run began, and with what it has learned: weights, or a library.
+
+    The run file is read again with more settings.
+    """
+
+    def load(more: str) -> LoadedRun:
+        again = load_run(
+            runfile, [*overrides, more], workspace.path, keyless=is_played(loaded.tape)
+        )
+        return replace(again, tape=loaded.tape)
+
+    first, last, learned = loaded, loaded, library
+    if loaded.config.trains:
+        began = load_run(str(run.run_file), [], workspace.path, keyless=True).config.policy.adapter
+        if began is not None:  # as after fine-tuning, which another run did
+            first = load(f"policy.adapter={began}")
+        last = load(f"policy.adapter=run:{run.run}")
+    if loaded.config.practice.reflects:
+        learned = f"{run.run}@last"
+    return {
+        "before": Trial(first, problem, *choose_library(first, workspace, library)),
+        "after": Trial(last, problem, *choose_library(last, workspace, learned)),
+    }

@@ -5,15 +5,17 @@ Pure: from what a run's journal adds up to.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
 from engines.core.events import CellMeasured, EvaluationFinished
 from engines.core.state.run_state import RunState
+from engines.core.types import Usage
 from engines.pipeline.evaluation.statistics import (
     Comparison,
     Interval,
+    Rate,
     compare,
     group_by_question,
     mean_interval,
@@ -190,3 +192,68 @@ def _make_cell(cell: CellMeasured, cells: Sequence[CellMeasured]) -> CellFacts:
         against_neither=against_neither,
         against_one=against_one,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredFacts(Subject):
+    """One set of experiences on one held-out set, outside any run."""
+
+    experiences: str  # what they are called
+    library_version: int | None  # None: the bare agent
+    mean: float | None
+    interval: Interval | None
+    questions: int  # with a known reward
+    pass_at: Mapping[int, Rate]  # pass@1 to pass@k
+    n: int
+    unjudged: int
+    missing: int
+    trouble: str  # why the first of the unjudged was not judged
+    tokens_per_try: float
+    tool_calls_per_try: float
+    cost_per_try_usd: float | None
+    cost_usd: float | None
+    reused: int
+    rewards: Sequence[Sequence[float | None]]  # k of each problem
+
+
+@dataclass(frozen=True, slots=True)
+class PairedMeans(Subject):
+    """Means over the questions that were judged on both sides, like their difference."""
+
+    questions: int
+    before: float | None
+    after: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class SetFacts(Subject):
+    """One held-out set: the result of each set of experiences, the baseline first."""
+
+    data: str
+    size: str  # `aime: 30 of 60 problems (28 different), 8 tries each`
+    problems: tuple[str, ...]
+    texts: tuple[str, ...]
+    questions: int
+    left_out: int
+    smallest_effect: float | None
+    results: tuple[MeasuredFacts, ...]
+    comparison: Comparison | None
+    paired: PairedMeans | None  # None: there is no baseline
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvalFacts(Subject):
+    """An evaluation outside any run: what `studio eval` measured."""
+
+    kind: str = "Evaluation"
+    title: str
+    rehearsal: bool
+    cassette: bool
+    exp_id: str
+    k: int
+    sets: tuple[SetFacts, ...]
+    paid: Usage
+    rollouts: int
+    reused: int
+    ended: str = ""  # why it ended early; "" where it is whole
+    reason: str = ""

@@ -6,8 +6,18 @@ from collections.abc import Sequence
 
 from engines.core.events import EvaluationFinished
 from engines.pipeline.evaluation.statistics import Rewards, mean_at_k, mean_interval
-from studio.facts.evaluation import CellFacts, ChangeFacts, EvaluationFacts, evaluation_facts
-from studio.render.words import difference_text, rate_text, signs_text
+from studio.facts.epoch import EpochDiagnosis, HeldOutChange
+from studio.facts.evaluation import (
+    CellFacts,
+    ChangeFacts,
+    EvalFacts,
+    EvaluationFacts,
+    MeasuredFacts,
+    SetFacts,
+    evaluation_facts,
+)
+from studio.render.lines import indent_text, table
+from studio.render.words import difference_text, rate_text, signs_text, usage_text
 from studio.secrets.sanitize import one_line
 
 
@@ -64,3 +74,99 @@ def cell_lines(cells: Sequence[CellFacts]) -> list[str]:
         for name, difference in cell.against_one.items():
             added.append(f"{data}  {name}  {difference_text(difference)}, {difference.verdict}")
     return lines + added
+
+
+_MOST_NAMED = 5
+
+
+def diagnosis_title(diagnosis: EpochDiagnosis) -> str:
+    return f"epoch {diagnosis.epoch}: what changed, and what held it back"
+
+
+def diagnosis_lines(diagnosis: EpochDiagnosis) -> list[str]:
+    """A line for each set, its worsened problems, and each cause."""
+    lines = [line for change in diagnosis.held_out for line in _change_lines(change)]
+    if names := diagnosis.shown:
+        text = "of those set apart got worse and are read in the next step"
+        lines.append(f"{len(names)} {text}: {', '.join(names)}")
+    for cause in diagnosis.causes:
+        lines.append(f"{cause.n} of {cause.of} {cause.text}: {cause.fix}")
+    return lines
+
+
+def _change_lines(change: HeldOutChange) -> list[str]:
+    verdict = "the same" if change.is_same_version else change.comparison.verdict
+    counts = ", ".join(f"{n} {name}" for name, n in change.counts.items())
+    luck, n = "", len(change.changed)
+    if n:
+        luck = f" (by luck alone {change.worse_by_luck:g} of the {n} would be worse)"
+    head = f"{one_line(change.data, 80)} {change.versions}: {verdict}"
+    lines = [f"{head}, {difference_text(change.comparison)}: {counts}{luck}"]
+    worse = [f"{name} {a:.2f} -> {b:.2f}" for name, a, b in change.changed if b < a]
+    if worse:
+        more = f" and {len(worse) - _MOST_NAMED} more" if len(worse) > _MOST_NAMED else ""
+        lines.append(f"  worsened (k={change.k}): {', '.join(worse[:_MOST_NAMED])}{more}")
+    return lines
+
+
+def eval_text(facts: EvalFacts, notes: Sequence[str]) -> str:
+    """Return a whole evaluation, with a table of before and after at the end."""
+    lines = [*notes, facts.title, ""]
+    for held_out in facts.sets:
+        lines += [*_set_lines(held_out, facts.k), ""]
+    if any(held_out.paired for held_out in facts.sets):
+        lines += [_comparison_table(facts.sets), ""]
+    reused = ""
+    if facts.reused:
+        reused = f" ({facts.reused} of {facts.rollouts} rollouts were known already)"
+    return "\n".join([*lines, f"paid     {usage_text(facts.paid)}{reused}"])
+
+
+def _set_lines(facts: SetFacts, k: int) -> list[str]:
+    columns = {
+        "EXPERIENCES": [result.experiences for result in facts.results],
+        f"MEAN@{k}": [rate_text(result.mean, result.interval) for result in facts.results],
+    }
+    if k > 1:
+        columns[f"PASS@{k}"] = [_pass_text(result, k) for result in facts.results]
+    columns["QUESTIONS"] = [str(result.questions) for result in facts.results]
+    columns["TRIES"] = [str(result.n) for result in facts.results]
+    columns["TOKENS/TRY"] = [f"{result.tokens_per_try:,.0f}" for result in facts.results]
+    if any(result.tool_calls_per_try for result in facts.results):
+        columns["TOOLS/TRY"] = [f"{result.tool_calls_per_try:.1f}" for result in facts.results]
+    costs = [result.cost_per_try_usd for result in facts.results]
+    if any(cost is not None for cost in costs):
+        columns["$/TRY"] = ["-" if cost is None else f"{cost:.5f}" for cost in costs]
+    rows = list(zip(*columns.values(), strict=True))
+    lines = [one_line(facts.size, 400), indent_text(table([*columns], rows))]
+    if facts.comparison is not None:
+        after = one_line(facts.results[-1].experiences, 60)
+        lines.append(
+            f"  difference {difference_text(facts.comparison)}: {signs_text(facts.comparison)}"
+        )
+        lines.append(f"  {after}: {facts.comparison.verdict}")
+    for result in facts.results:
+        if result.unjudged:
+            why = f"{result.unjudged} unjudged, the first because: {one_line(result.trouble, 160)}"
+            lines.append(f"  {one_line(result.experiences, 60)}: {why}")
+    return lines
+
+
+def _pass_text(result: MeasuredFacts, k: int) -> str:
+    rate = result.pass_at[k]
+    fewer = f" n={rate.questions}" if rate.questions != result.questions else ""
+    return rate_text(rate.value, rate.interval) + fewer
+
+
+def _comparison_table(sets: Sequence[SetFacts]) -> str:
+    rows = []
+    for facts in sets:
+        if (paired := facts.paired) is None:
+            continue
+        means = ["-" if mean is None else f"{mean:.3f}" for mean in (paired.before, paired.after)]
+        difference, verdict = "-", "cannot tell"
+        if facts.comparison is not None:
+            difference, verdict = difference_text(facts.comparison), facts.comparison.verdict
+        rows.append([facts.data, *means, difference, str(paired.questions), verdict])
+    headings = ("HELD-OUT SET", "BEFORE", "AFTER", "DIFFERENCE", "QUESTIONS", "VERDICT")
+    return table(headings, rows)

@@ -11,8 +11,13 @@ from engines.core.types import GATE, Usage
 from studio.facts.library import library_difference
 from studio.facts.run import ReviewerFacts, RunFacts, StepRow
 from studio.facts.training import TrainedStep, TrainingFacts
-from studio.render.epoch_lines import diagnosis_lines, diagnosis_title
-from studio.render.evaluation_lines import cell_lines, change_line, measured_line
+from studio.render.evaluation_lines import (
+    cell_lines,
+    change_line,
+    diagnosis_lines,
+    diagnosis_title,
+    measured_line,
+)
 from studio.render.library_lines import counts_text, experience_line, tokens_text
 from studio.render.lines import LEVELS, indent_text, table
 from studio.render.training_lines import figure_text, training_lines

@@ -35,8 +35,7 @@ from studio import exit_codes
 from studio.config.loading import load_run
 from studio.config.scripted import is_rehearsal
 from studio.config.settings.run import RunConfig
-from studio.evaluation.try_problem import KEY, without_lessons
-from studio.evaluation.try_text import print_piece
+from studio.evaluation.try_problem import KEY, print_piece, without_lessons
 from studio.library.references import follow_version
 from studio.render.library_lines import library_lines
 from studio.render.lines import to_stderr

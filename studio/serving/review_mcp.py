@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -27,6 +27,7 @@ from studio.render.words import DONE, misfit_text
 from studio.review.decider import new_flags
 from studio.review.evidence import EvidenceLoader
 from studio.review.line_text import flag_text, operation_text
+from studio.review.scripted import result_text
 from studio.run.linter import LazyLinter
 from studio.secrets.output import current_mask, mask_text
 from studio.secrets.sanitize import one_line, sanitize
@@ -171,79 +172,65 @@ class ReviewService:
         return operation_text(operation, queue, groups, note).strip()
 
     async def _take(self, question: Question, answer: mt.ElicitResult, who: str) -> Question | str:
-        """What an answer amounts to: one more question, or what was done."""
+        """Carry an answer out; returns one more question, or what was done."""
         operation, content = question.operation, answer.content or {}
         place = f"operation {operation.id}"
         if answer.action != "accept" or (question.decision and content.get("anyway") is not True):
             return f"{place}: the person decided nothing; it stays as it is"
         if question.decision is not None:
             return await self._decide(question, question.decision)
-        action, able = str(content.get("action")), actions_of(operation, question.standing)
-        if action not in able:
-            raise ConflictError(place, f"{action!r} is no decision.", NOTHING)
-        shown = question.form.requested_schema["properties"].get("text", {}).get("default", "")
-        for name in ("text", "into", "reason"):
-            value = content.get(name) or ""
-            broken = str(value).count("\ufffd") > shown.count("\ufffd")  # see `read_line`
-            if broken or not isinstance(value, str) or len(value) > LONGEST_TEXT:
-                cause = f"its {name} must be whole characters, at most {LONGEST_TEXT:,}."
-                raise ConflictError(place, cause, NOTHING)
-        text, into = (str(content.get(name) or "").strip() for name in ("text", "into"))
-        is_new = (text or shown).split() != shown.split()  # as it was shown, perhaps masked
-        if action == "approve" and "edit" in able and (into or is_new):
-            action = "edit"
-        if action == "edit" and not (text or into):
-            raise ConflictError(place, "no wording was given.", NOTHING)
-        text, into = text if is_new else operation.text, into if action == "edit" else ""
-        if action == TAKE_BACK:
+        decision = read_form(question, content)
+        if decision is None:
             return await self._decide(question, None)
-        decision = Decision(
-            operation.id,
-            cast("DecisionAction", action),
-            kind="modify" if into else None,
-            target=into or None,
-            text=text if action == "edit" else None,
-            reason=str(content.get("reason") or self._session.state.notes.get(operation.id, "")),
+        note = self._session.state.notes.get(operation.id, "")
+        decision = replace(
+            decision,
+            reason=decision.reason or note,
             reviewer=who,
             took_s=round(time.monotonic() - question.asked_at, 3),
         )
-        if action == "edit":
-            (found,) = await self._session.send(Preview((decision,)))
-            if found.objection:
-                raise ConflictError(place, f"{found.objection}.", NOTHING)
-            if new := new_flags(operation, found):
+        if decision.action == "edit":
+            (preview,) = await self._session.send(Preview((decision,)))
+            if preview.objection:
+                raise ConflictError(place, f"{preview.objection}.", NOTHING)
+            if new := new_flags(operation, preview):
                 flags = "\n".join(f"flag  {flag_text(flag)}" for flag in new)
+                wording = sanitize(decision.text or "")
                 ask = {"anyway": {"type": "boolean", "title": "Approve it anyway"}}
-                form = _form(f"{operation.id} as you worded it:\n{sanitize(text)}\n{flags}", ask)
+                form = _form(f"{operation.id} as you worded it:\n{wording}\n{flags}", ask)
                 return replace(question, form=form, decision=decision)
-        unread = is_new and action in ("reject", "defer")
-        said = "\nits changed text counts for nothing" if unread else ""
-        return await self._decide(question, decision) + said
+        text = await self._decide(question, decision)
+        if decision.action in ("reject", "defer") and is_reworded(question, content):
+            text += "\nits changed text counts for nothing"
+        return text
 
     async def _decide(self, question: Question, decision: Decision | None) -> str:
-        name, standing = question.operation.id, question.standing
+        """Record a decision, or take the standing one back; commit once nothing is left."""
+        name, standing, session = question.operation.id, question.standing, self._session
         async with self._deciding:
-            queue = await self._session.send(ReadQueue())
+            queue = await session.send(ReadQueue())
             if _standing(name, queue) != standing:
                 raise ConflictError(f"operation {name}", "it was decided meanwhile.", NOTHING)
             if standing is None:
                 _find_open(name, queue)
-            again = await self._session.send(Undo(name)) if standing else ()
+            undone = await session.send(Undo(name)) if standing else ()
             if decision is None:
-                return f"asked again: {', '.join(again)}"
-            (made,) = await self._session.send(Decide((decision,)))
-        said = f"{name}: {DONE[made.action]}" + (f" ({made.note})" if made.note else "")
+                return f"asked again: {', '.join(undone)}"
+            (made,) = await session.send(Decide((decision,)))
+        if made.action == "defer":
+            self._later.add(name)
+        else:
+            self._later.discard(name)
+        text = result_text(made)
         if made.reviewer == GATE:
-            said = f"{name} {misfit_text(made.reason)}"
-        left = {op.id for op in self._session.state.open_operations}
-        for names in (left, self._later):  # its event may come later than the answer
-            (names.add if made.action == "defer" else names.discard)(name)
+            text = f"{name} {misfit_text(made.reason)}"
+        left = {op.id for op in session.state.open_operations}
         later = left & self._later
         if left > later:
             more = f", {len(later)} of them put off" if later else ""
-            return sanitize(f"{said}\n{len(left)} open{more}")
+            return sanitize(f"{text}\n{len(left)} open{more}")
         but = " but what was put off" if later else ""
-        return sanitize(f"{said}\nnothing is left{but}. {await self._commit()}".rstrip())
+        return sanitize(f"{text}\nnothing is left{but}. {await self._commit()}".rstrip())
 
     async def _commit(self) -> str:
         """Commit the decisions of a finished run, as a review does at its end."""
@@ -286,6 +273,49 @@ def actions_of(operation: Operation, standing: Decision | None) -> list[str]:
     edit = ["edit"] if operation.kind in ("add", "modify") else []
     later = ["defer"] if operation.kind != "weights" else []
     return ["approve", *edit, "reject", *later, *([TAKE_BACK] if standing else [])]
+
+
+def read_form(question: Question, content: Mapping[str, Any]) -> Decision | None:
+    """Return the decision that a filled-in form asks for; None: the standing one is taken back.
+
+    Raises ConflictError: it cannot be decided so.
+    """
+    operation, action = question.operation, str(content.get("action"))
+    place = f"operation {operation.id}"
+    actions = actions_of(operation, question.standing)
+    if action not in actions:
+        raise ConflictError(place, f"{action!r} is no decision.", NOTHING)
+    for name in ("text", "into", "reason"):
+        value = content.get(name) or ""
+        broken = str(value).count("\ufffd") > _wording(question).count("\ufffd")  # see `read_line`
+        if broken or not isinstance(value, str) or len(value) > LONGEST_TEXT:
+            cause = f"its {name} must be whole characters, at most {LONGEST_TEXT:,}."
+            raise ConflictError(place, cause, NOTHING)
+    text, into = (str(content.get(name) or "").strip() for name in ("text", "into"))
+    is_new = is_reworded(question, content)
+    if action == "approve" and "edit" in actions and (into or is_new):
+        action = "edit"
+    if action == TAKE_BACK:
+        return None
+    decision = Decision(operation.id, cast("DecisionAction", action))
+    decision = replace(decision, reason=str(content.get("reason") or ""))
+    if action != "edit":
+        return decision
+    if not (text or into):
+        raise ConflictError(place, "no wording was given.", NOTHING)
+    decision = replace(decision, text=text if is_new else operation.text)
+    return replace(decision, kind="modify", target=into) if into else decision
+
+
+def is_reworded(question: Question, content: Mapping[str, Any]) -> bool:
+    """Whether the text of a form is another than was shown, perhaps masked."""
+    text = str(content.get("text") or "").strip()
+    return bool(text) and text.split() != _wording(question).split()
+
+
+def _wording(question: Question) -> str:
+    shown: str = question.form.requested_schema["properties"].get("text", {}).get("default", "")
+    return shown
 
 
 def _standing(name: str, queue: ReviewQueue) -> Decision | None:

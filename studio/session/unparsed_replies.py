@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from engines.core.errors import ConflictError, StudioError
-from engines.core.state.step_history import RolloutHistory, StepHistory
+from engines.core.state.history import RolloutHistory, StepHistory
 from engines.core.types import (
     Lesson,
     Message,
@@ -17,12 +18,14 @@ from engines.core.types import (
     UnparsedReply,
     group_id,
 )
-from engines.pipeline.gate.gate import Gate
 from engines.record.ledger import read_record
 from engines.record.run_dir import RunDir
 from engines.record.step_history import read_step
 from engines.training_free.consolidation import Idea, ReplyOrigin, Resubmission, read_resubmission
 from studio.secrets.sanitize import one_line, sanitize
+
+if TYPE_CHECKING:  # it loads the rules of reviewers, which a screen waits for at its start
+    from engines.pipeline.gate.gate import Gate
 
 
 @dataclass(frozen=True, slots=True)

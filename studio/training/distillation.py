@@ -24,8 +24,13 @@ from engines.pipeline.evaluation.statistics import (
 )
 from engines.record.run_dir import RunDir, Workspace
 from studio.config.loading import LoadedRun
-from studio.evaluation.evaluate import EvalPlan, EvaluationResult, measure_missing, plan_eval
-from studio.evaluation.session import EarlyEnd
+from studio.evaluation.evaluate import (
+    EarlyEnd,
+    EvalPlan,
+    EvaluationResult,
+    measure_missing,
+    plan_eval,
+)
 from studio.facts.evaluation import cell_facts, question_rewards
 from studio.render.evaluation_lines import cell_lines, mean_text
 from studio.render.json import print_result

@@ -265,7 +265,7 @@ async def _open_hit(app: App[Any], row: Mapping[str, Any]) -> None:
 def _show_hit(app: App[Any], row: Mapping[str, Any], state: RunState, moved: str) -> None:
     """Open the page that has it; tell where it led, and what was decided of an operation."""
     from studio.library.find import decision_text
-    from studio.tui.pages.inspect.loader import find_rollouts
+    from studio.tui.pages.inspect.records import find_rollouts
     from studio.tui.pages.library.page import LibraryPage
 
     host, name, told = cast(Host, app), row["id"], moved

@@ -12,7 +12,7 @@ from engines.core.state.run_state import Rewards, RunState, StepState
 from engines.core.types import Usage
 from studio.facts.curves import run_curves
 from studio.tui.drawing.cells import GLYPHS_UNICODE
-from studio.tui.pages.progress.view import draw_picture
+from studio.tui.pages.progress.page import draw_picture
 from tests.support.builders import a_run
 
 STEPS = 10_000

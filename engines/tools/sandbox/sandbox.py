@@ -119,7 +119,7 @@ class Sandbox:
         Raises SandboxError: as `start`, or it cannot be confined.
         """
         report = await self._accepted_tier()
-        order = {
+        order: dict[str, Any] = {
             "argv": list(argv),
             "layers": report.in_force,
             "folder": os.path.realpath(folder),
@@ -128,7 +128,19 @@ class Sandbox:
             "network": network,
             "port": port,
         }
-        program = await launch_program(order, stdin, limits or self.limits)
+        if report.tier == "namespaces" and os.geteuid() == 0:
+            namespaces.give_to_nobody(order["folder"])  # as which the program runs
+        try:
+            program = Program(order, stdin, limits or self.limits)
+        except OSError as error:
+            raise SandboxError.of_start("the program", error) from error
+        try:
+            await program.started.wait()
+        except asyncio.CancelledError:
+            await program.kill()
+            raise
+        if not program.runs:
+            raise SandboxError.of_start("the program", (await program.wait()).error)
         self._programs.add(program)
         program.following.add_done_callback(lambda _: self._programs.discard(program))
         return program
@@ -421,21 +433,3 @@ class Program:
         self._control.setblocking(False)
         self.runs = said.startswith(STARTED)
         return said
-
-
-async def launch_program(order: Mapping[str, Any], stdin: bytes, limits: Limits) -> Program:
-    """Start what `launch.py` is ordered to. Raises SandboxError."""
-    if "namespaces" in order["layers"] and os.geteuid() == 0:
-        namespaces.give_to_nobody(order["folder"])  # as which the program runs
-    try:
-        program = Program(order, stdin, limits)
-    except OSError as error:
-        raise SandboxError.of_start("the program", error) from error
-    try:
-        await program.started.wait()
-    except asyncio.CancelledError:
-        await program.kill()
-        raise
-    if not program.runs:
-        raise SandboxError.of_start("the program", (await program.wait()).error)
-    return program

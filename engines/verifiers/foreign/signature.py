@@ -61,13 +61,11 @@ def detect_signature(names: Sequence[str]) -> Signature | None:
     return None
 
 
-def choose_function(
-    module: ModuleType, name: str | None, wanted: Signature | None
-) -> ChosenFunction:
-    """Find the function to use; FileRefused where none has the signature it should have.
+def choose_function(module: ModuleType, name: str | None) -> ChosenFunction:
+    """Find the function to use; FileRefused where none has a known signature.
 
-    Without a name it is the only public one of a known signature, else `verify_func`; without
-    a wanted signature the parameter names tell it.
+    Without a name it is the only public one of a known signature, else `verify_func`. The
+    parameter names tell the signature.
     """
     name = name or _only_function(module)
     if not hasattr(module, name):
@@ -81,7 +79,7 @@ def choose_function(
     if not callable(call):
         kind = type(call).__name__
         raise FileRefused(f'"{name}" is not a function: it is of type {kind}.', _KNOWN)
-    if is_metric_class(call) and wanted in (None, "metric"):
+    if is_metric_class(call):
         return ChosenFunction(name, call, "metric")
     line = _definition_line(module, call)
     try:
@@ -90,7 +88,7 @@ def choose_function(
         cause = f'the parameters of "{name}" cannot be told ({error}).'
         raise FileRefused(cause, _KNOWN) from error
     found = f"{name}({', '.join(map(str, parameters))})"
-    signature = wanted or detect_signature([parameter.name for parameter in parameters])
+    signature = detect_signature([parameter.name for parameter in parameters])
     if signature is None:
         raise FileRefused(f"{found} has none of the known signatures.", _KNOWN, line)
     if objection := _objection_text(parameters, signature):
@@ -178,13 +176,8 @@ def _is_required(parameter: inspect.Parameter) -> bool:
 def _objection_text(parameters: Sequence[inspect.Parameter], signature: Signature) -> str | None:
     """What keeps a function from being called the way of a framework."""
     if signature == "trl":
-        by_name = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters)
-        if not by_name and detect_signature([p.name for p in parameters]) != "trl":
-            return "does not take completions"
         unreachable = [p.name for p in parameters if _is_required(p) and p.kind is _BY_PLACE[0]]
         return f"takes {', '.join(unreachable)} by place only" if unreachable else None
-    if signature == "metric":
-        return "is no class that derives from MetricBase"
     place, offered = {
         "youtu": (1, {"timeout_score", "llm"}),
         "agentscope": (2, {"auxiliary_models"}),

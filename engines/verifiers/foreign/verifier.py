@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 from engines.core.codec import fix_surrogates
 from engines.core.errors import AnswersPending, CallFailed, VerifierError, lost_usage
@@ -25,7 +25,6 @@ from engines.process.pool import Answer, Child, ChildMessage, ModelAccess, Proce
 from engines.process.scratch_folder import ScratchFolder
 from engines.process.start import kill_session, start_python
 from engines.verifiers.foreign.calls import WrongReturn, build_question, rescale_reward
-from engines.verifiers.foreign.signature import Signature
 from engines.verifiers.judge import JudgeContext, judge_key
 from engines.verifiers.spec import check_settings
 from engines.verifiers.stated_answer import short_text, trouble_verdict, unjudgeable_verdict
@@ -45,9 +44,6 @@ class FunctionSettings:
     function: str | None = setting(
         None, "name of the function; null: the only one of a known form", examples=["verify_func"]
     )
-    signature: Signature | Literal["auto"] = setting(
-        "auto", "whose form the function has; auto: told by the names of its parameters"
-    )
     timeout_score: float | None = setting(
         None, "reward after the deadline, inside range; null leaves it unjudged", examples=[0]
     )
@@ -57,7 +53,6 @@ class FunctionSettings:
     range: tuple[float, float] = setting(
         (0.0, 1.0), "lowest and highest of its rewards, mapped to 0 to 1", examples=["[0,10]"]
     )
-    completions: Literal["auto", "text", "messages"] = derived("auto")  # what functions of TRL get
 
     def __post_init__(self) -> None:
         named = self.function is None or self.function.isidentifier()
@@ -97,8 +92,6 @@ class FunctionVerifier:
         self._load = {
             "file": str(self._path),
             "function": settings.function,
-            "signature": settings.signature,
-            "completions": settings.completions,
             "columns": None if columns is None else sorted(columns),
         }
         concurrency, workers = settings.concurrency, settings.workers

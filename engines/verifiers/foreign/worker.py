@@ -112,13 +112,10 @@ class LoadedFunction:
         _add_folder(str(Path(self.file).parent))
         standins.serve_imports(Path(self.file))
         module = _execute_module(self.file, tree)
-        wanted = None if order["signature"] == "auto" else order["signature"]
-        self.chosen: ChosenFunction = choose_function(module, order["function"], wanted)
+        self.chosen: ChosenFunction = choose_function(module, order["function"])
         if order["columns"] is not None:
             check_columns(self.chosen, order["columns"])
-        self.messages = order["completions"] == "messages" or (
-            order["completions"] == "auto" and reads_messages(tree)
-        )
+        self.messages = reads_messages(tree)
 
     def loaded_message(self) -> dict[str, Any]:
         name, signature = self.chosen.name, self.chosen.signature

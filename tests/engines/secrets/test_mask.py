@@ -61,6 +61,7 @@ def test_a_key_of_a_known_shape_is_masked_wherever_it_stands(key: str, around: s
     [
         ("Authorization: Bearer q7Zr9kT2mX4vB8nL", "Authorization: Bearer ***"),
         ("api_key=q7Zr9kT2mX4vB8nL1s", "api_key=***"),
+        ("Incorrect key: sk-ab***yz9.", "Incorrect key: sk-***."),
         ('{"token": "q7Zr9kT2mX4vB8nL1s"}', '{"token": "***"}'),
         ("https://me:hunter22@host/v1", "https://***@host/v1"),
         ("OPENAI_API_KEY='q7Zr9kT2mX4vB8nL1s'", "OPENAI_API_KEY='***'"),

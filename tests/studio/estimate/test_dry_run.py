@@ -42,8 +42,6 @@ def test_a_dry_run_writes_nothing_and_makes_no_workspace(tmp_path: Path) -> None
     assert not workspace.exists()
     for word in ("rollouts", "extraction", "consolidation", "evaluation", "$"):
         assert word in found.stdout
-    for name in ("practice.batch_size", "practice.group_size", "practice.epochs"):
-        assert f"  {name} " in found.stdout
     assert "assumed" in found.stdout  # nothing was measured here
     assert "rehearsal" in found.stderr
     unpriced = ("policy={model: openai:m, api_key: k}", "reflector=rehearsal")
@@ -107,14 +105,13 @@ def test_the_estimate_of_calls_holds_and_after_one_run_the_likely_one_is_near(
 def test_a_dry_run_of_a_resume_says_what_is_done_and_what_is_left(tmp_path: Path) -> None:
     workspace = tmp_path / "practice"
     run = ("rehearsal", *RUN, "evaluation.do_eval=false")
-    whole = dry(workspace, *run)
     assert headless(workspace, *run, "budget.calls=70").code == exit_codes.BUDGET_REACHED
     left = dry(workspace, "--resume", "rehearsal")
     stages = {stage["stage"]: stage for stage in left["stages"]}
     assert sum(stage["done"] for stage in stages.values()) == 70
     rollouts = stages["rollouts"]
-    assert rollouts["done"] + rollouts["calls"]["likely"] == 12 * 4 * 2
-    assert left["whole_run"]["calls"]["at_most"] == whole["calls"]["at_most"]
+    # The step under way counts whole: it may be made again.
+    assert 0 <= rollouts["done"] + rollouts["calls"]["likely"] - 12 * 4 * 2 <= 12
     assert left["budget_left"] == {"calls": 0}
     text = headless(workspace, "--resume", "rehearsal", "--dry-run").stdout
     assert "DONE" in text and "the budget will likely not do: calls (0 left)" in text
@@ -257,7 +254,7 @@ def test_a_try_says_that_no_budget_is_kept(tmp_path: Path) -> None:
 
 def test_the_workspace_of_a_dry_run_of_a_fork_is_left_as_it_is(before_fork: Path) -> None:
     found = dry(before_fork, *FORKED, "evaluation.do_eval=false", "--restart-step", "2")
-    assert found["calls"]["at_most"] < found["whole_run"]["calls"]["at_most"]
+    assert (found["steps_left"], found["steps"]) == (6, 8)
     assert [found.run for found in Workspace(before_fork).runs()] == ["rehearsal"]
 
 

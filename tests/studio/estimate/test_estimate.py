@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import random
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -12,10 +10,9 @@ import pytest
 from engines.data.sampler import Sampler
 from engines.pipeline.budget import CallPricing
 from studio.config.settings.practice import PracticeConfig
-from studio.estimate import cost
-from studio.estimate.cost import Estimate, Facts, Range, Stage, estimate, estimate_doublings
-from studio.estimate.facts import judge_questions
-from studio.estimate.text import estimate_line, estimate_text, exceeded_limits_text
+from studio.estimate.cost import CostInput, estimate, judge_questions
+from studio.facts.estimate import Estimate, Range, Stage
+from studio.render.estimate_lines import estimate_line, estimate_table, exceeded_limits_text
 
 REPLIES = {
     "rollout": 50.0,
@@ -32,7 +29,7 @@ def practising(**more: Any) -> PracticeConfig:
     return replace(PracticeConfig(), read_without_contrast=0, experiences_per_query=1, **more)
 
 
-def some_facts(n: int = 10, batch_size: int = 4, epochs: int = 2, **more: Any) -> Facts:
+def some_facts(n: int = 10, batch_size: int = 4, epochs: int = 2, **more: Any) -> CostInput:
     """Ten problems in steps of 4, 4 and 2, twice; groups of 3, of which half have contrast."""
     terms = CallPricing(100, 1.0, 10.0)
     values: dict[str, Any] = {
@@ -52,11 +49,11 @@ def some_facts(n: int = 10, batch_size: int = 4, epochs: int = 2, **more: Any) -
         "growth": 0.0,
         "practice": practising(),
     }
-    return Facts(**{**values, **more})
+    return CostInput(**{**values, **more})
 
 
 def stage(found: Estimate, name: str) -> Stage:
-    return next(stage for stage in found.stages if stage.name == name)
+    return next(stage for stage in found.stages if stage.stage == name)
 
 
 def test_rollouts_are_counted_exactly_and_priced() -> None:
@@ -70,17 +67,10 @@ def test_rollouts_are_counted_exactly_and_priced() -> None:
 
 def test_half_of_groups_of_three_are_taken_to_show_a_difference() -> None:
     facts = some_facts()
-    assert facts.contrast_share(3) == 0.5  # (3 - 1) / (3 + 1)
+    assert facts.contrast_share == 0.5  # (3 - 1) / (3 + 1)
     found = stage(estimate(facts), "extraction")
     # 20 groups, half of them asked about; at most each is, and again to repair the reply.
     assert found.calls == Range(10, 40)
-
-
-def test_a_measured_share_is_carried_to_other_group_sizes() -> None:
-    facts = some_facts(contrast=0.3, contrast_of=3)
-    assert facts.contrast_share(3) == pytest.approx(0.3)
-    assert facts.contrast_share(7) == pytest.approx(0.3 * 0.75 / 0.5)
-    assert some_facts(practice=practising(given_ground_truth=False)).contrast_share(3) == 1.0
 
 
 def test_consolidation_is_asked_once_a_step_where_a_group_had_contrast() -> None:
@@ -91,7 +81,7 @@ def test_consolidation_is_asked_once_a_step_where_a_group_had_contrast() -> None
 
 def test_a_run_that_trains_weights_asks_nobody_for_lessons() -> None:
     found = estimate(some_facts(practice=practising(algorithm="grpo"), growth=2.0))
-    assert [stage.name for stage in found.stages] == ["rollouts"]
+    assert [stage.stage for stage in found.stages] == ["rollouts"]
     # Nor does any experience lengthen its prompts.
     guided = stage(estimate(some_facts(growth=2.0)), "rollouts")
     assert stage(found, "rollouts").prompt_tokens.likely < guided.prompt_tokens.likely
@@ -112,7 +102,7 @@ def test_guidance_grows_with_the_library_up_to_its_limit() -> None:
     # 30 rollouts a step; the library has 0, 2, 3, 3 experiences of 40 tokens.
     assert prompt.likely == 30 * (4 * 50 + (0 + 2 + 3 + 3) * 40)
     # At most every problem adds one of 120 tokens until three are there.
-    assert prompt.most == 30 * (4 * 50 + 3 * 3 * 120)
+    assert prompt.at_most == 30 * (4 * 50 + 3 * 3 * 120)
 
 
 def test_tries_are_summarised_only_where_they_are_long() -> None:
@@ -153,62 +143,30 @@ def test_what_is_measured_already_is_not_in_the_first_evaluation() -> None:
 def test_what_is_done_is_left_out_and_shown() -> None:
     facts = some_facts(
         steps_done=1,
-        under_way={"rollout": 5, "extraction": 3},
         done={"rollout": 17, "extraction": 7},
     )
     found = estimate(facts)
     rollouts, extraction = stage(found, "rollouts"), stage(found, "extraction")
-    assert (rollouts.calls, rollouts.done) == (Range(43, 43), 17)  # 60 - 12 - 5
-    # Half of the 20 - 4 groups, less the three that were asked about.
-    assert extraction.calls == Range(5, 29)  # at most (4 + 12) · 2 - 3
-
-
-def test_a_step_with_its_lesson_is_not_practised_again() -> None:
-    facts = some_facts(steps_done=0, lesson_known=True)
-    assert stage(estimate(facts), "rollouts").calls == Range(48, 48)
+    assert (rollouts.calls, rollouts.done) == (Range(48, 48), 17)  # 60 - 12
+    # Half of the 20 - 4 groups; at most all of them, and each reply is mended.
+    assert (extraction.calls, extraction.done) == (Range(8, 32), 7)
 
 
 def test_a_log_of_rollouts_costs_nothing_to_replay() -> None:
     found = estimate(some_facts(replayed=True))
-    assert "rollouts" not in [stage.name for stage in found.stages]
+    assert "rollouts" not in [stage.stage for stage in found.stages]
     assert stage(found, "extraction").calls.likely == 10
 
 
 def test_a_single_try_a_group_teaches_nothing() -> None:
-    assert [s.name for s in estimate(some_facts(group_size=1)).stages] == ["rollouts"]
-
-
-def test_doubling_the_batch_halves_the_consolidations_and_their_prompts_hold_twice_as_much() -> (
-    None
-):
-    found = dict(
-        estimate_doublings(some_facts(n=16, practice=practising(given_ground_truth=False)))
-    )
-    whole, batch = found[""], found["practice.batch_size"]
-    once, twice = stage(whole, "consolidation"), stage(batch, "consolidation")
-    assert (once.calls.likely, twice.calls.likely) == (8, 4)
-    assert stage(batch, "rollouts").calls == stage(whole, "rollouts").calls
-    # 4 proposals of 30 + 16 tokens below 90 of the prompt; then 8 of them.
-    assert once.prompt_tokens.likely == 8 * (90 + 4 * 46)
-    assert twice.prompt_tokens.likely == 4 * (90 + 8 * 46)
-
-
-def test_doubling_group_size_and_epochs() -> None:
-    facts = some_facts(held_out=5)
-    found = dict(estimate_doublings(facts))
-    group, epochs = found["practice.group_size"], found["practice.epochs"]
-    assert stage(group, "rollouts").calls.likely == 120
-    assert stage(group, "extraction").calls.likely == round(20 * 5 / 7)
-    assert stage(epochs, "rollouts").calls.likely == 120
-    assert stage(epochs, "evaluation").calls.likely == 25  # before, and after each of 4 epochs
-    assert stage(found["practice.batch_size"], "evaluation").calls.likely == 15
+    assert [s.stage for s in estimate(some_facts(group_size=1)).stages] == ["rollouts"]
 
 
 def test_a_price_that_is_unknown_makes_the_whole_cost_unknown() -> None:
     found = estimate(some_facts(reflector=CallPricing(100)))
     assert stage(found, "rollouts").cost_usd is not None
     assert stage(found, "extraction").cost_usd is None and found.cost_usd is None
-    assert "unknown" in estimate_text(found, estimate_doublings(some_facts()), ())
+    assert "unknown" in estimate_table(found, costs_money=True)
     assert "$" not in estimate_line(found)
 
 
@@ -233,7 +191,7 @@ def test_a_fork_begins_with_an_evaluation_of_what_it_adopted() -> None:
 def test_a_single_try_is_never_read_beside_another(truth_given: bool) -> None:
     practice = practising(given_ground_truth=truth_given)
     found = estimate(some_facts(group_size=1, practice=practice))
-    assert {stage.name for stage in found.stages} <= {"rollouts", "summaries"}
+    assert {stage.stage for stage in found.stages} <= {"rollouts", "summaries"}
 
 
 def test_embeddings_are_a_stage_with_a_price_of_their_own() -> None:
@@ -252,27 +210,27 @@ def test_embeddings_are_a_stage_with_a_price_of_their_own() -> None:
     assert found.prompt_tokens == Range(5 * 10, 3 * 10 + 4 * 120)
     assert found.cost_usd is not None
     assert found.cost_usd.likely == pytest.approx(50 * 5 / 1e6)
-    assert "embeddings" not in {s.name for s in estimate(replace(facts, embedding=None)).stages}
+    assert "embeddings" not in {s.stage for s in estimate(replace(facts, embedding=None)).stages}
 
 
 def test_at_most_prompts_have_more_tokens_for_the_same_bytes() -> None:
     plain, longer = (stage(estimate(some_facts(at_most=f)), "rollouts") for f in (1.0, 4 / 3))
     assert longer.prompt_tokens.likely == plain.prompt_tokens.likely
-    assert longer.prompt_tokens.most == pytest.approx(plain.prompt_tokens.most * 4 / 3)
+    assert longer.prompt_tokens.at_most == pytest.approx(plain.prompt_tokens.at_most * 4 / 3)
     assert longer.reply_tokens == plain.reply_tokens
 
 
 def test_replies_are_as_long_as_the_longest_limit_of_the_request() -> None:
     terms = CallPricing(100, 1.0, 10.0, further_max_tokens=500, replies=2)
-    assert stage(estimate(some_facts(policy=terms)), "rollouts").reply_tokens.most == 60 * 1000
+    assert stage(estimate(some_facts(policy=terms)), "rollouts").reply_tokens.at_most == 60 * 1000
 
 
 def test_many_proposals_are_consolidated_by_a_tree_of_calls() -> None:
     few, many = (
         stage(estimate(some_facts(n, n, 1, contrast=1.0)), "consolidation") for n in (8, 100)
     )
-    assert few.calls.most == 2  # one, and one more that mends its reply
-    assert many.calls.most == 2 * 26  # 13 that merge, and 13 where nothing could be merged
+    assert few.calls.at_most == 2  # one, and one more that mends its reply
+    assert many.calls.at_most == 2 * 26  # 13 that merge, and 13 where nothing could be merged
     assert 13 < many.calls.likely < 26
     assert many.prompt_tokens.likely > 2 * 10 * few.prompt_tokens.likely / 8
 
@@ -289,7 +247,9 @@ def test_what_got_worse_is_read_after_each_epoch_but_the_last() -> None:
     usual = stage(estimate(some_facts(held_out=5)), "extraction").calls
     wanted = practising(reflect_on_worsened=2)
     calls = stage(estimate(some_facts(held_out=5, practice=wanted)), "extraction").calls
-    assert calls.most == usual.most + 2 * 2  # after the first of two epochs; a reply is mended once
+    assert (
+        calls.at_most == usual.at_most + 6 * 2 * 2
+    )  # in each of six steps; a reply is mended once
     assert calls.likely == usual.likely
 
 
@@ -297,49 +257,14 @@ def test_several_lessons_take_so_many_times_the_calls_and_the_tries_of_the_choic
     one = estimate(some_facts(tried=8, choice=6))
     three = estimate(some_facts(tried=8, choice=6, practice=practising(proposals=3)))
     for name in ("extraction", "consolidation"):
-        assert stage(three, name).calls.most == 3 * stage(one, name).calls.most
+        assert stage(three, name).calls.at_most == 3 * stage(one, name).calls.at_most
     # Six steps; three lessons and none are tried 6 times each.
-    assert stage(three, "gate").calls.most - stage(one, "gate").calls.most == 6 * 4 * 6
+    assert stage(three, "gate").calls.at_most - stage(one, "gate").calls.at_most == 6 * 4 * 6
     assert stage(three, "rollouts") == stage(one, "rollouts")
 
 
-@pytest.mark.parametrize("algorithm", ["training_free", "both", "grpo"])
-@pytest.mark.parametrize("seed", range(20))
-def test_steps_that_cost_the_same_add_up_as_each_on_its_own(
-    monkeypatch: pytest.MonkeyPatch, algorithm: str, seed: int
-) -> None:
-    chance = random.Random(seed)
-    limit = chance.choice([None, 1, 3, 20])
-    worsened = chance.randint(0, 2)
-    practice = practising(algorithm=algorithm, library_limit=limit, reflect_on_worsened=worsened)
-    facts = some_facts(
-        *(chance.randint(1, 60), chance.randint(1, 5), chance.randint(1, 4)),
-        practice=practice,
-        growth=chance.choice([0.5, 2.0]),
-        experiences=chance.randint(0, 4),
-        judged=Range(0, 1),
-        held_out=chance.choice([0, 10]),
-        evaluated_every=chance.choice([None, 1, 2, 3, 7]),
-        known=chance.randint(0, 5),
-        tried=chance.choice([0, 4]),
-        lesson_known=chance.random() < 0.3,
-        embedding=chance.choice([None, CallPricing(100)]),
-    )
-    facts = replace(facts, steps_done=chance.randint(0, facts.sampler.total_steps))
-    facts = replace(facts, replies=REPLIES | {"embedding": 1.0})
-    found = estimate(facts), estimate_doublings(facts)
-    asked = cost._alike_steps
-
-    def alone(facts: Facts, most: bool) -> Iterator[tuple[int, int]]:
-        total = facts.sampler.total_steps
-        assert sum(alike for _, alike in asked(facts, most)) == total - facts.steps_done
-        return ((step, 1) for step in range(facts.steps_done + 1, total + 1))
-
-    monkeypatch.setattr(cost, "_alike_steps", alone)
-    assert (estimate(facts), estimate_doublings(facts)) == found
-
-
-def test_a_long_run_is_estimated_in_few_steps() -> None:
+def test_a_long_run_is_estimated_in_few_stretches() -> None:
     facts = some_facts(182_190, 2, 2, held_out=10, practice=practising(library_limit=50))
-    facts = replace(facts, growth=1.0)
-    assert len(list(cost._alike_steps(facts, most=False))) < 60
+    estimated = estimate(replace(facts, growth=1.0))
+    assert stage(estimated, "rollouts").calls.likely == 182_190 * 2 * 3
+    assert stage(estimated, "evaluation").calls.likely == 30

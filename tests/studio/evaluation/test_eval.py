@@ -106,11 +106,11 @@ def test_json_holds_rates_intervals_pass_and_every_reward(after_practice: Path) 
     assert bare["n"] == 36
     assert [len(row) for row in bare["rewards"]] == [3] * 12
     known = [reward for row in bare["rewards"] for reward in row]
-    assert bare["mean@3"] == pytest.approx(sum(known) / 36)
+    assert bare["mean"] == pytest.approx(sum(known) / 36)
     right = [sum(row) for row in bare["rewards"]]
-    assert bare["pass"]["3"]["value"] == pytest.approx(sum(n > 0 for n in right) / 12)
-    assert (bare["pass"]["3"]["questions"], bare["questions"]) == (12, 12)
-    assert bare["interval"][0] <= bare["mean@3"] <= bare["interval"][1]
+    assert bare["pass_at"]["3"]["value"] == pytest.approx(sum(n > 0 for n in right) / 12)
+    assert (bare["pass_at"]["3"]["questions"], bare["questions"]) == (12, 12)
+    assert bare["interval"][0] <= bare["mean"] <= bare["interval"][1]
     assert practised["tokens_per_try"] > bare["tokens_per_try"] > 0
     assert practised["tool_calls_per_try"] == 0
     assert first["comparison"]["verdict"] == "helps"
@@ -373,7 +373,7 @@ def test_another_log_of_the_same_name_is_another_model(workspace: Path, tmp_path
             "eval", "replay", f"data.practice={log}", f"evaluation.data={log}", "--json",
             workspace=workspace,
         )  # fmt: skip
-        means.append(json.loads(done.stdout)["sets"][0]["results"][0]["mean@1"])
+        means.append(json.loads(done.stdout)["sets"][0]["results"][0]["mean"])
     assert means == [1.0, 0.0]
 
 

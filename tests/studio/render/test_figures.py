@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from engines.core.types import Usage
+from engines.pipeline.evaluation.statistics import Interval, Rate, compare
 from engines.record.repair import Finding
 from engines.record.run_dir import Workspace
 from studio.data.catalogue import add_data, check_data, listed_data, preview_data
@@ -17,6 +19,8 @@ from studio.data.prepare import Wanted, prepare
 from studio.facts.comparison import Log, LogRow, Practised, compare_logs
 from studio.facts.data_set import Item, SessionImport
 from studio.facts.diagnosis import Diagnosis
+from studio.facts.estimate import Estimate, Range, Stage
+from studio.facts.evaluation import EvalFacts, MeasuredFacts, PairedMeans, SetFacts
 from studio.facts.library import (
     difference,
     history_facts,
@@ -38,10 +42,12 @@ from studio.render.data_lines import (
     prepared_text,
     preview_text,
 )
+from studio.render.difference_page import difference_page
 from studio.render.doctor_lines import doctor_text
+from studio.render.estimate_lines import estimate_line, estimate_table
+from studio.render.evaluation_lines import eval_text
 from studio.render.library_lines import (
     difference_lines,
-    difference_page,
     history_lines,
     library_lines,
     list_lines,
@@ -200,6 +206,69 @@ def test_imported_sessions() -> None:
     )
     # The number of lines that are hidden is what was shown of it, no fact.
     assert missing_figures(item_text(item), item, besides=("1", "7")) == []
+
+
+def test_an_evaluation_outside_any_run() -> None:
+    rates = {
+        1: Rate(value=0.4, interval=Interval(0.1, 0.7), questions=9),
+        2: Rate(value=0.5, interval=Interval(0.2, 0.8), questions=8),
+    }
+    result = MeasuredFacts(
+        experiences="lib@3",
+        library_version=3,
+        mean=0.4,
+        interval=Interval(0.1, 0.7),
+        questions=9,
+        pass_at=rates,
+        n=17,
+        unjudged=3,
+        missing=0,
+        trouble="timeout: 5 s",
+        tokens_per_try=412.4,
+        tool_calls_per_try=1.23,
+        cost_per_try_usd=0.00213,
+        cost_usd=0.0426,
+        reused=4,
+        rewards=((1.0, 0.0),),
+    )
+    before, after = {str(n): (0.0,) for n in range(9)}, {str(n): (1.0, 0.0) for n in range(9)}
+    facts = SetFacts(
+        data="held",
+        size="held: 10 of 12 problems, 2 tries each",
+        problems=(),
+        texts=(),
+        questions=10,
+        left_out=2,
+        smallest_effect=0.3,
+        results=(result, replace(result, experiences="lib@4", mean=0.75)),
+        comparison=compare(before, after),
+        paired=PairedMeans(9, 0.25, 0.75),
+    )
+    whole = EvalFacts(
+        title="x: lib@4 against lib@3",
+        rehearsal=False,
+        cassette=False,
+        exp_id="x",
+        k=2,
+        sets=(facts,),
+        paid=Usage(310, 27, 34, 0.52),
+        rollouts=40,
+        reused=8,
+    )
+    assert missing_figures(eval_text(whole, ()), whole) == []
+
+
+def test_an_estimate() -> None:
+    stages = [
+        Stage(name, Range(n, 2 * n), Range(31.0 * n, 70.0 * n), Range(7.0 * n, 9.0 * n), cost, n)
+        for name, n, cost in (
+            ("rollouts", 117, Range(0.0123, 0.0456)),
+            ("extraction", 23, Range(0.2, 0.3)),
+        )
+    ]
+    estimate = Estimate(tuple(stages), notes=("rollout 53 (n=117)",))
+    text = estimate_table(estimate, costs_money=True) + estimate_line(estimate)
+    assert missing_figures(text, estimate) == []
 
 
 def without_dates(lines: Sequence[str]) -> str:

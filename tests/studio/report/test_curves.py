@@ -12,10 +12,10 @@ from engines.core.state.run_state import RunState
 from engines.core.types import Lesson, Usage
 from studio.facts.curves import Commit, RunCurves, curves_key, run_curves, running_mean
 from studio.facts.run import with_parent
-from studio.render.curve_lines import held_out_change_text, step_summary
+from studio.render.training_lines import held_out_change_text, step_summary
 from studio.tui.drawing.cells import GLYPHS_UNICODE
 from studio.tui.drawing.lines import plain_text
-from studio.tui.pages.progress.view import draw_picture, strip_lines
+from studio.tui.pages.progress.page import draw_picture, strip_lines
 from tests.support.builders import a_run
 from tests.support.training_runs import (
     a_state,

@@ -12,7 +12,7 @@ from engines.core.library import OperationOutcome
 from engines.core.state.fold import fold, fold_events
 from engines.core.types import Credit, Reflection, Usage, Verdict
 from studio.facts.epoch import RULES, epoch_diagnoses, find_causes
-from studio.render.epoch_lines import diagnosis_lines
+from studio.render.evaluation_lines import diagnosis_lines
 from studio.report.progress import LinePrinter
 from tests.engines.pipeline.evaluation.test_diagnosis import measured
 from tests.support.builders import a_library, a_rollout_finished, a_run, a_step

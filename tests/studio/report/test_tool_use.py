@@ -18,7 +18,7 @@ from engines.core.types import Attempt, Completion, Job, Message, Sampling, Tool
 from engines.pipeline.context import RunContext
 from engines.record.run_dir import Workspace
 from engines.record.step_history import read_history
-from studio.evaluation.try_text import print_piece
+from studio.evaluation.try_problem import print_piece
 from studio.facts.rollout import rollout_facts
 from studio.facts.run import load_run_facts
 from studio.render.evaluation_lines import finished_text

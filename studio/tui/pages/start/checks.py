@@ -80,9 +80,8 @@ def run_checks(workspace: Workspace, source: Source) -> CheckReport:
     """All that `--dry-run` and the doctor look at, for one run; raises as `load_facts`."""
     import asyncio
 
-    from studio.estimate.cost import estimate
-    from studio.estimate.facts import gather_facts
-    from studio.estimate.text import amounts_text, exceeded_limits_text, limits_text
+    from studio.estimate.cost import estimate_run
+    from studio.render.estimate_lines import amounts_text, exceeded_limits_text, limits_text
     from studio.run.budget import check_budget, limits_of, open_budget
 
     plan, notes, beside = _make_plan(workspace, source)
@@ -90,8 +89,7 @@ def run_checks(workspace: Workspace, source: Source) -> CheckReport:
     config = plan.loaded.config
     check_budget(plan.loaded, config)
     asyncio.run(_check_verifier(plan))
-    reckoned, assumed = gather_facts(plan)
-    total = estimate(reckoned)
+    total = estimate_run(plan)
     checks = [
         Check(True, f"{count_text(len(plan.problems), 'problem')} in {config.data.practice}"),
         Check(True, f"verifier {config.verifier.name} is there"),
@@ -108,8 +106,8 @@ def run_checks(workspace: Workspace, source: Source) -> CheckReport:
         text = f"not do: {short}" if short else f"do: {limits_text(limits)}"
         checks.append(Check(not short, f"the budget will likely {text}"))
     checks += _preflight_checks(workspace.path)
-    likely, most = amounts_text(total, "likely"), amounts_text(total, "most")
-    return CheckReport(found, tuple(checks), likely, most, assumed)
+    likely, most = amounts_text(total, most=False), amounts_text(total, most=True)
+    return CheckReport(found, tuple(checks), likely, most, total.notes)
 
 
 def load_expected_answers(workspace: Workspace, run: str) -> dict[str, str]:
@@ -157,7 +155,7 @@ async def _check_verifier(plan: RunPlan) -> None:
 
 
 def _make_facts(plan: RunPlan, notes: tuple[str, ...], beside: str) -> RunFacts:
-    from studio.estimate.text import limits_text
+    from studio.render.estimate_lines import limits_text
     from studio.run.budget import endpoint_roles, limits_of
 
     config = plan.loaded.config

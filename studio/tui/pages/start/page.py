@@ -15,7 +15,6 @@ from textual.app import ComposeResult
 from textual.content import Content
 from textual.widget import Widget
 
-from engines.core import events as ev
 from engines.core.errors import StudioError
 from studio.render.words import to_decide_text
 from studio.secrets.sanitize import one_line, sanitize
@@ -25,8 +24,7 @@ from studio.tui.drawing.cells import fit, pad
 from studio.tui.drawing.lines import Line, Row, labelled_lines, line, note_rows, paragraph
 from studio.tui.page import Page, resume_run
 from studio.tui.pages.live.view import StageClock, starting_text
-from studio.tui.pages.runs.page import RunsReader
-from studio.tui.pages.runs.view import detail_lines
+from studio.tui.pages.runs.page import RunsReader, detail_lines
 from studio.tui.pages.start import checks
 from studio.tui.pages.start.checks import CheckReport, RunFacts, find_run_files
 from studio.tui.pages.text import holds_words
@@ -107,6 +105,7 @@ class StartPage(Page):
 
     def __init__(self) -> None:
         super().__init__()
+        self._run_place: tuple[object, ...] = ()  # where the run that is shown was at the last look
         self.now: Callable[[], float] = time.time
         self.folder = Path()  # where run files are looked for besides the workspace
         self.found: tuple[Choice, ...] | None = None  # None: not read yet
@@ -145,10 +144,13 @@ class StartPage(Page):
 
     def handle_message(self, message: Message) -> None:
         """What the run that is shown does changes what is offered of it."""
-        match message:
-            case EventReceived(event=ev.StageEntered() | ev.StepStarted() | ev.RunEnded()):
-                if self.is_open:
-                    self.reader.reload()
+        if not isinstance(message, EventReceived) or self.state is None:
+            return
+        place = (self.state.live.stage, self.state.step, self.state.ending)
+        if place != self._run_place:
+            self._run_place = place
+            if self.is_open:
+                self.reader.reload()
 
     def open_at(self, target: str = "") -> None:
         self._wanted = target

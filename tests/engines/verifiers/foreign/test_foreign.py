@@ -188,13 +188,6 @@ async def test_trl_gets_every_column_as_a_list(tmp_path: Path) -> None:
     assert verdicts == [Verdict(1.0), Verdict(0.0)]
 
 
-async def test_completions_can_be_forced_to_either_form(tmp_path: Path) -> None:
-    source = "async def f(completions):\n    return [float(isinstance(completions[0], list))]"
-    path = a_file(tmp_path, source)
-    assert [v.reward for v in await judged(path, "5", completions="messages")] == [1.0]
-    assert [v.reward for v in await judged(path, "5", completions="text")] == [0.0]
-
-
 @pytest.mark.parametrize(
     ("source", "messages"),
     [

@@ -19,7 +19,7 @@ from studio.tui.drawing.plot import (
     thin,
     value_range,
 )
-from studio.tui.pages.progress.view import strip_lines
+from studio.tui.pages.progress.page import strip_lines
 from tests.support.training_runs import a_state, begun, finished
 
 VALUES = st.lists(st.floats(-2, 3), min_size=1, max_size=300)

@@ -11,8 +11,8 @@ from engines.record.run_dir import Workspace
 from studio.session.session import EventReceived, TextPiece, TextReceived
 from studio.tui.app import StudioApp
 from studio.tui.drawing.lines import plain_text
-from studio.tui.pages.inspect.loader import open_pager
 from studio.tui.pages.inspect.page import InspectPage
+from studio.tui.pages.inspect.records import open_pager
 from studio.tui.widgets.row_list import RowList
 from tests.studio.tui.pages.test_runs import Asked
 from tests.studio.tui.reading import has_read

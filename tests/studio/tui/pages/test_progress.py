@@ -13,8 +13,8 @@ from studio.facts.curves import run_curves
 from studio.session.session import EventReceived
 from studio.tui.drawing.cells import GLYPHS_UNICODE
 from studio.tui.drawing.lines import Line, plain_text, width_of
-from studio.tui.pages.progress.page import ProgressPage
-from studio.tui.pages.progress.view import (
+from studio.tui.pages.progress.page import (
+    ProgressPage,
     ShownRun,
     detail_lines,
     draw_picture,

@@ -16,7 +16,7 @@ from engines.core.state.list_row import list_row
 from engines.core.state.run_state import RunState
 from studio.facts.next_command import RunStatus
 from studio.tui.drawing.lines import plain_text, width_of
-from studio.tui.pages.runs.view import (
+from studio.tui.pages.runs.page import (
     detail_lines,
     filter_runs,
     runs_csv,
