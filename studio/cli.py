@@ -8,7 +8,7 @@ from __future__ import annotations
 import gc
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import cache
 from itertools import pairwise
@@ -107,35 +107,44 @@ def _check_workspace(path: Path) -> Path:
     return path
 
 
-app.command("demo")(screen.demo)
-app.command("init")(presets.init)
-app.command("try")(evaluate.try_once)
-app.command("run")(screen.run)
-app.command("attach")(screen.attach)
-app.command("headless")(headless.headless)
-app.add_typer(control.app, name="ctl")
-app.command("review")(review.review)
-app.command("gate")(review.gate)
-app.command("eval")(evaluate.evaluate)
-app.command("compare")(evaluate.compare)
-app.command("sweep")(evaluate.sweep)
-app.command("diff")(diff.diff)
-app.command("query")(query.query)
-app.add_typer(library.app, name="library")
-app.add_typer(data.app, name="data")
-app.add_typer(runs.app, name="runs")
-app.add_typer(presets.presets, name="presets")
-app.command("report")(runs.report)
-app.command("train")(train.train)
-app.command("export")(export.export)
-app.command("chat")(serve.chat)
-app.command("serve")(serve.serve_calls)
-app.add_typer(rehearsal.app, name="rehearsal")
-app.command("doctor")(doctor.doctor)
-app.command("guide")(guide.guide)
-app.add_typer(config.app, name="config")
-app.command("version")(version)
-app.command("completion")(completion.completion)
+COMMANDS: dict[str, typer.Typer | Callable[..., object]] = {
+    "demo": screen.demo,
+    "init": presets.init,
+    "try": evaluate.try_once,
+    "run": screen.run,
+    "attach": screen.attach,
+    "headless": headless.headless,
+    "ctl": control.app,
+    "review": review.review,
+    "gate": review.gate,
+    "eval": evaluate.evaluate,
+    "compare": evaluate.compare,
+    "sweep": evaluate.sweep,
+    "diff": diff.diff,
+    "query": query.query,
+    "library": library.app,
+    "data": data.app,
+    "runs": runs.app,
+    "presets": presets.presets,
+    "report": runs.report,
+    "train": train.train,
+    "export": export.export,
+    "chat": serve.chat,
+    "serve": serve.serve_calls,
+    "rehearsal": rehearsal.app,
+    "doctor": doctor.doctor,
+    "guide": guide.guide,
+    "config": config.app,
+    "version": version,
+    "completion": completion.completion,
+}
+"""In the order of the help: a function, or a group of its own."""
+
+for _name, _command in COMMANDS.items():
+    if isinstance(_command, typer.Typer):
+        app.add_typer(_command, name=_name)
+    else:
+        app.command(_name)(_command)
 
 
 def run(arguments: Sequence[str]) -> int:

@@ -12,8 +12,11 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("studio", "engines")
 LONG_FUNCTIONS = {
-    "engines/core/state/fold.py:fold": "one flat match, an arm an event",
+    "engines/core/state/fold.py:fold_history": "one flat match, an arm an event",
 }
+EVENTS = "engines.core.events"
+MOST_READERS = 6
+"""Files that may ask of which class an event is: the reducer, and who words or times each event."""
 
 MOST_TOKENS = 702_200
 """Names, numbers and operators of the product: what is added pays with what goes."""
@@ -120,3 +123,37 @@ def test_the_product_grows_no_more() -> None:
         with path.open("rb") as source:
             tokens += sum(token.type in words for token in tokenize.tokenize(source.readline))
     assert tokens <= MOST_TOKENS
+
+
+def event_readers() -> list[str]:
+    """Files with an arm on an event class: a pattern of a match, or an isinstance."""
+    body = modules()[EVENTS][1].body
+    classes = {node.name for node in body if isinstance(node, ast.ClassDef)}
+    # The unions of classes have names, too.
+    targets = [node.targets[0] for node in body if isinstance(node, ast.Assign)]
+    classes |= {target.id for target in targets if isinstance(target, ast.Name)}
+    readers = []
+    for path, tree in modules().values():
+        names: set[str] = set()
+        asked: list[ast.AST] = []
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ImportFrom) and node.module == EVENTS:
+                names |= {a.asname or a.name for a in node.names if a.name in classes}
+            elif isinstance(node, ast.ImportFrom) and node.module == "engines.core":
+                names |= {a.asname or a.name for a in node.names if a.name == "events"}
+            elif isinstance(node, ast.MatchClass):
+                asked.append(node.cls)
+            elif isinstance(node, ast.Call) and ast.unparse(node.func) == "isinstance":
+                asked += ast.walk(node.args[1])
+        if any(
+            isinstance(node, ast.Name) and node.id in names for a in asked for node in ast.walk(a)
+        ):
+            readers.append(str(path.relative_to(ROOT)))
+    return readers
+
+
+def test_few_files_ask_of_which_class_an_event_is() -> None:
+    """Everybody else reads the state and the history that the fold makes of events."""
+    readers = event_readers()
+    assert "engines/core/state/fold.py" in readers
+    assert len(readers) <= MOST_READERS, readers

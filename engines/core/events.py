@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeGuard
 
 from engines.core.codec import from_dict, to_dict
 from engines.core.library import Experience, OperationOutcome
@@ -529,9 +529,15 @@ LibraryEvent = LibraryCreated | LibraryNote | LibraryCommitted
 DurableEvent = RunEvent | StepEvent | LessonEvent | ReviewEvent | EngineEvent | LibraryEvent
 
 
+_TRANSIENT = frozenset(TransientEvent.__args__)
 _BY_NAME: dict[str, type[Any]] = {
     cls.__name__: cls for cls in (*DurableEvent.__args__, *TransientEvent.__args__)
 }
+
+
+def is_durable(event: DurableEvent | TransientEvent) -> TypeGuard[DurableEvent]:
+    """Return whether an event stands in a journal; the others only reach whoever is watching."""
+    return type(event) not in _TRANSIENT
 
 
 def event_to_dict(event: DurableEvent | TransientEvent) -> dict[str, Any]:

@@ -8,12 +8,13 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable
+from itertools import islice
 from typing import Literal
 
 from engines.core import events as ev
 from engines.core.events import RunContinued, RunPaused
-from engines.core.state.run_state import RunState
-from engines.core.types import KILLED, Lesson
+from engines.core.state.run_state import RunState, StepState
+from engines.core.types import KILLED, Lesson, Reflection, Verdict
 from engines.pipeline.recorder import Recorder
 
 
@@ -167,44 +168,87 @@ class Outage:
             many = f"last {streak} {kind}s" if streak > 1 else f"calls before and the {kind}"
             self._give_up(f"the {many} failed: {cause}")
 
-    def watch(self, state: RunState) -> Callable[[ev.DurableEvent | ev.TransientEvent], None]:
-        """A listener that reports what a run's events say; `state` is what they add up to."""
+    def watch(self, state: RunState) -> Callable[[object], None]:
+        """Return a listener that reports what has ended in a run since it last looked."""
+        news = StepNews(state)
 
-        def on_event(event: ev.DurableEvent | ev.TransientEvent) -> None:
-            match event:
-                case ev.RolloutStarted(key=key) if key.purpose == "rollout":
-                    self.report_start("rollout")
-                case ev.RolloutFinished(status="failed", error=str(why)) if why.startswith(KILLED):
-                    self.report_neutral("rollout")  # it says nothing of the model
-                case ev.RolloutFinished(status="failed"):
-                    self.report_failure("rollout", event.error or "no reason was given")
-                case ev.RolloutFinished():
-                    self.report_success("rollout")
-                case ev.RolloutJudged(verdict=verdict):
-                    step = state.steps[event.step]
-                    rollout = step.rollouts.get((event.position, event.index))
-                    if rollout is not None and rollout.status == "failed":
-                        pass  # a rollout that failed has no verdict of its own
-                    elif verdict.reward is not None:
-                        self.report_success("verdict")
-                    elif verdict.error is not None and not verdict.error.startswith("masked:"):
-                        # Where it is masked, only this one answer cannot be compared.
-                        waiting = step.rollouts_done - len(step.verdicts)
-                        self.report_failure("verdict", verdict.error, waiting)
-                case ev.GroupReflected(reflection=reflection):
-                    # A reply that could not be understood is one: only calls that failed count.
-                    losses = reflection.losses
-                    if reflection.outcome == "used" or any(loss.reply for loss in losses):
-                        self.report_success("reflection")
-                    elif reflection.outcome == "failed" and losses:
-                        waiting = _count_to_reflect(state, event.step)
-                        self.report_failure("reflection", losses[0].reason, waiting)
-                case ev.LessonProposed(lesson=lesson) if has_failed_call(lesson):
-                    self.report_failure("consolidation", lesson.losses[0].reason)
-                case ev.LessonProposed(lesson=lesson) if lesson.refs:
-                    self.report_success("consolidation")
+        def on_event(_: object) -> None:
+            step = news.update()
+            for rollout in news.rollouts:
+                self._report_rollout(rollout, state)
+            for place, verdict in news.verdicts:
+                self._report_verdict(place, verdict, step)
+            for reflection in news.reflections:
+                self._report_reflection(reflection, state)
+            lesson = news.lesson
+            if lesson is not None and has_failed_call(lesson):
+                self.report_failure("consolidation", lesson.losses[0].reason)
+            elif lesson is not None and lesson.refs:
+                self.report_success("consolidation")
 
         return on_event
+
+    def _report_rollout(self, rollout: ev.RolloutFinished, state: RunState) -> None:
+        why = rollout.error or "no reason was given"
+        if rollout.status != "failed":
+            self.report_success("rollout")
+        elif not why.startswith(KILLED):  # that says nothing of the model
+            practice = (one for one in state.live.tries.values() if one)
+            others = sum(one.key.purpose == "rollout" for one in practice)
+            self.report_failure("rollout", why, others)
+
+    def _report_verdict(
+        self, place: tuple[int, int], verdict: Verdict, step: StepState | None
+    ) -> None:
+        rollout = step.rollouts.get(place) if step is not None else None
+        if step is None or (rollout is not None and rollout.status == "failed"):
+            return  # a rollout that failed has no verdict of its own
+        if verdict.reward is not None:
+            self.report_success("verdict")
+        elif verdict.error is not None and not verdict.error.startswith("masked:"):
+            # Where it is masked, only this one answer cannot be compared.
+            waiting = step.rollouts_done - len(step.verdicts)
+            self.report_failure("verdict", verdict.error, waiting)
+
+    def _report_reflection(self, reflection: Reflection, state: RunState) -> None:
+        # A reply that could not be understood is one: only calls that failed count.
+        losses = reflection.losses
+        if reflection.outcome == "used" or any(loss.reply for loss in losses):
+            self.report_success("reflection")
+        elif reflection.outcome == "failed" and losses:
+            waiting = _count_to_reflect(state, reflection.step)
+            self.report_failure("reflection", losses[0].reason, waiting)
+
+
+class StepNews:
+    """What a step under way holds that it did not at the last look."""
+
+    def __init__(self, state: RunState) -> None:
+        self._state = state
+        self._step: StepState | None = None
+        self._seen = (0, 0, 0)
+        self._lesson: Lesson | None = None
+        self.update()
+
+    def update(self) -> StepState | None:
+        """Look again; returns the step under way."""
+        step = self._state.current
+        if step is not self._step:
+            self._step, self._seen, self._lesson = step, (0, 0, 0), None
+        self.rollouts: list[ev.RolloutFinished] = []
+        self.verdicts: list[tuple[tuple[int, int], Verdict]] = []
+        self.reflections: list[Reflection] = []
+        self.lesson: Lesson | None = None
+        if step is None:
+            return None
+        rollouts, verdicts, reflections = self._seen
+        self.rollouts = list(islice(step.rollouts.values(), rollouts, None))
+        self.verdicts = list(islice(step.verdicts.items(), verdicts, None))
+        self.reflections = list(islice(step.reflections.values(), reflections, None))
+        self._seen = (len(step.rollouts), len(step.verdicts), len(step.reflections))
+        if step.lesson is not self._lesson:
+            self.lesson = self._lesson = step.lesson
+        return step
 
 
 def has_failed_call(lesson: Lesson) -> bool:

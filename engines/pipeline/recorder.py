@@ -80,7 +80,7 @@ class Recorder:
             self._recording -= 1
         self.entry = entry
         try:
-            self.emit(entry.event)
+            self._pass_on(entry.event)
         finally:
             self.entry = None
 
@@ -93,7 +93,11 @@ class Recorder:
             keep_state(self._journal.path, self.state, self._journal.at)
         return rolled
 
-    def emit(self, event: DurableEvent | TransientEvent) -> None:
-        """Pass an event on that is on disk already, or that is never written."""
+    def emit(self, event: TransientEvent) -> None:
+        """Take in and pass on an event that is never written."""
+        fold(self.state, event)
+        self._pass_on(event)
+
+    def _pass_on(self, event: DurableEvent | TransientEvent) -> None:
         for listener in tuple(self._listeners):
             listener(event)

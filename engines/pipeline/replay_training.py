@@ -9,6 +9,7 @@ import asyncio
 import shutil
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 from engines.core import events as ev
@@ -16,9 +17,9 @@ from engines.core.codec import dumps
 from engines.core.errors import ConflictError, StudioError
 from engines.core.library import Library
 from engines.core.protocols import Engine
-from engines.core.state.fold import fold, has_applied_update
+from engines.core.state.fold import fold, fold_events, run_history
+from engines.core.state.history import RunHistory
 from engines.core.state.run_state import RunState, StepState
-from engines.core.state.step_history import RunHistory, run_history
 from engines.core.text.citations import without_citations
 from engines.core.types import Attempt, Group, Lesson, Message, Problem, Rollout
 from engines.pipeline.recorder import Recorder
@@ -47,15 +48,13 @@ class HistorySegment:
     def own_events(self) -> Iterable[ev.DurableEvent]:
         """Its events, up to the end of its last step."""
         for event in self.events():
-            step = event.step if isinstance(event, ev.StepStarted | ev.CheckpointSaved) else 0
-            if self.upto is not None and step > self.upto:
+            if self.upto is not None and getattr(event, "step", 0) > self.upto:
                 return
             yield event
 
     def started(self) -> ev.RunStarted | None:
         """Its first event; None where it was cut before it."""
-        first = next(iter(self.events()), None)
-        return first if isinstance(first, ev.RunStarted) else None
+        return fold_events(islice(self.events(), 1)).started
 
     def history(self) -> RunHistory:
         return run_history(self.own_events())
@@ -139,17 +138,19 @@ async def replay_training(
     for segment in segments:
         replay = _Replay(engine, segment.records, known, tell)
         state = RunState()
+        committed = 0
         for event in segment.own_events():
-            if isinstance(event, ev.LessonCommitted) and event.step > at:
-                now = state.steps.get(event.step)
-                # What a reflector drew is in the journal, and nobody asks it again.
-                if now is not None and now.lesson is not None and now.learns != "library":
-                    engine.plan(plans[event.step])
-                    applied = has_applied_update(event)
-                    lesson = await replay.recompute_lesson(now, now.lesson, needed=applied)
-                    if applied and lesson.update is not None:
-                        await engine.apply(lesson.update)
             fold(state, event)
+            now = state.current
+            if now is None or not now.committed or now.step <= max(at, committed):
+                continue
+            committed = now.step
+            # What a reflector drew is in the journal, and nobody asks it again.
+            if now.lesson is not None and now.learns != "library":
+                engine.plan(plans[now.step])
+                lesson = await replay.recompute_lesson(now, now.lesson, needed=now.applied_update)
+                if now.applied_update and lesson.update is not None:
+                    await engine.apply(lesson.update)
         now, waits = state.current, state.under_review and state.step_trains
         if segment.upto is None and waits and now is not None and now.lesson:
             engine.plan(plans[now.step])

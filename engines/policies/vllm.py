@@ -275,7 +275,6 @@ class VLLMRollouts:
             "add_special_tokens": False,
             "logprobs": 1,
             "return_token_ids": True,
-            "return_tokens_as_token_ids": True,  # ids from servers that know only this
             **own.extra_body,
         }
 
@@ -392,10 +391,6 @@ def _error_message(said: str) -> str:
     return message if isinstance(message, str) else said
 
 
-_ID = "token_id:"
-"""How a token is written where `return_tokens_as_token_ids` was asked for."""
-
-
 @dataclass(frozen=True, slots=True)
 class ScoredReply:
     """`logprobs` are aligned with `token_ids`, the end-of-turn token among them."""
@@ -460,14 +455,10 @@ def _parse_choice(body: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _parse_ids(choice: Mapping[str, Any]) -> tuple[int, ...] | None:
-    plain = choice.get("token_ids")
-    if isinstance(plain, Sequence) and all(type(one) is int for one in plain):
-        return tuple(plain)
-    named = _as_mapping(choice.get("logprobs")).get("tokens")
-    if not isinstance(named, Sequence):
-        return None
-    cut = [str(one).removeprefix(_ID) for one in named if str(one).startswith(_ID)]
-    return tuple(map(int, cut)) if len(cut) == len(named) and all(map(str.isdigit, cut)) else None
+    ids = choice.get("token_ids")
+    if isinstance(ids, Sequence) and all(type(token) is int for token in ids):
+        return tuple(ids)
+    return None
 
 
 def _as_mapping(value: object) -> Mapping[str, Any]:

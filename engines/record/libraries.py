@@ -18,7 +18,12 @@ from engines.core.errors import ConflictError, DamagedError, StudioError, sugges
 from engines.core.library import CommitResult, Experience, Library, Reviewed
 from engines.core.library_notes import Effect, UseCounts
 from engines.core.settings import LONGEST_NAME
-from engines.core.state.fold import fold_library, replay_commit
+from engines.core.state.fold import (
+    LibraryHistory,
+    fold_library,
+    fold_library_history,
+    replay_commit,
+)
 from engines.core.types import Decision, Operation
 from engines.record import lines
 from engines.record.appender import write_atomic
@@ -57,14 +62,19 @@ class _ReadState:
 
     def take(self, path: Path, entries: Iterable[Entry], last: lines.StoredLine | None) -> None:
         """Take what follows in, all of it or nothing."""
-        found, promotions = list(self.found), list(self.promotions)
+        history = LibraryHistory(list(self.found), copied_from=self.copied_from)
+        promotions = list(self.promotions)
         for entry in entries:
-            _fold_into(found, entry.event, f"{path}:{entry.seq}")
-            if isinstance(entry.event, ev.LibraryLabelled):
+            try:
+                fold_library_history(history, entry.event)
+            except (ValueError, StudioError) as error:
+                move = f"Restore the journal from a copy, or run {lines.REPAIR}."
+                raise DamagedError(f"{path}:{entry.seq}", f"{error}.", move) from error
+            if history.labels:
+                history.labels.clear()
                 promotions.append(entry)
-            elif isinstance(entry.event, ev.LibraryCreated):
-                self.copied_from = entry.event.copied_from
-        self.found, self.promotions, self.last = tuple(found), tuple(promotions), last
+        self.found, self.promotions, self.last = tuple(history.versions), tuple(promotions), last
+        self.copied_from = history.copied_from
 
 
 @dataclass(frozen=True, slots=True)
@@ -363,15 +373,3 @@ def experience_row(experience: Experience) -> dict[str, Any]:
 
 def version_path(folder: Path, version: int) -> Path:
     return folder / f"v{version:04d}.yaml"
-
-
-def _fold_into(found: list[_Version], event: ev.DurableEvent, place: str) -> None:
-    try:
-        library = fold_library(found[-1][0] if found else None, event)
-    except (ValueError, StudioError) as error:
-        move = f"Restore the journal from a copy, or run {lines.REPAIR}."
-        raise DamagedError(place, f"{error}.", move) from error
-    if isinstance(event, ev.LibraryNote):
-        found[-1] = (library, found[-1][1])
-    else:
-        found.append((library, event if isinstance(event, ev.LibraryCommitted) else None))

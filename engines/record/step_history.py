@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from engines.core.state.step_history import RunHistory, StepHistory, fold_history
+from engines.core.state.fold import fold_history
+from engines.core.state.history import RunHistory, StepHistory
 from engines.record.journal import HEAD_BYTES, parse_entry
 from engines.record.run_dir import RunDir
 from engines.record.segments import Place, find_segment, is_unchanged, read
@@ -42,7 +43,8 @@ class HistoryReader:
 
     def _take(self, path: Path, place: Place) -> None:
         if self._about.search(place.line.body, 0, HEAD_BYTES):
-            fold_history(self._history, parse_entry(path, place.line).event)
+            entry = parse_entry(path, place.line)
+            fold_history(self._history, entry.event, entry.at)
         self._last = place
 
 

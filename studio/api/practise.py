@@ -28,7 +28,7 @@ from engines.pipeline.evaluation.statistics import Comparison, Interval, mean_at
 from engines.pipeline.guidance import PromptWriter
 from engines.pipeline.run import practise
 from engines.record.appender import make_folder, write_atomic
-from engines.record.derived.catalogue import write_run_row
+from engines.record.derived.catalogue import refresh_catalogue
 from engines.record.run_dir import RunDir, Workspace
 from engines.record.yaml_text import dump_yaml
 from studio import exit_codes
@@ -132,7 +132,7 @@ async def carry_out(plan: RunPlan, say: Tell) -> Result:
             await stack.enter_async_context(serve(context, plan.run.socket))
             context.recorder.listen(LinePrinter(context.recorder.state, say))
             await practise(context)
-        write_run_row(plan.workspace, plan.run)
+        refresh_catalogue(plan.workspace)
     return run_result(plan.run)
 
 

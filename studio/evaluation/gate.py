@@ -6,7 +6,7 @@ A living run tries them itself; of another one the models are opened here, under
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from shlex import quote
@@ -14,7 +14,7 @@ from typing import Any
 
 from engines.core.codec import fields_of, to_dict
 from engines.core.errors import ConflictError
-from engines.core.events import DurableEvent, EffectMeasured, StageEntered, TransientEvent
+from engines.core.events import EffectMeasured, StageEntered
 from engines.core.state.run_state import RunState
 from engines.core.types import Operation
 from engines.pipeline.effect.effect_gate import EffectGate, open_trials
@@ -75,7 +75,8 @@ def gate_run(
         return _print_effects(run, wanted, json=json, paid_before=True)
     early, workspace = EarlyEnd(), plan.workspace
     linter = LazyLinter(workspace, run, to_stderr)
-    with lock_run(workspace, run, linter, holder="`studio gate`", on_event=_tell_event) as locked:
+    with lock_run(workspace, run, linter, holder="`studio gate`") as locked:
+        locked.gate.recorder.listen(_tell_trials(locked.state))
         try:
             locked.runner.run(_try_offline(plan, locked, [op.id for op in wanted], early))
         except asyncio.CancelledError:
@@ -154,12 +155,23 @@ async def _try_offline(
         await gate.try_asked(locked.gate.recorder, base, open_trials(locked.state, names))
 
 
-def _tell_event(event: DurableEvent | TransientEvent) -> None:
-    match event:
-        case StageEntered(stage="gate", detail=detail) if detail["made"]:
-            to_stderr(f"  {detail['made']} of at most {detail['most']} tries")
-        case EffectMeasured():
-            to_stderr(f"{', '.join(event.operations)}: {event.effect.verdict}")
+def _tell_trials(state: RunState) -> Callable[[object], None]:
+    """Return a listener that tells how far the tries are, and each verdict."""
+    last_stage: StageEntered | None = None
+    told = len(state.effects)
+
+    def tell(_: object) -> None:
+        nonlocal last_stage, told
+        stage = state.live.stage
+        if stage is not None and stage is not last_stage and stage.stage == "gate":
+            last_stage = stage
+            if stage.detail["made"]:
+                to_stderr(f"  {stage.detail['made']} of at most {stage.detail['most']} tries")
+        for measured in state.effects[told:]:
+            to_stderr(f"{', '.join(measured.operations)}: {measured.effect.verdict}")
+        told = len(state.effects)
+
+    return tell
 
 
 def _print_effects(

@@ -21,7 +21,7 @@ from engines.core.codec import fix_surrogates, to_dict
 from engines.core.errors import ConfigError
 from engines.core.ids import call_seed, digest
 from engines.core.library import Library
-from engines.core.state.step_history import StepHistory
+from engines.core.state.history import StepHistory
 from engines.core.text.tool_text import count_acts
 from engines.core.types import CallKey, Job, Message, Problem, Rollout, Verdict
 from engines.data.dataset import read_problems

@@ -32,7 +32,7 @@ _SILENT = (
 class Rule:
     """A cause of little gain, told where at least one and `share` of all show it."""
 
-    count: str  # a name of `engines.core.state.symptoms`
+    count: str  # a name of `engines.core.state.fold`
     of: str
     text: str
     fix: str

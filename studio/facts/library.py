@@ -12,7 +12,6 @@ from engines.core.library import Library, Provenance, effective_operation, prove
 from engines.core.text.similarity import Change, word_diff
 from engines.core.types import Decision, Operation, OperationKind
 from engines.pipeline.evaluation.statistics import Comparison, compare
-from engines.record.formats.own import library_data
 from engines.record.libraries import LibraryFolder
 from studio.facts.evaluation import EvaluationFacts, evaluation_facts, question_rewards
 from studio.facts.subject import LIFTED, Subject
@@ -73,6 +72,9 @@ class VersionFacts(Subject):
 
 
 def version_facts(version: FoundVersion) -> VersionFacts:
+    # It loads YAML, which the first frame of the screen has no need of.
+    from engines.record.formats.own import library_data
+
     library = version.library
     return VersionFacts(
         data=library_data(library),

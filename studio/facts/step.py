@@ -11,7 +11,7 @@ from typing import Literal
 from engines.core import events as ev
 from engines.core.errors import ConflictError
 from engines.core.library import OperationOutcome
-from engines.core.state.step_history import StepHistory
+from engines.core.state.history import AnsweredReply, StepHistory
 from engines.core.types import Decision, Lesson, Operation, Reflection, group_id
 from engines.record.run_dir import RunDir
 from engines.record.step_history import read_step
@@ -90,8 +90,8 @@ def step_facts(run: RunDir, number: int) -> StepFacts:
         choice=step.choice,
         choice_text=step.choice.text if step.choice else "",
         own=tuple(step.proposed),
-        repaired=tuple(_resubmission(event) for event in step.resubmissions),
-        decisions=tuple(made.decision for made in step.decisions),
+        repaired=tuple(_resubmission(answer) for answer in step.resubmissions),
+        decisions=tuple(step.decisions),
         outcomes=committed.outcomes if committed else (),
         committed_version=committed.library_version if committed else None,
         committed_policy=committed.policy_version if committed else None,
@@ -110,7 +110,7 @@ def _group_facts(run: RunDir, step: StepHistory, reflection: Reflection) -> Grou
     )
 
 
-def _resubmission(event: ev.ReplyMended | ev.ReplyDropped) -> Resubmission:
-    if isinstance(event, ev.ReplyMended):
-        return Resubmission(event.repair, "mended", event.reviewer, "", event.operations)
-    return Resubmission(event.repair, "dropped", event.reviewer, event.reason, ())
+def _resubmission(answer: AnsweredReply) -> Resubmission:
+    return Resubmission(
+        answer.repair, answer.what, answer.reviewer, answer.reason, answer.operations
+    )

@@ -39,9 +39,10 @@ def evaluation_card(found: FoundVersion, workspace: Workspace) -> Card:
         assert state.started is not None
         instructions = mask(str(state.started.settings.get("agent.instructions", "")))
         measured = [
-            _result(entry.event, state, entry.at, workspace)
+            _result(evaluation, state, entry.at, workspace)
             for entry in read_journal(run.journal, only=_MEASURED)
-            if isinstance(entry.event, EvaluationFinished) and entry.event in found.measured
+            for evaluation in found.measured
+            if evaluation == entry.event
         ]
         results = (*card.results, *measured)
         card = replace(card, results=results, instructions=instructions or card.instructions)

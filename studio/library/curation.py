@@ -10,19 +10,18 @@ import asyncio
 import os
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
 from engines.core import events as ev
-from engines.core.errors import ConflictError, StudioError
+from engines.core.errors import ConflictError
 from engines.core.library import Library
 from engines.core.protocols import Linter
 from engines.core.text.sanitize import one_line
 from engines.core.text.similarity import Entry, pair_entries
 from engines.core.types import CONFLICT, Flag, Operation, OperationKind, human_operation_id
 from engines.record.appender import sync_folder, write_atomic
-from engines.record.derived.catalogue import load_run_rows, write_library_rows, write_run_row
+from engines.record.derived.catalogue import load_run_rows, refresh_catalogue
 from engines.record.formats.source import ForeignEntry, ForeignLibrary
 from engines.record.journal import Journal
 from engines.record.libraries import check_name
@@ -83,8 +82,7 @@ def open_curation(
             )  # fmt: skip
             proposed = (ev.OperationProposed(0, operation, person) for operation in named)
             _write_journal(run, workspace, [started, *proposed, ev.RunEnded("finished")])
-        with suppress(StudioError):  # the row can be made from the journal
-            write_run_row(workspace, run)
+        refresh_catalogue(workspace)
         return _facts(library, run.run, named, waiting)
 
 
@@ -164,7 +162,7 @@ def target_library(
         with write_lock(folder.path.parent, timeout_s=_LOCK_WAIT_S):  # of two one begins it
             if not folder.exists():
                 folder.create(copied, label)
-                write_library_rows(workspace, folder.head())
+                refresh_catalogue(workspace)
     return folder.head()
 
 

@@ -13,7 +13,7 @@ from engines.core.errors import ConflictError
 from engines.core.library import Library, effective_operation
 from engines.core.types import Decision, Operation
 from engines.pipeline.effect.roll_back import Change
-from engines.record.derived.catalogue import write_library_rows
+from engines.record.derived.catalogue import refresh_catalogue
 from engines.record.libraries import is_label
 from engines.record.run_dir import Workspace
 from studio.library.references import follow_version
@@ -49,7 +49,7 @@ def commit_changes(
             reviewed.append((operation, decision))
             draft = head.commit(reviewed).library
         done = library.commit(reviewed).library
-    write_library_rows(workspace, done)
+    refresh_catalogue(workspace)
     return done
 
 

@@ -1,4 +1,4 @@
-"""Libraries as lines and pages: what `studio library` and `studio diff` print."""
+"""Libraries as lines: what `studio library` and `studio diff` print."""
 
 from __future__ import annotations
 
@@ -23,7 +23,6 @@ from studio.facts.library import (
     prompt_tokens,
 )
 from studio.render.evaluation_lines import evaluation_text
-from studio.render.page import Page, Table, Text
 from studio.render.words import (
     count_text,
     decided_text,
@@ -35,7 +34,6 @@ from studio.render.words import (
 from studio.secrets.sanitize import sanitize
 
 COLOURS = {"+": "green", "-": "red", "~": "yellow"}
-_CHANGE_WORDS = {"-": "removed", "~": "reworded", "+": "added", "*": "", "=": "renamed"}
 
 
 def list_lines(listed: Iterable[ListedLibrary]) -> list[str]:
@@ -188,14 +186,14 @@ def difference_lines(facts: Difference) -> list[str]:
             for pair in facts.held_out
             if pair.comparison
         ]
-        return [sides, *weights_lines(facts), *_result_lines(facts), *verdicts]
+        return [sides, *weights_lines(facts), *result_lines(facts), *verdicts]
     changes = [experience_line(change) for change in facts.changes()]
     counts = f"{counts_text(facts)}; {tokens_text(facts)}"
     nothing = ["the same library: no experience differs"]
-    return [f"{sides}  {counts}", *_result_lines(facts), *(changes or nothing)]
+    return [f"{sides}  {counts}", *result_lines(facts), *(changes or nothing)]
 
 
-def _result_lines(facts: Difference) -> list[str]:
+def result_lines(facts: Difference) -> list[str]:
     """The held-out results of both sides."""
     lines = []
     for which, side in (("before", facts.a), ("after", facts.b)):
@@ -214,24 +212,6 @@ def weights_lines(facts: Difference) -> list[str]:
         if side.weights:
             lines.append(f"{which}: {sanitize(side.weights)}")
     return lines
-
-
-def difference_page(facts: Difference) -> Page:
-    title = f"{facts.a.label} → {facts.b.label}"
-    counts = f"{counts_text(facts)}; {tokens_text(facts)}"
-    texts = [counts, *weights_lines(facts), *_result_lines(facts)]
-    return Page(title, [*map(Text, texts), changes_table(title, facts.changes())])
-
-
-def changes_table(title: str, changes: Iterable[ExperienceChange]) -> Table:
-    """Those that differ; of what was reworded its words."""
-    rows = []
-    for change in sorted(changes, key=lambda change: [*_CHANGE_WORDS].index(change.sign)):
-        if change.differs:
-            what = f"{_CHANGE_WORDS[change.sign]} {change.pin}".strip()
-            was = f" (was {change.was})" if change.was else ""
-            rows.append((what, change.id + was, change.words))
-    return Table(title, ("Change", "Id", "Wording"), rows)
 
 
 # -- what waits for a reviewer ---------------------------------------------------------------

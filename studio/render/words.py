@@ -17,6 +17,11 @@ def reward_rate_text(mean: float | None, n: int, unknown: str = "none known") ->
     return f"{unknown if mean is None else f'{mean:.3f}'} (n={n})"
 
 
+def reward_text(reward: float) -> str:
+    """`1.0`, `0.33`: with a second digit only where it says something."""
+    return f"{reward:.1f}" if round(reward, 1) == round(reward, 2) else f"{reward:.2f}"
+
+
 def rate_text(value: float | None, interval: Interval | None) -> str:
     """`0.310 [0.22, 0.40]`: the value and its 95 % interval."""
     if value is None:

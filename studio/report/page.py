@@ -15,13 +15,13 @@ from engines.record.appender import write_atomic
 from engines.record.run_dir import Workspace
 from studio.facts.curves import Series
 from studio.facts.run import GROUP_OUTCOMES
+from studio.render.difference_page import changes_table
 from studio.render.evaluation_lines import (
     cell_lines,
     diagnosis_lines,
     diagnosis_title,
     evaluation_text,
 )
-from studio.render.library_lines import changes_table
 from studio.render.page import (
     BarChart,
     Block,

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, TextIO
 from engines.core import events as ev
 from engines.core.library import OperationOutcome
 from engines.core.state.run_state import RunState, StepState
-from engines.core.types import Lesson, Verdict
+from engines.core.types import Lesson, Verdict, group_id, rollout_id
 from studio.facts.epoch import diagnose_epoch, nothing_read_text
 from studio.facts.evaluation import cell_name
 from studio.facts.run import run_progress
@@ -28,7 +28,14 @@ from studio.render.training_lines import (
     update_outcome_text,
     value_curve,
 )
-from studio.render.words import count_text, mean_reward_text, step_name, usage_text
+from studio.render.words import (
+    count_text,
+    decided_text,
+    mean_reward_text,
+    reward_text,
+    step_name,
+    usage_text,
+)
 from studio.secrets.sanitize import one_line
 
 if TYPE_CHECKING:
@@ -199,7 +206,8 @@ class Display:
             state, lambda line: self._console.print(line, soft_wrap=True)
         )
         self._steps = StepClock()
-        self._evaluating: ev.EvaluationProgressed | None = None
+        self._steps.update(state, clock())
+        self._place = (state.step, state.under_review)
         self._live = Live(console=self._console, get_renderable=self._block_text, transient=True)
 
     def __enter__(self) -> Display:
@@ -210,27 +218,21 @@ class Display:
         self._live.stop()
 
     def __call__(self, event: ev.DurableEvent | ev.TransientEvent) -> None:
-        match event:
-            case ev.TextStreamed():
-                return
-            case ev.EvaluationProgressed():
-                self._evaluating = event if event.done < event.total else None
-                return
-        self._steps.add_event(event, self._clock())
+        self._steps.update(self._state, self._clock())
         self._print_lines(event)
-        if isinstance(event, ev.StepStarted | ev.LessonProposed | ev.LessonCommitted):
+        place = (self._state.step, self._state.under_review)
+        if place != self._place:
+            self._place = place
             self._live.refresh()  # the block must not lag behind the line above it
 
     def _block_text(self) -> Text:
         from rich.text import Text
 
         eta = self._steps.remaining_text(self._state)
-        return Text("\n".join(display_lines(self._state, eta, self._evaluating)))
+        return Text("\n".join(display_lines(self._state, eta)))
 
 
-def display_lines(
-    state: RunState, eta: str = "", evaluating: ev.EvaluationProgressed | None = None
-) -> list[str]:
+def display_lines(state: RunState, eta: str = "") -> list[str]:
     """The redrawn block: where the run stands, the batch's stages, reward, spending."""
     where, step = run_progress(state), state.current
     head = f"epoch {where.epoch}/{where.epochs}  step {where.step}/{where.steps}  {state.status}"
@@ -238,7 +240,7 @@ def display_lines(
         head += "  rehearsal"
     if state.cassette:
         head += "  cassette"
-    if evaluating is not None:
+    if (evaluating := state.live.evaluation) is not None:
         bar = progress_bar(evaluating.done, evaluating.total)
         return [head, f"held-out {evaluating.data}  {bar}"]
     if step is None or state.started is None:
@@ -308,24 +310,33 @@ class StepClock:
 
     def __init__(self) -> None:
         self.began: float | None = None  # of the work under way; None while a person decides
+        self._step: int | None = None  # under way, 0: none is; None: nothing was seen yet
+        self._deciding = False
         self._whole = False  # the step under way was seen from its beginning
         self._worked_s = 0.0
         self._steps_s: list[float] = []
 
-    def add_event(self, event: ev.DurableEvent | ev.TransientEvent, now: float) -> None:
-        match event:
-            case ev.StepStarted():
-                self.began, self._worked_s, self._whole = now, 0.0, True
-            case ev.StageEntered(stage="review"):  # the clock stops until the commit
-                if self.began is not None:
-                    self._worked_s += now - self.began
-                self.began = None
-            case ev.LessonCommitted():
-                self.began = now
-            case ev.StepFinished() if self.began is not None:
-                if self._whole:
-                    self._steps_s.append(self._worked_s + now - self.began)
-                self.began, self._whole = None, False
+    def update(self, state: RunState, now: float) -> None:
+        """Look where the run stands now; call it as often as that may have changed."""
+        step, before = state.current, self._step
+        number = 0 if step is None else state.step
+        if number != before:
+            is_through = before in state.steps and state.steps[before].finished
+            if self.began is not None and self._whole and is_through:
+                self._steps_s.append(self._worked_s + now - self.began)
+            # Of a step that is under way already it is not known since when.
+            self._whole = bool(number) and before is not None
+            self._step, self._worked_s, self._deciding = number, 0.0, False
+            self.began = now if self._whole else None
+        if step is None:
+            return
+        if state.live.stage_name == "review" and not self._deciding:
+            self._deciding = True  # the clock stops until the commit
+            if self.began is not None:
+                self._worked_s += now - self.began
+            self.began = None
+        elif step.committed and self._deciding:
+            self._deciding, self.began = False, now
 
     def remaining_s(self, state: RunState) -> tuple[float, float] | None:
         """Seconds left, from and to: the median step's, or the range until three are known."""
@@ -357,3 +368,96 @@ def duration_text(seconds: float) -> str:
         return f"{whole} s"
     minutes, rest = divmod(whole, 60)
     return f"{minutes}m {rest:02d}s" if minutes < 60 else f"{minutes // 60}h {minutes % 60:02d}m"
+
+
+_STAGES = {
+    "restore": "restoring the weights after it …",
+    "consolidation": "drawing operations from its groups",
+    "choice": "trying {lessons} lessons to choose one",
+    "gate": "trying what it proposes: {made} of at most {most} tries",
+    "review": "its operations can be reviewed: press 2",
+    "hold": "no rule settled {undecided}, a person is waited for: press 2",
+    "ready": "everything is decided, c commits",
+    "commit": "committing",
+}
+_TRAINING_STAGES = {
+    "consolidation": "computing its weight update",
+    "review": "its weight update can be reviewed: press 2",
+    "hold": "its weight update is to be decided: press 2",
+}
+
+
+class ActivityPrinter(LinePrinter):
+    """Says more of each rollout than a pipe wants to hear, as the Live page does."""
+
+    def _event_lines(self, event: ev.DurableEvent | ev.TransientEvent) -> list[str]:
+        trains, shown = self._state.step_trains, is_fine_tuning(self._state)
+        lines = activity_lines(event, trains=trains, shown=shown)
+        return super()._event_lines(event) if lines is None else lines
+
+
+def activity_lines(
+    event: ev.DurableEvent | ev.TransientEvent, *, trains: bool = False, shown: bool = False
+) -> list[str] | None:
+    """What the activity says of it; None where `LinePrinter` has the words.
+
+    `trains`: the run updates weights, so that a group gives no proposals; `shown`: it learns from
+    demonstrations, so that there are no groups to tell of.
+    """
+    match event:
+        case ev.StageEntered():
+            stages = {**_STAGES, **_TRAINING_STAGES} if trains else _STAGES
+            if event.stage not in stages:
+                return []
+            stage = stages[event.stage].format(**{"undecided": 0, **event.detail})
+            return [f"step {event.step}: {stage}"]
+        case ev.StepStarted() if trains:
+            problems = count_text(len(event.problems), "problem")
+            return [f"step {event.step}: {problems}, policy v{event.policy_version}"]
+        case ev.GroupReflected() if shown:
+            return []
+        case ev.GroupReflected(reflection=found) if trains and found.outcome == "used":
+            name = rollout_id(found.step, found.position, 0).removesuffix("r0")
+            return [f"{name}: winners and losers, so it has contrast"]
+        case ev.RunPaused():
+            return ["paused: what is under way ends, nothing new begins (s p goes on)"]
+        case ev.GroupReflected():
+            return _reflection_texts(event)
+        case ev.RolloutJudged(verdict=found) if found.reward is not None:
+            name = rollout_id(event.step, event.position, event.index)
+            why = f" ({one_line(found.critique, 80)})" if found.critique else ""
+            return [f"{name} reward {reward_text(found.reward)}{why}"]
+        case ev.OperationDecided() | ev.OperationsDecided():
+            return [
+                f"{made.operation_id} "
+                + decided_text(made.action, one_line(made.reviewer, 40), one_line(made.reason, 160))
+                for made in event.decisions
+            ]
+        case ev.DecisionUndone():
+            return [f"{event.operation_id}: its decision was taken back"]
+        case ev.OperationProposed():
+            return [f"{event.operation.id} proposed by {one_line(event.reviewer, 40)}"]
+        case ev.RunResumed():
+            return ["resumed"]
+        case ev.RunEnded(how="finished" | "stopped" | "held"):
+            return [event.how]
+    return None
+
+
+def _reflection_texts(event: ev.GroupReflected) -> list[str]:
+    found, n = event.reflection, len(event.reflection.proposals)
+    drawn = f"{n} proposal{'s' * (n != 1)} drawn from it"
+    why = f": {one_line(found.losses[0].reason, 160)}" if found.losses else ""
+    outcomes = {
+        "used": f"winners and losers, {drawn}",
+        "critique": f"no good try, read for what the verifier says, {drawn}",
+        "all-equal": "all equally good, nothing to compare, skipped",
+        "all-right": "all right, nothing to learn, skipped",
+        "all-wrong": "all wrong, nothing to compare, skipped",
+        "unjudged": "no reward known, skipped",
+    }
+    said = outcomes.get(found.outcome, f"failed{why}")
+    doubted = (
+        f"{d.rollout}: its verdict is doubted: {one_line(d.reason, 160)}" for d in found.doubts
+    )
+    return [f"{group_id(found.step, found.position)}: {said}", *doubted]

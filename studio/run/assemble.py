@@ -404,7 +404,7 @@ def _put_together(
         ledger=ledger,
         records=plan.run.records,
         control=control,
-        publisher=make_publisher(plan.loaded, plan.run, plan.workspace, state, record.library),
+        publisher=make_publisher(plan.loaded, plan.run, state, record.library),
         mask=plan.loaded.mask,
         evaluation=open_evaluation(plan, models.sets, measured, writer),
         budget=models.budget,

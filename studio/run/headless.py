@@ -19,7 +19,7 @@ from engines.pipeline.control import RunControl
 from engines.pipeline.effect.effect_gate import choice_problems
 from engines.pipeline.recorder import Listener
 from engines.pipeline.run import practise
-from engines.record.derived.catalogue import write_run_row
+from engines.record.derived.catalogue import refresh_catalogue
 from engines.record.lock import holder_pid
 from engines.record.run_dir import RunDir
 from studio import exit_codes
@@ -102,7 +102,7 @@ async def run_headless(
                 raise
             to_stderr("studio: interrupted before practice began; nothing was spent")
             return exit_codes.INTERRUPTED
-    write_run_row(plan.workspace, plan.run)
+    refresh_catalogue(plan.workspace)
     return _print_summary(plan, context.recorder.state, json, tells_next)
 
 
@@ -253,5 +253,5 @@ def _progress_listener(state: RunState, json: bool) -> Iterator[Listener]:
 
 
 def _print_event(event: DurableEvent | TransientEvent) -> None:
-    if not isinstance(event, TextStreamed):  # a line for each token helps no script
+    if event.__class__ is not TextStreamed:  # a line for each token helps no script
         print_json(event_to_dict(event))

@@ -191,17 +191,14 @@ def choose_library(
 def make_publisher(
     loaded: LoadedRun,
     run: RunDir,
-    workspace: Workspace,
     state: RunState,
     folder: LibraryFolder,
     only: Path | None = None,
 ) -> Callable[[Library], None]:
-    """Writes `agent.yaml`, beside it the agent that did best on the held-out sets, and the rows.
+    """Writes `agent.yaml`, and beside it the agent that did best on the held-out sets.
 
     `only` is the one of the two files to write; None: both.
     """
-    from engines.record.derived.catalogue import write_library_rows
-
     config, mask = loaded.config, loaded.mask
 
     def adapter(step: int | None = None) -> str | None:
@@ -211,7 +208,6 @@ def make_publisher(
         at = "" if step is None else f"@{step}"
         return f"run:{run.run}{at}" if trained else None
 
-    in_catalogue: Hashable = None
     in_files: dict[Path, Hashable] = {}  # most steps of a long run change none
     made: tuple[Hashable, bytes] = ((), b"")  # the best agent is often the last one
 
@@ -226,16 +222,11 @@ def make_publisher(
         in_files[file] = held
 
     def publish(library: Library) -> None:
-        nonlocal in_catalogue
         write(run.agent_file, library, adapter(), run.run)
         if (step := state.best_step) is not None:
             version = next(e.library_version for e in state.evaluations if e.step == step)
             made_by = f"{run.run}, best on the held-out sets"
             write(run.best_agent_file, folder.at(version), adapter(step), made_by)
-        held = (library.name, library.version, library.experiences)
-        if held != in_catalogue:
-            write_library_rows(workspace, library)
-            in_catalogue = held
 
     return publish
 

@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from engines.core import events as ev
 from engines.core.codec import fix_surrogates
 from engines.core.state.run_state import RunState
-from engines.core.state.under_way import Place, UnderWay, place_of
 from engines.core.types import CallKey, try_id
 from studio.session.requests import format_line
 
@@ -30,6 +29,7 @@ _MOST_CHARS = 500_000
 """Of text in one line; JSON may write six bytes for a character."""
 _WRITE_BYTES = 1_000_000
 
+_Place = tuple[str, int, int, int]  # purpose, step, position, index
 _Piece = tuple[str, int, str]  # rollout, offset, text
 
 
@@ -38,6 +38,7 @@ class RolloutText:
     """The text of one rollout so far, in chunks that do not change once they are made."""
 
     rollout: str
+    started: ev.RolloutStarted | None = None  # None: its beginning was not seen
     watched: bool = False
     chunks: list[str] = field(default_factory=list)
     recent: list[str] = field(default_factory=list)  # pieces since the last chunk
@@ -172,17 +173,16 @@ class Feed:
     def __init__(self, state: RunState, batch_s: float = BATCH_S) -> None:
         self._state = state
         self._batch_s = batch_s
-        self._texts: dict[Place, RolloutText] = {}
+        self._texts: dict[_Place, RolloutText] = {}
         self._outboxes: dict[Outbox, None] = {}  # in the order in which they came
         self._scheduled: asyncio.TimerHandle | None = None
         self._watched: frozenset[str] = frozenset()
-        self._under_way = UnderWay()
-        self._steps_finished = state.steps_finished
 
     @property
     def rollouts(self) -> list[str]:
         """Ids of the running ones of practice."""
-        return [text.rollout for place, text in self._texts.items() if place[0] == "rollout"]
+        tries = self._state.live.tries.items()
+        return [name for name, one in tries if one is None or one.key.purpose == "rollout"]
 
     def is_followed(self) -> bool:
         """Whether anybody follows the text of some rollout."""
@@ -207,12 +207,17 @@ class Feed:
     def add(self, outbox: Outbox) -> None:
         """Send this client every event from now on, and what a step's own events do not tell."""
         self._outboxes[outbox] = None
-        if self._under_way.events:  # later: its answer comes first
+        live = self._state.live
+        if live.evaluation or live.nodes or live.stage_name == "restore":
+            # Later: the answer to the client comes first.
             asyncio.get_running_loop().call_soon(self._send_progress, outbox)
 
     def _send_progress(self, outbox: Outbox) -> None:
-        for event in self._under_way.events:
-            if outbox in self._outboxes:
+        live = self._state.live
+        restoring = live.stage if live.stage_name == "restore" else None
+        tries = (one for one in live.tries.values() if one and one.key.purpose == "evaluation")
+        for event in (restoring, live.evaluation, live.nodes, *tries, *live.placed.values()):
+            if event is not None and outbox in self._outboxes:
                 outbox.enqueue(self._event_line(event))
 
     def _event_line(self, event: ev.DurableEvent | ev.TransientEvent) -> bytes:
@@ -238,26 +243,24 @@ class Feed:
             self._scheduled.cancel()
 
     def _begin_text(self, key: CallKey) -> RolloutText:
-        text = self._texts[place_of(key)] = RolloutText(try_id(key))
-        text.watched = text.rollout in self._watched
+        name = try_id(key)
+        text = RolloutText(name, self._state.live.tries.get(name), name in self._watched)
+        self._texts[_place(key)] = text
         return text
 
-    def _end_text(self, place: Place) -> None:
-        text = self._texts.pop(place, None)
-        if text is not None and text.watched:
+    def _end_text(self, place: _Place) -> None:
+        text = self._texts.pop(place)
+        if text.watched:
             text.merge_recent(whole=True)
             for outbox in self._outboxes:
                 outbox.enqueue_rest(text)
 
     def _publish(self, event: ev.DurableEvent | ev.TransientEvent) -> None:
-        began, ended = self._under_way.take(event)
-        if began is not None:  # also where it was tried before: the text of that try is dropped
-            self._begin_text(began)
-        if ended is not None:
-            self._end_text(ended)
-        if self._steps_finished != self._state.steps_finished:
-            self._steps_finished = self._state.steps_finished
-            self._texts.clear()  # of rollouts that were cut
+        tries = self._state.live.tries
+        for place, text in tuple(self._texts.items()):
+            # A rollout that begins once more is another one: the text of the first is dropped.
+            if tries.get(text.rollout) is not text.started:
+                self._end_text(place)
         if self._outboxes:
             line = self._event_line(event)
             for outbox in self._outboxes:
@@ -275,3 +278,7 @@ class Feed:
                 text.merge_recent()
         for outbox in self._outboxes:
             outbox.notify_text()
+
+
+def _place(key: CallKey) -> _Place:
+    return key.purpose, key.step, key.position, key.index

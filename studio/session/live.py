@@ -16,9 +16,9 @@ from shlex import quote
 from typing import Any, TypeVar
 
 from engines.core.errors import ConflictError, LockedError, StudioError
-from engines.core.events import DurableEvent, event_from_dict
+from engines.core.events import event_from_dict, is_durable
 from engines.core.state.fold import fold
-from engines.core.state.run_state import RunState
+from engines.core.state.run_state import Live, RunState
 from engines.record.derived.run_state import read_run
 from engines.record.run_dir import RunDir
 from studio.session.control_socket import RunAddress, check_owner, connect_path
@@ -288,8 +288,8 @@ class LiveSession(Session):
                 connection.send(Subscribe(tuple(sorted(self._subscribed))))
                 self.controls, self.controller = _parse_controller(answer["driver"])
                 self.pace_tokens_per_s = answer.get("pace_tokens_per_s")
-            under_way = frozenset(map(str, answer.get("under_way", ())))
-            self._enqueue(SnapshotReceived(under_way, self.state.events))
+            self.state.live.name_tries(map(str, answer.get("under_way", ())), self.state.current)
+            self._enqueue(SnapshotReceived(self.state.events))
             self._enqueue(ControllerChanged(self.controls, self.controller))
             self._known.set()
             async for message in connection.pushed_messages():
@@ -312,14 +312,14 @@ class LiveSession(Session):
                 cause = f"its process sends what this release does not know ({error})."
                 move = "Use the studio release that started the run."
                 raise ConflictError(f"run {self.run.run}", cause, move) from error
-            if isinstance(event, DurableEvent):
+            if is_durable(event):
                 if message["seq"] <= self.state.events:
                     return
                 if message["seq"] > self.state.events + 1:
                     await self._reload_state(message["seq"])
                     self._enqueue(SnapshotReceived(events=self.state.events))
                     return
-                fold(self.state, event)
+            fold(self.state, event)
             self._enqueue(EventReceived(event))
 
     async def _reload_state(self, events: int | None = None) -> None:
@@ -349,6 +349,7 @@ class LiveSession(Session):
         if self.living:  # the controller wants to stay it, unless somebody else is by then
             self._wants_control = self.controls
         self.connection, self.living = None, False
+        self.state.live = Live()  # nobody knows what goes on while there is no line to the run
         self._known.clear()
         self.controls, self.controller = False, ""
         if reason:

@@ -13,13 +13,13 @@ from concurrent.futures import ThreadPoolExecutor
 from shlex import quote
 from typing import Any, TypeVar
 
-from engines.core.errors import ConflictError, LockedError, StudioError
-from engines.core.events import DurableEvent, TransientEvent
+from engines.core.errors import ConflictError, LockedError
+from engines.core.events import DurableEvent, TransientEvent, is_durable
 from engines.core.protocols import Linter
 from engines.core.state.fold import fold
 from engines.pipeline.gate.gate import Gate
 from engines.pipeline.recorder import Listener, Recorder
-from engines.record.derived.catalogue import write_run_row
+from engines.record.derived.catalogue import refresh_catalogue
 from engines.record.derived.run_state import open_run
 from engines.record.lock import write_lock
 from engines.record.run_dir import RunDir, Workspace
@@ -56,7 +56,6 @@ class LockedRun(OpenRun):
 
     async def commit(self, step: int, reviewer: str) -> str:
         """Commit the decisions of a finished run."""
-        from engines.record.derived.catalogue import write_library_rows
         from engines.record.export import refresh_agent
         from engines.record.seal import refuse_altered
 
@@ -73,7 +72,6 @@ class LockedRun(OpenRun):
         library = (await self.gate.commit(0)).library
         if not state.curates:  # it has no agent of its own
             refresh_agent(run.agent_file, library, run.run, self.workspace.mask)
-        write_library_rows(self.workspace, library)
         if library.version == before:
             return f"nothing was committed: library {library.name} stays at v{before}"
         return f"committed: library {library.name} is at v{library.version}"
@@ -207,9 +205,8 @@ class OfflineSession(Session):
             self._loop.call_soon_threadsafe(self._apply_event, event)
 
     def _apply_event(self, event: DurableEvent | TransientEvent) -> None:
-        if isinstance(event, DurableEvent):
-            self._wrote = True
-            fold(self.state, event)
+        self._wrote = self._wrote or is_durable(event)
+        fold(self.state, event)
         self._enqueue(EventReceived(event))
 
     def _on_idle(self) -> None:
@@ -225,8 +222,7 @@ class OfflineSession(Session):
         wrote, self._wrote = self._wrote, False
         await self._in_worker(self._stack.close)
         if wrote:
-            with contextlib.suppress(StudioError):  # the row can be rebuilt from the journals
-                await self._in_worker(write_run_row, self._workspace, self.run)
+            await self._in_worker(refresh_catalogue, self._workspace)
 
     async def _in_worker(self, do: Callable[..., T], *arguments: Any) -> T:
         # Shielded: whoever stops waiting must not leave half a decision behind.
@@ -242,7 +238,7 @@ def lock_run(
     wait_s: float = 0.0,
     *,
     holder: str,
-    on_event: Listener,
+    on_event: Listener = lambda _: None,
 ) -> Iterator[LockedRun]:
     """Take the lock of a run without a process, and open its gate.
 

@@ -249,7 +249,7 @@ class ReplaySession(Session):
             is_first = not self.state.events
             fold(self.state, event)
             if is_first:
-                self._enqueue(SnapshotReceived(frozenset(), self.state.events))
+                self._enqueue(SnapshotReceived(self.state.events))
         self._enqueue(EventReceived(event))
         if self._one_step and isinstance(event, ev.StepFinished):
             self._one_step = False

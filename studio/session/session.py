@@ -26,7 +26,6 @@ T = TypeVar("T")
 class SnapshotReceived:
     """Where the run stands; `Session.state` is a new object. Comes first, and after each gap."""
 
-    under_way: frozenset[str] | None = None  # ids of running rollouts; None: not known
     events: int | None = None  # of the journal in that state; None: not known
 
 

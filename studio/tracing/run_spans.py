@@ -10,8 +10,9 @@ from functools import partial
 from itertools import chain, islice
 
 from engines.core.errors import ConfigError, ConflictError
-from engines.core.events import DurableEvent, RunEnded, StepStarted, TransientEvent
+from engines.core.events import DurableEvent, RunEnded, TransientEvent
 from engines.core.extras import install_command
+from engines.core.state.fold import fold
 from engines.core.state.run_state import RunState
 from engines.pipeline.recorder import Recorder
 from engines.record.journal import Entry, read_journal
@@ -70,12 +71,16 @@ def send_newer(loaded: LoadedRun, run: RunDir, known: RunState, tell: Tell) -> N
         return
     recent: list[Entry] = []
     newer: list[Entry] = []
-    for number, entry in enumerate(read_journal(run.journal), start=1):
-        if number > known.events:
+    sent = RunState()
+    for entry in read_journal(run.journal):
+        if sent.events == known.events:
             newer.append(entry)
-        else:
-            recent = [] if isinstance(entry.event, StepStarted) else recent
-            recent.append(entry)
+            continue
+        step = sent.step
+        fold(sent, entry.event)
+        if sent.step != step:
+            recent.clear()
+        recent.append(entry)
     sending = _Sending(loaded, run, known, recent)
     for entry in newer:
         sending.put(entry)

@@ -13,7 +13,7 @@ from engines.core.codec import dumps
 from engines.core.errors import ConflictError
 from engines.core.ids import digest_bytes
 from engines.core.library import Library
-from engines.core.state.step_history import RolloutHistory, StepHistory
+from engines.core.state.history import RolloutHistory, StepHistory
 from engines.core.types import Message, Problem
 from engines.data.dataset import read_problems
 from engines.grpo.loss.sft_data import (

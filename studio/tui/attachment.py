@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from engines.core import events as ev
 from engines.core.errors import StudioError
 from engines.core.state.run_state import RunState
+from engines.core.types import Decision
 from studio.facts.next_command import curation_text
 from studio.session.session import (
     ControllerChanged,
@@ -56,10 +56,12 @@ class Attachment:
         self.session = session
         self.shown_run = run  # the last one, also once the screen is left
         self.ended_here = ""  # how the run ended while the screen was attached
+        # As they were at the last look, to notice what has changed since.
+        self._ending = ""
+        self._decisions: dict[str, Decision] = {}
         self.drafts = Drafts(None)
         self._throughput = Throughput()
         self._budget: dict[str, float] = {}  # limits of the run: calls, tokens, cost_usd
-        self._is_ready = False  # everything is decided, the commit waits
         self._is_cut = False  # the connection to the process; it is being tried again
         self._reader: asyncio.Task[None] | None = None
         self.starting = starting
@@ -89,7 +91,7 @@ class Attachment:
             starting_stage=self.starting.stage if self.starting is not None else "",
             opening=session is not None and session.state.started is None,
             parted=self._is_cut,
-            ready=self._is_ready,
+            ready=session is not None and session.state.live.stage_name == "ready",
             tokens_per_s=(
                 self._throughput.tokens_per_s(now) if self.is_living and not is_held else None
             ),
@@ -229,12 +231,12 @@ class Attachment:
         now = self._host.clock()
         self._is_cut = isinstance(message, Disconnected) and not message.ended
         match message:
-            case EventReceived(event=event):
-                self._throughput.add_event(event, now)
-                self._handle_event(event)
+            case EventReceived() if self.session is not None:
+                self._follow_state(self.session.state, now)
             case TextReceived(pieces=pieces):
                 self._throughput.add_pieces(pieces, now)
             case SnapshotReceived():
+                self._ending = self.session.state.ending if self.session is not None else ""
                 if self.session is not None and self.is_living:
                     self._app.run_worker(self._ask_budget(self.session))
                 self.drafts.writes = self.session is None or self.session.controls
@@ -242,7 +244,6 @@ class Attachment:
             case ControllerChanged(mine=mine, who=who):
                 self._change_controller(mine, who)
             case Disconnected(reason=reason, ended=ended):
-                self._is_ready = False
                 session = self.session
                 if not ended:
                     self._host.tell(f"{reason}; trying again", "failed")
@@ -255,16 +256,14 @@ class Attachment:
             page.handle_message(message)
         self._host.redraw_soon()
 
-    def _handle_event(self, event: ev.DurableEvent | ev.TransientEvent) -> None:
-        match event:
-            case ev.StageEntered(stage=stage):
-                self._is_ready = stage == "ready"
-            case ev.DecisionUndone() | ev.LessonCommitted() | ev.LessonReturned():
-                self._is_ready = False
-            case ev.RunEnded(how=how):
-                self.ended_here = how
-            case ev.OperationDecided() | ev.OperationsDecided():
-                self.drafts.save()
+    def _follow_state(self, state: RunState, now: float) -> None:
+        self._throughput.update(state, now)
+        if state.ending and not self._ending:
+            self.ended_here = state.ending
+        self._ending = state.ending
+        if state.decisions != self._decisions:
+            self._decisions = dict(state.decisions)
+            self.drafts.save()
 
     def _change_controller(self, mine: bool, who: str) -> None:
         """Who decides keeps the drafts: they go from screen to screen through their file."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
+from itertools import islice
 
-from engines.core import events as ev
+from engines.core.state.run_state import RunState, StepState
 from engines.core.text.tool_text import said_length
 from studio.report.progress import StepClock
 from studio.session.session import TextPiece
@@ -18,23 +19,31 @@ class Throughput:
 
     def __init__(self) -> None:
         self.steps = StepClock()
+        self._step: StepState | None = None
+        self._counted = 0  # rollouts of it that were seen
         self._since: float | None = None  # when something was heard first
         self._known: dict[str, int] = {}  # rollout → characters
         self._chars: deque[tuple[float, int]] = deque()
         # When rollouts ended, their tokens, and the seconds these took.
         self._ended: deque[tuple[float, int, float]] = deque()
 
-    def add_event(self, event: ev.DurableEvent | ev.TransientEvent, now: float) -> None:
+    def update(self, state: RunState, now: float) -> None:
+        """Look at what has ended since the last look."""
         self._since = now if self._since is None else self._since
-        self.steps.add_event(event, now)
-        match event:
-            case ev.StepStarted():
-                self._known.clear()
-            case ev.RolloutFinished(usage=usage, elapsed_s=took_s):
-                self._ended.append((now, usage.completion_tokens, took_s))
-            case ev.StageEntered(stage="review"):
-                self._chars.clear()
-                self._ended.clear()
+        self.steps.update(state, now)
+        step = state.current
+        if step is not self._step:
+            self._step, self._counted = step, 0
+            self._known.clear()
+        if step is None:
+            return
+        if state.live.stage_name == "review":
+            self._chars.clear()
+            self._ended.clear()
+        # One that failed and is rolled out again leaves its place and comes last.
+        for rollout in islice(step.rollouts.values(), self._counted, None):
+            self._ended.append((now, rollout.usage.completion_tokens, rollout.elapsed_s))
+        self._counted = len(step.rollouts)
 
     def add_pieces(self, pieces: Iterable[TextPiece], now: float) -> None:
         """Count what grew. A text that is sent from its beginning may be an old one."""

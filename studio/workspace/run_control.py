@@ -126,7 +126,7 @@ def _subject_text(answer: Mapping[str, Any]) -> str:
 
 def follow(run: RunDir, *, as_json: bool) -> None:
     """Print a living run's events until its process ends. Raises ConflictError: none answers."""
-    from engines.core.events import DurableEvent, event_from_dict
+    from engines.core.events import event_from_dict
     from engines.core.state.fold import fold
     from engines.core.state.run_state import RunState
     from engines.record.derived.run_state import read_run
@@ -145,6 +145,5 @@ def follow(run: RunDir, *, as_json: bool) -> None:
             print("\n".join(status_lines(data)), flush=True)
             continue
         event = event_from_dict(data)
-        if isinstance(event, DurableEvent):
-            fold(state, event)
+        fold(state, event)
         seen(event)

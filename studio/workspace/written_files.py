@@ -101,7 +101,7 @@ def _rewrite_agent(path: Path, run: RunDir, workspace: Workspace) -> str:
         if state.content_hash not in ("", library.content_hash):
             cause = "it is not the library that the run used."
             raise ConflictError(str(folder.path), cause, "Restore it from a copy.")
-        publish = make_publisher(loaded, run, workspace, state, folder, only=path)
+        publish = make_publisher(loaded, run, state, folder, only=path)
         kept = move_aside(path) + ", and " if os.path.lexists(path) else ""
         publish(library)
     return f"{kept}written again"

@@ -35,7 +35,7 @@ class FakeVLLM:
 
     processed: bool = False  # --logprobs-mode processed_logprobs
     runtime_loading: bool = True  # VLLM_ALLOW_RUNTIME_LORA_UPDATING
-    gives: str = "ids"  # "ids", "named" (older servers) or "text" (no vLLM at all)
+    gives: str = "ids"  # or "text" (no vLLM at all)
     adapters: dict[str, str] = field(default_factory=dict)
     endpoint: FakeEndpoint = field(default_factory=lambda: FakeEndpoint([]))
 
@@ -89,11 +89,8 @@ class FakeVLLM:
             "finish_reason": "stop" if END in ids else "length",
             "logprobs": scores,
         }
-        match self.gives:
-            case "ids":
-                choice |= {"token_ids": ids, "prompt_token_ids": body["prompt"]}
-            case "named":
-                scores["tokens"] = [f"token_id:{token}" for token in ids]
+        if self.gives == "ids":
+            choice |= {"token_ids": ids, "prompt_token_ids": body["prompt"]}
         return {"model": body["model"], "choices": [choice]}
 
 

@@ -8,14 +8,29 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from engines.core import events as ev
 from engines.core.ids import question_of
 from engines.core.library import CommitResult, Library
 from engines.core.library_notes import StepCredits
-from engines.core.state.run_state import ReviewerStats, Rewards, RunState, Stage, Status, StepState
+from engines.core.state.history import (
+    AnsweredReply,
+    OperationHistory,
+    RolloutHistory,
+    RunHistory,
+    StepHistory,
+)
+from engines.core.state.run_state import (
+    Live,
+    ReviewerStats,
+    Rewards,
+    RunState,
+    Stage,
+    Status,
+    StepState,
+)
 from engines.core.types import (
     BASE_MOVED,
     FLAG_NAMES,
@@ -35,13 +50,33 @@ from engines.core.types import (
     group_id,
     replace_dropped,
     rollout_id,
+    try_id,
     weights_operation,
 )
 
 
-def fold(state: RunState, event: ev.DurableEvent) -> RunState:
+def fold(state: RunState, event: ev.DurableEvent | ev.TransientEvent) -> RunState:
     """Take one event in. Returns the same object, changed: a run has many events."""
+    _fold_live(state.live, event)
+    if not ev.is_durable(event):
+        return state
     state.events += 1
+    if isinstance(event, ev.StepEvent):
+        _fold_step_event(state, event)
+    elif isinstance(event, ev.ReviewEvent):
+        _fold_review_event(state, event)
+    elif isinstance(event, ev.LessonEvent):
+        _fold_lesson_event(state, event)
+    elif isinstance(event, ev.EngineEvent):
+        _fold_engine_event(state, event)
+    elif isinstance(event, ev.RunEvent):
+        _fold_run_event(state, event)
+    else:
+        raise ValueError("a library's event stands in a run's journal")
+    return state
+
+
+def _fold_run_event(state: RunState, event: ev.RunEvent) -> None:
     match event:
         case ev.RunStarted():
             state.started, state.status = event, "running"
@@ -63,6 +98,21 @@ def fold(state: RunState, event: ev.DurableEvent) -> RunState:
             state.epochs, state.reviewer = event.epochs, event.reviewer
             state.settings = event.settings
             state.hold_after = None
+        case ev.RunPaused():
+            state.status = "paused"
+        case ev.RunContinued():
+            state.status = state.working_status
+            state.hold_after = None if event.steps is None else state.steps_finished + event.steps
+        case ev.RunEnded():
+            state.status = _ENDINGS[event.how]
+            state.ending, state.reason, state.pid = event.how, event.reason, None
+            state.under_way += event.under_way
+            state.paid = event.paid or state.paid
+            state.remarks = tuple(dict.fromkeys((*state.remarks, *event.remarks)))
+
+
+def _fold_step_event(state: RunState, event: ev.StepEvent) -> None:
+    match event:
         case ev.StepStarted():
             state.step, state.base_version = event.step, event.library_version
             state.status = "running"
@@ -89,6 +139,20 @@ def fold(state: RunState, event: ev.DurableEvent) -> RunState:
             _spend_at(state, event.step, event.reflection.usage, "reading")
             count_losses(state, event.reflection.losses)
             queue_unparsed_replies(state, event.step, "extraction", event.reflection.losses)
+        case ev.StepFinished():
+            step = state.steps[event.step]
+            _fold_streaks(state, step)
+            step.finished, step.symptoms = True, count_symptoms(step, state.settings)
+            step.rollouts, step.verdicts, step.reflections = {}, {}, {}
+            step.lesson = None
+            step.choice = step.choice and replace(step.choice, drafts=())
+        case ev.HeldOutShown():
+            state.shown.append(event)
+            state.shown_questions.add(question_of(event.tries[0][0].problem))
+
+
+def _fold_lesson_event(state: RunState, event: ev.LessonEvent) -> None:
+    match event:
         case ev.LessonProposed():
             step = state.steps[event.step]
             step.lesson, step.operations = event.lesson, len(event.lesson.operations)
@@ -104,6 +168,24 @@ def fold(state: RunState, event: ev.DurableEvent) -> RunState:
             count_losses(state, event.lesson.losses)
             queue_unparsed_replies(state, event.step, "consolidation", event.lesson.losses)
             state.withheld += len(event.lesson.withheld)
+        case ev.LessonsCompared():
+            _fold_choice(state, event)
+        case ev.EffectMeasured():
+            _fold_effect(state, event)
+            _spend_at(state, event.step, event.effect.usage, "gate")
+        case ev.LessonReturned():
+            moved = Flag(BASE_MOVED, detail=f"v{event.based_on} -> v{event.head}")
+            for name in event.asked_again:
+                state.decisions.pop(name, None)
+                asked = state.operations[name]
+                state.operations[name] = replace(asked, flags=(*asked.flags, moved))
+            state.flagged_stale = state.base_version = event.head
+        case ev.LessonCommitted():
+            _fold_commit(state, event)
+
+
+def _fold_review_event(state: RunState, event: ev.ReviewEvent) -> None:
+    match event:
         case ev.OperationDecided() | ev.OperationsDecided():
             for decision in event.decisions:
                 # Taken out first: dicts keep the place of a key that is only overwritten.
@@ -112,11 +194,6 @@ def fold(state: RunState, event: ev.DurableEvent) -> RunState:
                 if decision.action == "defer" and decision.reason:
                     state.notes[decision.operation_id] = decision.reason
             _spend_at(state, event.step, event.usage, "review")
-        case ev.LessonsCompared():
-            _fold_choice(state, event)
-        case ev.EffectMeasured():
-            _fold_effect(state, event)
-            _spend_at(state, event.step, event.effect.usage, "gate")
         case ev.OperationProposed():
             operation = event.operation
             state.operations[operation.id] = operation
@@ -135,28 +212,13 @@ def fold(state: RunState, event: ev.DurableEvent) -> RunState:
             if event.withdrawn:
                 state.operations.pop(event.operation_id, None)
                 state.deferred.discard(event.operation_id)
-        case ev.LessonReturned():
-            moved = Flag(BASE_MOVED, detail=f"v{event.based_on} -> v{event.head}")
-            for name in event.asked_again:
-                state.decisions.pop(name, None)
-                asked = state.operations[name]
-                state.operations[name] = replace(asked, flags=(*asked.flags, moved))
-            state.flagged_stale = state.base_version = event.head
-        case ev.LessonCommitted():
-            _fold_commit(state, event)
-        case ev.StepFinished():
-            step = state.steps[event.step]
-            _fold_streaks(state, step)
-            step.finished, step.symptoms = True, count_symptoms(step, state.settings)
-            step.rollouts, step.verdicts, step.reflections = {}, {}, {}
-            step.lesson = None
-            step.choice = step.choice and replace(step.choice, drafts=())
+
+
+def _fold_engine_event(state: RunState, event: ev.EngineEvent) -> None:
+    match event:
         case ev.EvaluationFinished():
             state.evaluations.append(event)
             _count_evaluation(state, event)
-        case ev.HeldOutShown():
-            state.shown.append(event)
-            state.shown_questions.add(question_of(event.tries[0][0].problem))
         case ev.CellMeasured():
             state.cells.append(event)
             _count_evaluation(state, event.result)
@@ -166,27 +228,57 @@ def fold(state: RunState, event: ev.DurableEvent) -> RunState:
             state.agent_facts = event.facts
         case ev.CheckpointSaved():
             state.checkpoints.append(event)
-        case ev.RunPaused():
-            state.status = "paused"
-        case ev.RunContinued():
-            state.status = state.working_status
-            state.hold_after = None if event.steps is None else state.steps_finished + event.steps
+
+
+def _fold_live(live: Live, event: ev.DurableEvent | ev.TransientEvent) -> None:
+    if event.__class__ is ev.TextStreamed:
+        return  # a hundred thousand a second: whoever shows texts keeps them
+    if live.stage_name == "restore":
+        live.stage = None  # nothing begins before it is through
+    match event:
+        case ev.RolloutStarted():
+            live.tries[try_id(event.key)] = event
+        case ev.RolloutPlaced():
+            live.placed[try_id(event.key)] = event
+        case ev.NodesChanged():
+            live.nodes = event
+            here = {name: one for name, one in live.placed.items() if one.node in event.nodes}
+            live.placed = here
+        case ev.StageEntered():
+            live.stage = event
+        case ev.EvaluationProgressed():
+            before = live.evaluation
+            if before is None or (before.data, before.step) != (event.data, event.step):
+                live.rewards = {}
+            live.evaluation = event if event.done < event.total else None
+            if event.key is not None:
+                name = try_id(event.key)
+                live.end_try(name)
+                live.rewards[name] = event.reward
+        case ev.EvaluationFinished():
+            live.evaluation = live.stage = None
+            held_out = [name for name in live.tries if name.startswith("h")]
+            for name in held_out:
+                live.end_try(name)
+        case ev.RolloutFinished():
+            live.stage = None
+            live.end_try(rollout_id(event.step, event.position, event.index))
+        case ev.StepStarted() | ev.StepFinished():
+            live.stage = live.evaluation = None
+            live.tries.clear()
         case ev.RunEnded():
-            state.status = _ENDINGS[event.how]
-            state.ending, state.reason, state.pid = event.how, event.reason, None
-            state.under_way += event.under_way
-            state.paid = event.paid or state.paid
-            state.remarks = tuple(dict.fromkeys((*state.remarks, *event.remarks)))
+            live.tries.clear()
+            live.placed.clear()
+            live.stage = live.evaluation = live.nodes = None
         case (
-            ev.LibraryCreated()
-            | ev.LibraryCurated()
-            | ev.LibraryCredited()
-            | ev.LibraryMeasured()
-            | ev.LibraryLabelled()
-            | ev.LibraryCommitted()
+            ev.LessonsCompared()
+            | ev.LessonProposed()
+            | ev.EffectMeasured()
+            | ev.DecisionUndone()
+            | ev.LessonCommitted()
+            | ev.LessonReturned()
         ):
-            raise ValueError("a library's event stands in a run's journal")
-    return state
+            live.stage = None
 
 
 def fold_library(library: Library | None, event: ev.DurableEvent) -> Library:
@@ -222,6 +314,31 @@ def fold_library(library: Library | None, event: ev.DurableEvent) -> Library:
         case ev.LibraryCommitted() if library is not None:
             return replay_commit(library, event).library
     raise ValueError(f"{type(event).__name__} is not the next event of a library")
+
+
+@dataclass(slots=True)
+class LibraryHistory:
+    """The versions of a library, each with the commit that made it, None for version 0."""
+
+    versions: list[tuple[Library, ev.LibraryCommitted | None]] = field(default_factory=list)
+    labels: list[ev.LibraryLabelled] = field(default_factory=list)
+    copied_from: str | None = None
+
+
+def fold_library_history(history: LibraryHistory, event: ev.DurableEvent) -> None:
+    """Take one event of a library's journal in; raises as `fold_library` does."""
+    versions = history.versions
+    library = fold_library(versions[-1][0] if versions else None, event)
+    match event:
+        case ev.LibraryCommitted():
+            versions.append((library, event))
+        case ev.LibraryCreated():
+            versions.append((library, None))
+            history.copied_from = event.copied_from
+        case _:
+            versions[-1] = (library, versions[-1][1])
+            if isinstance(event, ev.LibraryLabelled):
+                history.labels.append(event)
 
 
 def replay_commit(library: Library, event: ev.LibraryCommitted) -> CommitResult:
@@ -321,11 +438,6 @@ def _tally(state: RunState, operation: Operation | None, decision: Decision) -> 
         counted.times_s.append(decision.took_s)
 
 
-def has_applied_update(event: ev.LessonCommitted) -> bool:
-    """Whether a commit made its step's weight update the current weights."""
-    return any(outcome.kind == "weights" and outcome.applied for outcome in event.outcomes)
-
-
 def _fold_choice(state: RunState, event: ev.LessonsCompared) -> None:
     """What the lessons that were not chosen cost and lost; what was read for the one that was."""
     step = state.steps[event.step]
@@ -377,12 +489,12 @@ def _fold_commit(state: RunState, event: ev.LessonCommitted) -> None:
     state.content_hash, state.policy_version = event.content_hash, event.policy_version
     step = state.steps.get(event.step)
     if step is not None:
+        step.outcomes = event.outcomes
         update = step.lesson.update if step.lesson is not None else None
-        if update is not None and update.rollback_to is not None and has_applied_update(event):
+        if update is not None and update.rollback_to is not None and step.applied_update:
             state.rolled_back[event.step] = update.rollback_to
         step.committed, step.committed_version = True, event.library_version
         step.remembered_after, step.credited_after = event.remembered, event.credited
-        step.outcomes = event.outcomes
 
 
 def _spend_at(state: RunState, step: int, usage: Usage, stage: Stage) -> None:
@@ -592,3 +704,109 @@ def count_symptoms(step: StepState, settings: Mapping[str, Any]) -> Counter[str]
             found["refused"] += fault in FLAG_NAMES and fault not in PROVED.values()
             found["rejected"] += not outcome.applied and fault not in FLAG_NAMES
     return +found
+
+
+def run_history(events: Iterable[ev.DurableEvent]) -> RunHistory:
+    """The history that a run's events give, in one pass."""
+    history = RunHistory()
+    for event in events:
+        fold_history(history, event)
+    return history
+
+
+def fold_history(history: RunHistory, event: ev.DurableEvent, at: float = 0.0) -> None:
+    """Take one event of a run's journal in; those that are about no step change nothing."""
+    match event:
+        case ev.RunStarted():
+            history.started, history.settings = event, event.settings
+            history.policy_version = event.policy_version
+            history.steps_per_epoch = event.steps_per_epoch
+            history.planned_steps = event.epochs * event.steps_per_epoch
+        case ev.RunResumed():
+            history.settings = event.settings or history.settings
+            # Accepted changes may have made other batches of the data.
+            history.steps_per_epoch = event.steps_per_epoch or history.steps_per_epoch
+            history.planned_steps = event.epochs * history.steps_per_epoch
+        case ev.EngineOpened():
+            history.trains_weights = True
+        case ev.ReplyMended():
+            answer = AnsweredReply(
+                event.repair,
+                "mended",
+                event.reviewer,
+                operations=event.operations,
+                fates=event.fates,
+            )
+            _step(history, answer.step).resubmissions.append(answer)
+            _propose(history, event.operations, at)
+        case ev.ReplyDropped():
+            answer = AnsweredReply(event.repair, "dropped", event.reviewer, event.reason)
+            _step(history, answer.step).resubmissions.append(answer)
+        case ev.DecisionUndone():
+            _take_back(history, event.operation_id, at)
+            if event.withdrawn:
+                history.operations.pop(event.operation_id, None)
+        case ev.LessonReturned():
+            for operation_id in event.asked_again:
+                _take_back(history, operation_id, at)
+        case ev.OperationDecided() | ev.OperationsDecided():
+            _step(history, event.step).decisions.extend(event.decisions)
+            for decision in event.decisions:
+                if (operation := history.operations.get(decision.operation_id)) is not None:
+                    operation.decision, operation.at = decision, decision.at or at
+        case ev.EffectMeasured():
+            for operation_id in event.operations:
+                if (operation := history.operations.get(operation_id)) is not None:
+                    operation.effect = event.effect
+        case ev.LessonCommitted():
+            history.policy_version = event.policy_version
+            _step(history, event.step).committed = event
+            for outcome in event.outcomes:
+                if (operation := history.operations.get(outcome.operation_id)) is not None:
+                    operation.outcome = outcome
+        case ev.LessonsCompared():
+            step = _step(history, event.step)
+            step.choice = event
+            step.reflections = list(event.drafts[event.chosen].reflections) or step.reflections
+        case ev.LessonProposed():
+            step = _step(history, event.step)
+            step.lesson, step.lesson_settings = event.lesson, history.settings
+            step.planned_steps = history.planned_steps
+            history.trains_weights = history.trains_weights or event.lesson.update is not None
+            _propose(history, event.lesson.operations, at)
+            if event.lesson.update is not None:
+                _propose(history, [weights_operation(event.step, event.lesson.update)], at)
+        case ev.StepStarted():
+            _step(history, event.step).started = event
+        case ev.RolloutFinished():
+            # A new try of a failed rollout keeps its place and has no verdict yet.
+            place = (event.position, event.index)
+            _step(history, event.step).rollouts[place] = RolloutHistory(event)
+        case ev.RolloutJudged():
+            step = _step(history, event.step)
+            if rollout := step.rollouts.get((event.position, event.index)):
+                rollout.verdict = event.verdict
+        case ev.GroupReflected():
+            _step(history, event.step).reflections.append(event.reflection)
+        case ev.OperationProposed():
+            _step(history, event.step).proposed.append(event)
+            _propose(history, [event.operation], at)
+        case ev.EvaluationFinished():
+            _step(history, event.step).evaluations.append(event)
+            history.evaluations.append((at, event))
+        case ev.CheckpointSaved():
+            _step(history, event.step).checkpoint = event
+
+
+def _step(history: RunHistory, step: int) -> StepHistory:
+    return history.steps.setdefault(step, StepHistory(step))
+
+
+def _propose(history: RunHistory, operations: Iterable[Operation], at: float) -> None:
+    for operation in operations:
+        history.operations[operation.id] = OperationHistory(operation, at)
+
+
+def _take_back(history: RunHistory, operation_id: str, at: float) -> None:
+    if (operation := history.operations.get(operation_id)) is not None:
+        operation.decision, operation.at = None, at

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
@@ -24,6 +24,7 @@ from engines.core.types import (
     UnparsedReply,
     Usage,
     Verdict,
+    rollout_id,
 )
 
 Stage = Literal["rollouts", "judging", "reading", "consolidation", "gate", "review", "evaluation"]
@@ -86,6 +87,11 @@ class StepState:
     policy_version: int = 0  # as it began
     learns: Learns = ""
 
+    @property
+    def applied_update(self) -> bool:
+        """Return whether its commit made its weight update the current weights."""
+        return any(outcome.kind == "weights" and outcome.applied for outcome in self.outcomes)
+
 
 @dataclass(slots=True)
 class ReviewerStats:
@@ -116,6 +122,33 @@ class ReviewerStats:
     @property
     def mean_s(self) -> float | None:
         return sum(self.times_s) / len(self.times_s) if self.times_s else None
+
+
+@dataclass(slots=True)
+class Live:
+    """What goes on right now, as transient events tell it: nobody writes it down."""
+
+    # Rollouts under way, of practice and of evaluations, by `try_id`. None: the beginning of this
+    # one was not seen.
+    tries: dict[str, ev.RolloutStarted | None] = field(default_factory=dict)
+    stage: ev.StageEntered | None = None  # that the batch is in; None once its end was recorded
+    evaluation: ev.EvaluationProgressed | None = None  # that is under way, how far it is
+    rewards: dict[str, float | None] = field(default_factory=dict)  # of its rollouts that ended
+    nodes: ev.NodesChanged | None = None  # of a cluster
+    placed: dict[str, ev.RolloutPlaced] = field(default_factory=dict)  # rollouts under way there
+
+    @property
+    def stage_name(self) -> str:
+        return self.stage.stage if self.stage is not None else ""
+
+    def name_tries(self, names: Iterable[str], step: StepState | None) -> None:
+        """Take a run's word on which rollouts of the step are under way; some may have ended."""
+        ended = {rollout_id(step.step, *place) for place in step.rollouts} if step else set()
+        self.tries = dict.fromkeys(name for name in names if name not in ended)
+
+    def end_try(self, name: str) -> None:
+        self.tries.pop(name, None)
+        self.placed.pop(name, None)
 
 
 @dataclass(slots=True)
@@ -171,6 +204,7 @@ class RunState:
     training: dict[int, Mapping[str, float]] = field(default_factory=dict)
     checkpoints: list[ev.CheckpointSaved] = field(default_factory=list)
     rolled_back: dict[int, int] = field(default_factory=dict)  # step → step gone back to
+    live: Live = field(default_factory=Live, compare=False, repr=False)  # no part of the journal
 
     @property
     def current(self) -> StepState | None:
@@ -374,7 +408,7 @@ def means_by_question(found: EvaluationFinished) -> dict[str, float]:
 
 def state_data(state: RunState) -> dict[str, Any]:
     """The fields of a state; JSON knows no sets, and no keys of two numbers."""
-    data = {one.name: getattr(state, one.name) for one in fields(state)}
+    data = {one.name: getattr(state, one.name) for one in fields(state) if one.name != "live"}
     data |= {name: sorted(value) for name, value in data.items() if isinstance(value, set)}
     return data | {"steps": {number: _step_data(one) for number, one in state.steps.items()}}
 

@@ -18,7 +18,7 @@ from tinydb.middlewares import CachingMiddleware
 from tinydb.storages import Storage
 
 from engines.core.codec import dumps, fields_of
-from engines.core.errors import StudioError
+from engines.core.errors import RecordError, StudioError
 from engines.core.library import Library
 from engines.record.appender import make_folder, write_atomic
 from engines.record.derived.run_state import read_run
@@ -60,31 +60,6 @@ def open_catalogue(workspace: Workspace) -> Iterator[TinyDB]:
             database.close()
 
 
-@contextmanager
-def _unless_refused() -> Iterator[None]:
-    """Another user may keep the catalogue of a workspace: rows are made again by who can."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno not in _REFUSED:
-            raise
-
-
-def write_run_row(workspace: Workspace, run: RunDir) -> dict[str, Any]:
-    """Write the row of a run from its journal, and return it."""
-    made_from = journal_mark(run.journal)
-    row = run_row(run)
-    with _unless_refused(), open_catalogue(workspace) as database:
-        database.table("runs").upsert({**row, "made_from": made_from}, Query().run == run.run)
-    return row
-
-
-def write_library_rows(workspace: Workspace, library: Library) -> None:
-    """Write a library and its live experiences, one record each."""
-    with _unless_refused(), open_catalogue(workspace) as database:
-        _put_library(database, workspace, library)
-
-
 def _put_library(database: TinyDB, workspace: Workspace, library: Library) -> None:
     database.table("libraries").upsert(
         {
@@ -118,22 +93,34 @@ def write_dataset_row(workspace: Workspace, row: dict[str, Any]) -> list[str]:
     return [name for name in same if name != row["name"]]
 
 
-def load_run_rows(
+def refresh_catalogue(
     workspace: Workspace, tell: Callable[[str], None] = lambda _: None
-) -> list[dict[str, Any]]:
-    """Return a row for every run, oldest first, once the catalogue says what the journals do.
+) -> list[dict[str, Any]] | None:
+    """Make the catalogue say what the journals do; returns a row for every run, oldest first.
 
-    The row of a run whose journal is damaged has an "error". Where nothing can be written, as in
-    a copy to read from, every journal is read.
+    None: it cannot be written, as that of another user. The row of a run whose journal is damaged
+    has an "error".
     """
-    runs = workspace.runs()
     try:
-        return _refresh(workspace, runs, tell)
+        return _refresh(workspace, workspace.runs(), tell)
+    except RecordError:
+        return None
     except OSError as error:
         if error.errno not in _REFUSED:
             raise
+        return None
+
+
+def load_run_rows(
+    workspace: Workspace, tell: Callable[[str], None] = lambda _: None
+) -> list[dict[str, Any]]:
+    """The same; where the catalogue cannot be written, every journal is read."""
+    rows = refresh_catalogue(workspace, tell)
+    if rows is None:
+        runs = workspace.runs()
         _tell_if_many(len(runs), tell, "; this workspace cannot keep an index")
-        return [_row_or_error(run) for run in runs]
+        rows = [_row_or_error(run) for run in runs]
+    return rows
 
 
 def _tell_if_many(n: int, tell: Callable[[str], None], kept: str) -> None:

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from engines.core.codec import from_dict
-from engines.core.events import StepStarted
 from engines.core.state.fold import fold
 from engines.core.state.list_row import list_row
 from engines.core.state.run_state import RunState, state_data
@@ -66,8 +65,9 @@ def open_run(
     opened = open_journal(journal, tell=tell, mask=mask, after=after)
     recent: list[Entry] = []
     for entry in opened.entries:
+        before = run.state.step
         run.take(entry)
-        if isinstance(entry.event, StepStarted):
+        if run.state.step != before:
             recent.clear()
         recent.append(entry)
     opened.entries = tuple(recent)

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from tinydb import Query
 from tinydb.queries import QueryInstance
 
-from engines.core import events as ev
 from engines.core.codec import fields_of
 from engines.core.errors import StudioError
+from engines.core.events import EvaluationFinished, LibraryCommitted
 from engines.core.library import Experience, Library
 from engines.core.library_notes import Effect
-from engines.core.state.fold import fold_library
-from engines.core.types import Decision, Operation, operation_step, weights_operation
+from engines.core.state.fold import LibraryHistory, fold_history, fold_library_history
+from engines.core.state.history import OperationHistory, RunHistory
+from engines.core.types import Decision, Operation, operation_step
 from engines.record.derived.store import FOLDER, derive, journal_mark
 from engines.record.journal import read_journal
 from engines.record.run_dir import Workspace
@@ -107,79 +108,60 @@ _STATUS = {"approve": "approved", "edit": "edited", "reject": "rejected", "defer
 
 def run_rows(journal: Path) -> list[Row]:
     """Operations with what became of them, and evaluations."""
-    rows: dict[str, Row] = {}
-    place = {"run": journal.parent.name, "library": ""}
-    for at, event in _read_few(journal):
-        match event:
-            case ev.RunStarted():
-                place["library"] = event.library
-            case ev.LessonProposed() | ev.OperationProposed() | ev.ReplyMended():
-                rows |= {op.id: _operation_row(op, at, place) for op in _proposed(event)}
-            case ev.OperationDecided() | ev.OperationsDecided():
-                for decision in event.decisions:
-                    if row := rows.get(decision.operation_id):
-                        _decide(row, decision, at)
-            case ev.DecisionUndone(withdrawn=True):
-                rows.pop(event.operation_id, None)
-            case ev.DecisionUndone(operation_id=name) if row := rows.get(name):
-                row |= {**row["proposed"], "at": at}
-            case ev.LessonReturned():
-                for row in filter(None, map(rows.get, event.asked_again)):
-                    row |= {**row["proposed"], "at": at}
-            case ev.EffectMeasured():
-                for row in filter(None, map(rows.get, event.operations)):
-                    row |= _worth(event.effect)
-            case ev.LessonCommitted():
-                for outcome in event.outcomes:
-                    if (row := rows.get(outcome.operation_id)) and outcome.id:
-                        row["names"] = [*row["names"], outcome.id]
-                    if row and not outcome.applied and row["status"] != "rejected":
-                        row |= {"status": "rejected", "reason": outcome.reason}
-            case ev.EvaluationFinished():
-                mean = "no reward is known" if event.mean is None else f"{event.mean:.3f}"
-                text = f"{event.data} after step {event.step}: {mean} (n={event.n}, k={event.k})"
-                more = {"status": f"v{event.library_version}", "step": event.step, **place}
-                row = _row("evaluation", event.data, at, text, event.problems, **more)
-                rows[f"{event.data} {at}"] = row
-    return [*map(_finish, rows.values())]
+    history = RunHistory()
+    for entry in read_journal(journal, only=_FEW):
+        fold_history(history, entry.event, entry.at)
+    started = history.started
+    place = {"run": journal.parent.name, "library": started.library if started else ""}
+    rows = [_decided_row(found, place) for found in history.operations.values()]
+    rows += [_evaluation_row(found, at, place) for at, found in history.evaluations]
+    return [*map(_finish, rows)]
+
+
+def _decided_row(found: OperationHistory, place: dict[str, str]) -> Row:
+    row = _operation_row(found.operation, found.at, place)
+    if found.decision is not None:
+        _decide(row, found.decision, found.at)
+    if found.effect is not None:
+        row |= _worth(found.effect)
+    outcome = found.outcome
+    if outcome is not None and outcome.id:
+        row["names"] = [*row["names"], outcome.id]
+    if outcome is not None and not outcome.applied and row["status"] != "rejected":
+        row |= {"status": "rejected", "reason": outcome.reason}
+    return row
+
+
+def _evaluation_row(found: EvaluationFinished, at: float, place: dict[str, str]) -> Row:
+    mean = "no reward is known" if found.mean is None else f"{found.mean:.3f}"
+    text = f"{found.data} after step {found.step}: {mean} (n={found.n}, k={found.k})"
+    more = {"status": f"v{found.library_version}", "step": found.step, **place}
+    return _row("evaluation", found.data, at, text, found.problems, **more)
 
 
 def library_rows(journal: Path) -> list[Row]:
     """Versions, experiences that are or were, and the operations that its commits decided."""
-    library, rows = Library(""), list[Row]()
+    history, rows = LibraryHistory(), list[Row]()
     problems: dict[str, tuple[str, ...]] = {}  # by operation
     known: dict[str, Experience] = {}
     for entry in read_journal(journal):
         event = entry.event
-        library = fold_library(None if isinstance(event, ev.LibraryCreated) else library, event)
+        fold_library_history(history, event)
+        library, commit = history.versions[-1]
         known |= {e.id: e for e in library.experiences}
-        if not isinstance(event, ev.LibraryCommitted | ev.LibraryCurated):
-            continue
-        place = {"run": event.run, "library": library.name}
-        made = [_operation_row(op, entry.at, place) for op, _ in event.reviewed]
-        for row, (operation, decision) in zip(made, event.reviewed, strict=True):
+        reviewed = getattr(event, "reviewed", ())  # of commits, and of what was only rejected
+        place = {"run": getattr(event, "run", ""), "library": library.name}
+        made = [_operation_row(op, entry.at, place) for op, _ in reviewed]
+        for row, (operation, decision) in zip(made, reviewed, strict=True):
             _decide(row, decision, entry.at)
             problems[operation.id] = operation.problems
         rows += made
-        if isinstance(event, ev.LibraryCommitted):
-            rows.append(_version_row(event, made, entry.at, place))
+        if commit is not None and commit is event:
+            rows.append(_version_row(commit, made, entry.at, place))
+    library = history.versions[-1][0] if history.versions else Library("")
     here = {e.id for e in library.experiences}
     rows += (_experience_row(e, library, problems, e.id in here) for e in known.values())
     return [*map(_finish, rows)]
-
-
-def _read_few(journal: Path) -> Iterator[tuple[float, Any]]:
-    return ((entry.at, entry.event) for entry in read_journal(journal, only=_FEW))
-
-
-def _proposed(event: ev.LessonProposed | ev.OperationProposed | ev.ReplyMended) -> list[Operation]:
-    if isinstance(event, ev.OperationProposed):
-        return [event.operation]
-    if isinstance(event, ev.ReplyMended):
-        return [*event.operations]
-    update = event.lesson.update
-    weights = [] if update is None else [weights_operation(event.step, update)]
-    return [*event.lesson.operations, *weights]
 
 
 def _row(kind: str, name: str, at: float, text: str, problems: Iterable[str], **more: Any) -> Row:
@@ -206,9 +188,7 @@ def _decide(row: Row, decision: Decision, at: float) -> None:
         row |= {"target": target, "names": [*row["names"], target]}
 
 
-def _version_row(
-    event: ev.LibraryCommitted, made: list[Row], at: float, place: dict[str, str]
-) -> Row:
+def _version_row(event: LibraryCommitted, made: list[Row], at: float, place: dict[str, str]) -> Row:
     done = [row for row in made if row["status"] in ("approved", "edited")]
     name, problems = f"{place['library']}@{event.version}", {p for r in done for p in r["problems"]}
     text = ", ".join(f"{row['change']} {row['target'] or ''}".rstrip() for row in done)

@@ -1,8 +1,9 @@
 """`studio completion`: what may stand where the cursor is, for bash, zsh and fish.
 
 The scripts hand the line over in `_STUDIO_COMPLETE` and get a candidate a line, with its meaning
-behind a tab. Typer has a protocol of its own, which loads pydantic and takes 0.1 s longer; nothing
-is loaded here but the tree of commands.
+behind a tab. Typer 0.29 has a protocol of its own, which converts the words before it completes:
+that loads pydantic, and for the meanings in zsh and fish rich. It took 130 ms of CPU more in bash
+and 280 in fish (2026-11, least of 7, on a machine where `studio --help` took 240).
 """
 
 from __future__ import annotations

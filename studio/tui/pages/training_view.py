@@ -1,6 +1,6 @@
 """How a training run is drawn: its curve and figures beside the rollouts, its update in review.
 
-Pure. Which figures there are and the outcome of each update is `studio.report.training`'s.
+Pure. Which figures there are and the outcome of each update is `studio.facts.training`'s.
 """
 
 from __future__ import annotations

@@ -17,7 +17,6 @@ from engines.core.errors import ConfigError
 from engines.core.library import Experience, Library
 from engines.pipeline import guidance
 from engines.pipeline.guidance import PromptWriter
-from engines.record.derived import catalogue
 from engines.record.journal import read_journal
 from engines.record.run_dir import Workspace
 from engines.training_free.reading import library_before_text, library_seen
@@ -121,12 +120,11 @@ async def test_what_grows_with_the_library_is_not_done_where_requests_are_answer
 
     watch(guidance, "_index_words")
     watch(publish, "format_agent_body")
-    watch(catalogue, "write_library_rows")
     watch(held_out, "ScoreBook")
     settings = ("library.select_above=1", "evaluation.limit=2")
     await practised(tmp_path, *SMALL, *settings, "evaluation.do_eval=true")
     names = {name for name, _ in done_by}
-    assert names == {"_index_words", "format_agent_body", "write_library_rows", "ScoreBook"}
+    assert names == {"_index_words", "format_agent_body", "ScoreBook"}
     assert not [name for name, here in done_by if here]
 
 

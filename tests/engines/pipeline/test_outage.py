@@ -52,9 +52,8 @@ def test_failures_are_no_outage_while_as_many_are_under_way_that_may_work() -> N
     reasons: list[str] = []
     state = fold_events([a_run(), a_step()])
     hear = Outage(reasons.append).watch(state)
-    key = CallKey("rollout", 1, 1)
-    for _ in range(40):
-        hear(ev.RolloutStarted(key, "p"))
+    for position in range(40):
+        fold(state, ev.RolloutStarted(CallKey("rollout", 1, 1, position, 0), "p"))
     for event in failing(19):
         hear(fold_in(state, event))
     assert reasons == []  # 19 failed, 21 are under way

@@ -42,12 +42,12 @@ from studio.render.data_lines import (
     prepared_text,
     preview_text,
 )
+from studio.render.difference_page import difference_page
 from studio.render.doctor_lines import doctor_text
 from studio.render.estimate_lines import estimate_line, estimate_table
 from studio.render.evaluation_lines import eval_text
 from studio.render.library_lines import (
     difference_lines,
-    difference_page,
     history_lines,
     library_lines,
     list_lines,

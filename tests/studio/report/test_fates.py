@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from engines.core import events as ev
-from engines.core.state.fold import fold
+from engines.core.state.fold import fold, run_history
 from engines.core.state.run_state import RunState
-from engines.core.state.step_history import run_history
 from engines.core.types import (
     Lesson,
     LostWork,

@@ -316,16 +316,16 @@ def test_the_time_a_person_takes_to_review_is_not_in_the_eta(
     )
     with Display(state, stream, clock=lambda: now[0]) as display:
         for event, took in events:
-            if not isinstance(event, ev.TransientEvent):
-                fold(state, event)
+            fold(state, event)
             display(event)
             now[0] += took
     assert "ETA < 1 min" in stream.getvalue()
 
 
 def test_an_evaluation_under_way_has_a_bar_of_its_own() -> None:
-    under_way = ev.EvaluationProgressed(0, "held", 3, 8)
-    lines = display_lines(a_state(), "", under_way)
+    state = a_state()
+    fold(state, ev.EvaluationProgressed(0, "held", 3, 8))
+    lines = display_lines(state)
     assert lines[1:] == [f"held-out held  {progress_bar(3, 8)}"]
 
 

@@ -5,6 +5,7 @@ from asyncio import sleep
 from typing import Any
 
 from engines.core.events import (
+    DurableEvent,
     EvaluationFinished,
     EvaluationProgressed,
     NodesChanged,
@@ -12,11 +13,23 @@ from engines.core.events import (
     RolloutStarted,
     StageEntered,
     TextStreamed,
+    TransientEvent,
 )
-from engines.core.state.run_state import RunState
+from engines.core.state.fold import fold, fold_events
 from engines.core.types import NO_USAGE, CallKey
 from studio.session.feed import Feed, Outbox
-from tests.support.builders import a_rollout_finished
+from tests.support.builders import a_rollout_finished, a_run, a_step
+
+
+class RunFeed(Feed):
+    """A feed whose state takes every event in first, as the recorder of a run has it do."""
+
+    def __init__(self) -> None:
+        super().__init__(fold_events([a_run(), a_step()]))
+
+    def __call__(self, event: DurableEvent | TransientEvent) -> None:
+        fold(self._state, event)
+        super().__call__(event)
 
 
 class Wire:
@@ -46,7 +59,7 @@ async def heard_by_who_joins(feed: Feed) -> list[dict[str, Any]]:
 
 
 async def test_who_comes_while_a_set_is_measured_is_told_how_far_behind_the_answer() -> None:
-    feed = Feed(RunState())
+    feed = RunFeed()
     assert await heard_by_who_joins(feed) == [{"answer": 1}]
     feed(EvaluationProgressed(0, "held-out", 0, 20))
     answer, told = await heard_by_who_joins(feed)
@@ -55,7 +68,7 @@ async def test_who_comes_while_a_set_is_measured_is_told_how_far_behind_the_answ
 
 
 async def test_a_measuring_that_is_over_is_not_told_again() -> None:
-    feed = Feed(RunState())
+    feed = RunFeed()
     feed(EvaluationProgressed(0, "held-out", 3, 20))
     feed(
         EvaluationFinished(
@@ -75,7 +88,7 @@ async def test_a_measuring_that_is_over_is_not_told_again() -> None:
 
 
 def test_a_feed_is_followed_while_an_outlet_subscribes_to_a_rollout() -> None:
-    feed = Feed(RunState())
+    feed = RunFeed()
     outlet = Outbox(feed)
     feed.add(outlet)
     assert not feed.is_followed()
@@ -88,7 +101,7 @@ def test_a_feed_is_followed_while_an_outlet_subscribes_to_a_rollout() -> None:
 async def test_held_out_tries_stream_under_ids_of_their_own_and_are_told_to_who_comes_late() -> (
     None
 ):
-    feed = Feed(RunState())
+    feed = RunFeed()
     held, practice = CallKey("evaluation", 0, 1, 2, 0), CallKey("rollout", 1, 1, 2, 0)
     feed(EvaluationProgressed(1, "held-out", 0, 20))
     for key, said in ((held, "measured"), (practice, "practised")):
@@ -114,18 +127,18 @@ async def test_held_out_tries_stream_under_ids_of_their_own_and_are_told_to_who_
 
 
 async def test_who_comes_while_weights_are_restored_is_told_so_until_a_step_begins() -> None:
-    feed = Feed(RunState())
+    feed = RunFeed()
     feed(StageEntered(3, "restore"))
     told = (await heard_by_who_joins(feed))[1:]
     assert [line["event"]["stage"] for line in told] == ["restore"]
-    feed(EvaluationProgressed(3, "held-out", 20, 20))
+    feed(EvaluationProgressed(3, "held-out", 19, 20))
     assert [line["event"]["kind"] for line in (await heard_by_who_joins(feed))[1:]] == [
         "EvaluationProgressed"
     ]
 
 
 async def test_who_comes_late_is_told_of_nodes_and_of_the_tries_that_are_made_there() -> None:
-    feed = Feed(RunState())
+    feed = RunFeed()
     feed(NodesChanged(("n1", "n2")))
     keys = [CallKey("rollout", 1, 1, 0, index) for index in range(2)]
     for key, node in zip(keys, ("n1", "n2"), strict=True):

@@ -15,7 +15,7 @@ import pytest
 
 from engines.core import events as ev
 from engines.core.errors import ConflictError
-from engines.core.types import NO_USAGE, CallKey, Decision, Operation
+from engines.core.types import NO_USAGE, CallKey, Decision, Operation, try_id
 from engines.pipeline.context import RunContext
 from engines.pipeline.control import RunControl
 from engines.pipeline.reviewers import HumanReviewer
@@ -99,7 +99,10 @@ class Process(Desk):
         await self.journal.aclose()
 
     def streams(self, text: str, index: int = 0) -> None:
-        self.recorder.emit(ev.TextStreamed(CallKey("rollout", 1, 1, 0, index), text))
+        key = CallKey("rollout", 1, 1, 0, index)
+        if try_id(key) not in self.recorder.state.live.tries:
+            self.recorder.emit(ev.RolloutStarted(key, "p0"))
+        self.recorder.emit(ev.TextStreamed(key, text))
 
     async def finishes(self, index: int = 0) -> None:
         await self.recorder.record(
@@ -376,7 +379,7 @@ async def test_text_under_way_arrives_whole_and_before_its_rollout_is_over(
             if word.endswith("00 例 "):
                 await asyncio.sleep(0)
         await process.finishes()
-        await screen.until(lambda: len(screen.events()) == 1)
+        await screen.until(lambda: len(screen.events()) == 3)  # two began, and one ended
         assert screen.text() == "".join(words)
         assert isinstance(screen.told[-1], EventReceived), "the text came first"
         assert screen.text("s1p0r1") == ""
@@ -404,8 +407,7 @@ async def test_a_late_screen_is_told_which_rollouts_are_under_way(process: Proce
         process.streams("text", index)
     await process.finishes(1)
     screen = await Screen(LiveSession(process.run, "ann")).attached()
-    began = next(message for message in screen.told if isinstance(message, SnapshotReceived))
-    assert began.under_way == {"s1p0r0", "s1p0r2"}
+    assert screen.session.state.live.tries.keys() == {"s1p0r0", "s1p0r2"}
     await screen.close()
 
 
@@ -447,7 +449,7 @@ async def test_half_a_character_waits_for_its_other_half(process: Process) -> No
         await screen.until(lambda: screen.text() == "a\U0001f600b\ufffd")
         process.streams("\ud83d")
         await process.finishes()
-        await screen.until(lambda: len(screen.events()) == 1)
+        await screen.until(lambda: len(screen.events()) == 2)  # it began, and ended
         assert screen.text() == "a\U0001f600b\ufffd\ufffd"
 
 

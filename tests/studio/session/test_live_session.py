@@ -13,7 +13,7 @@ from engines.agents.single_turn import SingleTurn
 from engines.core import events as ev
 from engines.core.errors import ConflictError, LockedError
 from engines.core.protocols import OnText, Policy
-from engines.core.state.fold import fold_events
+from engines.core.state.fold import fold, fold_events
 from engines.core.types import (
     Attempt,
     CallKey,
@@ -716,12 +716,14 @@ async def test_a_group_learns_from_the_others_when_one_of_it_is_killed(tmp_path:
 def test_killed_rollouts_are_no_outage() -> None:
     gave_up: list[str] = []
     outage = Outage(gave_up.append)
-    hear = outage.watch(fold_events([a_run(), a_step()]))
+    state = fold_events([a_run(), a_step()])
+    hear = outage.watch(state)
     for index in range(IN_A_ROW + 1):
-        hear(a_rollout_finished(0, index, error="killed by ann"))
+        hear(fold(state, a_rollout_finished(0, index, error="killed by ann")))
     assert gave_up == []
     for index in range(IN_A_ROW + 1):
-        hear(a_rollout_finished(1, index, error="timeout: no answer within 1 s"))
+        failed = a_rollout_finished(1, index, error="timeout: no answer within 1 s")
+        hear(fold(state, failed))
     assert len(gave_up) > 0
 
 

@@ -105,9 +105,9 @@ class FakeSession(Answering):
         self._messages: asyncio.Queue[Message | None] = asyncio.Queue()
 
     async def push(self, *messages: Message) -> None:
-        """Let the app hear something; durable events are folded, as a session does."""
+        """Let the app hear something; events are folded, as a session does."""
         for message in messages:
-            if isinstance(message, EventReceived) and isinstance(message.event, ev.DurableEvent):
+            if isinstance(message, EventReceived):
                 fold(self.state, message.event)
             self._messages.put_nowait(message)
         while not self._messages.empty():

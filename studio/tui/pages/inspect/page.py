@@ -9,8 +9,6 @@ from textual.containers import Container
 from textual.content import Content
 from textual.widget import Widget
 
-from engines.core import events as ev
-from engines.core.types import group_id, rollout_id
 from studio.render.words import no_practice_text
 from studio.secrets.sanitize import one_line, sanitize
 from studio.session.session import EventReceived, Message, Session, SnapshotReceived, TextReceived
@@ -74,10 +72,8 @@ class InspectPage(Page):
             case TextReceived(pieces=pieces):
                 for piece in pieces:
                     self.records.add_piece(piece)
-            case EventReceived(event=ev.RolloutFinished() | ev.RolloutJudged() as event):
-                self.records.live.pop(rollout_id(event.step, event.position, event.index), None)
-                group = group_id(event.step, event.position)
-                self.records.is_stale |= group == self.records.group
+            case EventReceived() if self.state is not None:
+                self.records.note_ended(self.state)
 
     def on_hide(self) -> None:
         self.records.unsubscribe()

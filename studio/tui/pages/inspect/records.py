@@ -16,7 +16,7 @@ from textual.content import Content
 
 from engines.core.errors import StudioError
 from engines.core.state.run_state import RunState
-from engines.core.types import group_id, operation_step
+from engines.core.types import group_id, operation_step, rollout_id
 from engines.record.run_dir import RunDir
 from engines.record.step_history import read_step
 from studio.review.divergence import MOST_OF_A_SIDE, Divergence, choose_pair
@@ -51,6 +51,7 @@ class GroupRecords:
         self.members: tuple[Member, ...] = ()
         self.rollouts: dict[str, RolloutFacts] = {}  # those that have ended
         self.live: dict[str, str] = {}  # rollout id → text under way
+        self._ended = (0, 0, 0)  # step under way, and of the group the rollouts and verdicts in it
         self._target = ""  # asked for, and not looked up yet
         self._subscribed: frozenset[str] = frozenset()
         self._journal: tuple[str, EvidenceLoader] | None = None  # run and what it journalled
@@ -119,6 +120,19 @@ class GroupRecords:
         self._open_group("")
         self._journal, self._answers = None, None
         self.experiences.clear()
+
+    def note_ended(self, state: RunState) -> None:
+        """Notice what of the group has ended or was judged since the last look."""
+        step = state.current
+        before = self._ended
+        if step is None:
+            self._ended = (0, 0, 0)
+        else:
+            places = [at for at in step.rollouts if group_id(step.step, at[0]) == self.group]
+            for at in places:
+                self.live.pop(rollout_id(step.step, *at), None)
+            self._ended = (step.step, len(places), sum(at in step.verdicts for at in places))
+        self.is_stale |= self._ended != before
 
     def _open_group(self, group: str) -> None:
         self.group, self.chosen, self.split, self.members = group, "", None, ()

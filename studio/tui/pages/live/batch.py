@@ -6,22 +6,20 @@ A view of `engines.core.state.run_state.StepState`. Pure.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Set
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, replace
 
 from engines.core import events as ev
-from engines.core.state.run_state import RunState
+from engines.core.state.run_state import Live, RunState
 from engines.core.types import (
-    CallKey,
     GroupOutcome,
     RecordRef,
     Reflection,
     Verdict,
     group_id,
     rollout_id,
-    try_id,
 )
-from studio.render.words import acted_text, acts_cell, count_text
+from studio.render.words import acted_text, acts_cell, count_text, reward_text
 from studio.secrets.sanitize import one_line
 
 WON = 0.5
@@ -145,11 +143,6 @@ def reward_state(reward: float) -> str:
     return "won" if reward >= WON else "lost"
 
 
-def reward_text(reward: float) -> str:
-    """`1.0`, `0.33`: with a second digit only where it says something."""
-    return f"{reward:.1f}" if round(reward, 1) == round(reward, 2) else f"{reward:.2f}"
-
-
 MOST_SHOWN = 12
 """Tries that have a pane; the others are only counted."""
 
@@ -168,26 +161,32 @@ class HeldOut:
     def __init__(self) -> None:
         self.progress: ev.EvaluationProgressed | None = None  # None: nothing is measured
         self.tries: list[HeldOutTry] = []  # in the order of their panes
+        self._begun: dict[str, ev.RolloutStarted | None] = {}  # that have or had a pane
         self._began: float | None = None  # when its first try began, if that was seen
 
     def clear(self) -> None:
-        self.progress, self._began = None, None
+        self.progress, self._began, self._begun = None, None, {}
         self.tries.clear()
 
-    def handle_event(self, event: ev.DurableEvent | ev.TransientEvent, now: float) -> None:
-        match event:
-            case ev.EvaluationProgressed(done=done) if done < event.total:
-                before = self.progress
-                if before is None or (event.data, event.step) != (before.data, before.step):
-                    self.clear()
-                    self._began = None if done else now
-                self.progress = event
-                self._end(event)
-            case ev.EvaluationProgressed() | ev.EvaluationFinished() | ev.StepStarted():
-                self.clear()
-            case ev.RolloutStarted(key=key) if key.purpose == "evaluation" and self.progress:
-                one = RolloutStatus(try_id(key), key.position, key.index, "streaming")
-                self._show(HeldOutTry(event.problem, one))
+    def update(self, live: Live, now: float) -> None:
+        """Follow what goes on now; `now` is in seconds of any monotonic clock."""
+        before, self.progress = self.progress, live.evaluation
+        if self.progress is None:
+            self.clear()
+            return
+        if before is None or (before.data, before.step) != (self.progress.data, self.progress.step):
+            self.tries.clear()
+            self._began = None if self.progress.done else now
+        for number, each in enumerate(self.tries):
+            name = each.shown.id
+            if not each.shown.has_ended and name not in live.tries:
+                self.tries[number] = _end_try(each, live.rewards.get(name))
+        for name, started in live.tries.items():
+            is_new = self._begun.get(name) is not started
+            if started is not None and is_new and started.key.purpose == "evaluation":
+                status = RolloutStatus(name, started.key.position, started.key.index, "streaming")
+                self._show(HeldOutTry(started.problem, status))
+        self._begun = dict(live.tries)
 
     def find(self, name: str) -> HeldOutTry | None:
         return next((one for one in self.tries if one.shown.id == name), None)
@@ -211,52 +210,77 @@ class HeldOut:
         if at < MOST_SHOWN:
             self.tries[at : at + 1] = [one]
 
-    def _end(self, event: ev.EvaluationProgressed) -> None:
-        if event.key is None or (one := self.find(try_id(event.key))) is None:
-            return
-        reward = event.reward
-        said = "not judged" if reward is None else f"reward {reward_text(reward)}"
-        state = "error" if reward is None else reward_state(reward)
-        ended = replace(one, shown=replace(one.shown, state=state, said=said))
-        self.tries[self.tries.index(one)] = ended
+
+def _end_try(one: HeldOutTry, reward: float | None) -> HeldOutTry:
+    said = "not judged" if reward is None else f"reward {reward_text(reward)}"
+    state = "error" if reward is None else reward_state(reward)
+    return replace(one, shown=replace(one.shown, state=state, said=said))
 
 
 class BatchTracker:
-    """Follows one run by its events; what has ended is the state's own at every look."""
+    """Follows one run: between two steps it goes on showing the batch before."""
 
     def __init__(self) -> None:
         self.batch: Batch | None = None
-        self.under_way: set[str] = set()  # ids of rollouts that have begun and not ended
         self.held_out = HeldOut()
-        self.doing = ""  # what is done before the first step
-        self.nodes: tuple[str, ...] | None = None  # of a cluster
-        self.places: dict[str, str] = {}  # tries under way there → their node
+        self._tries: dict[str, ev.RolloutStarted | None] = {}
+        self._live = Live()
+
+    @property
+    def under_way(self) -> Set[str]:
+        """Ids of rollouts that have begun and not ended."""
+        return self._live.tries.keys()
 
     @property
     def evaluating(self) -> ev.EvaluationProgressed | None:
         """How far the evaluation under way is; None where there is none."""
         return self.held_out.progress
 
-    def update(self, state: RunState | None) -> None:
+    @property
+    def nodes(self) -> tuple[str, ...] | None:
+        """Where workers of a cluster are ready; None: there is no cluster."""
+        return self._live.nodes.nodes if self._live.nodes is not None else None
+
+    @property
+    def places(self) -> dict[str, str]:
+        """Rollouts under way on a cluster, and the node of each."""
+        return {name: placed.node for name, placed in self._live.placed.items()}
+
+    @property
+    def doing(self) -> str:
+        """What is done before the first step, or with a lesson before anybody decides."""
+        stage = self._live.stage
+        if stage is None:
+            return ""
+        match stage.stage:
+            case "restore":
+                return f"restoring the weights after step {stage.step} …"
+            case "choice":
+                return f"trying {stage.detail['lessons']} lessons to choose one"
+            case "gate":
+                tries = f"{stage.detail['made']} of at most {stage.detail['most']} tries"
+                return f"trying {count_text(stage.detail['operations'], 'operation')}: {tries}"
+        return ""
+
+    def update(self, state: RunState | None, now: float = 0.0) -> None:
         """Take the batch under way from the state; between two steps the one before stays."""
         self.batch = current_batch(state) or self.batch
+        self._live = state.live if state is not None else Live()
+        self.held_out.update(self._live, now)
 
-    def handle_snapshot(
-        self, state: RunState | None, under_way: Collection[str] | None, *, anew: bool
-    ) -> None:
-        """The state is another object, of another run where `anew`.
+    def take_changes(self) -> tuple[set[str], set[str]]:
+        """Return the rollouts that have begun since the last look, and those that have ended."""
+        before, self._tries = self._tries, dict(self._live.tries)
+        begun = {name for name, one in self._tries.items() if before.get(name, self) is not one}
+        return begun, before.keys() - self._tries.keys()
 
-        `under_way` is the run's own word on which rollouts are; None: it gave none.
-        """
+    def handle_snapshot(self, state: RunState | None, *, anew: bool) -> None:
+        """The state is another object, of another run where `anew`."""
         if anew:
             self.batch = None
-        if under_way is not None or anew:
-            self.under_way = set(under_way or ())
         self.held_out.clear()  # one under way is told of anew
-        self.doing = ""
         self.update(state)
-        if self.batch is not None:
-            self.under_way = {name for name in self.under_way if not self.has_ended(name)}
+        self.take_changes()
 
     def restore_batch(self, batch: Batch | None, state: RunState | None) -> None:
         """Take the journal's last batch between two steps: only there it is still known whole.
@@ -275,45 +299,5 @@ class BatchTracker:
     def handle_text(self, rollout: str) -> None:
         """A text grows, so its rollout is under way, whether its beginning was heard or not."""
         if self.batch is not None and self.batch.place(rollout) and not self.has_ended(rollout):
-            self.under_way.add(rollout)
-
-    def handle_disconnect(self) -> None:
-        """Nobody knows what is under way while there is no line to the run."""
-        self.under_way.clear()
-        self.held_out.clear()
-        self.nodes, self.places = None, {}
-
-    def handle_event(
-        self,
-        event: ev.DurableEvent | ev.TransientEvent,
-        state: RunState | None,
-        now: float = 0.0,
-    ) -> None:
-        self.held_out.handle_event(event, now)
-        self.doing = ""
-        match event:
-            case ev.NodesChanged(nodes=nodes):
-                self.nodes = nodes
-                self.places = {name: at for name, at in self.places.items() if at in nodes}
-            case ev.RolloutPlaced(key=key, node=node):
-                self.places[try_id(key)] = node
-            case ev.EvaluationProgressed(key=CallKey() as key):
-                self.places.pop(try_id(key), None)
-            case ev.RolloutStarted(key=key) if key.purpose == "rollout":
-                self.under_way.add(rollout_id(key.step, key.position, key.index))
-            case ev.RolloutFinished():
-                name = rollout_id(event.step, event.position, event.index)
-                self.under_way.discard(name)
-                self.places.pop(name, None)
-            case ev.StageEntered(stage="restore", step=step):
-                self.doing = f"restoring the weights after step {step} …"
-            case ev.StageEntered(stage="choice", detail=detail):
-                self.doing = f"trying {detail['lessons']} lessons to choose one"
-            case ev.StageEntered(stage="gate", detail=detail):
-                tries = f"{detail['made']} of at most {detail['most']} tries"
-                self.doing = f"trying {count_text(detail['operations'], 'operation')}: {tries}"
-            case ev.StepStarted():
-                self.under_way.clear()
-                self.update(state)
-            case ev.RunEnded():
-                self.handle_disconnect()
+            self._live.tries.setdefault(rollout, None)
+            self._tries.setdefault(rollout, None)

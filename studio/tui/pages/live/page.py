@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from typing import ClassVar
 
 from rich.text import Text
@@ -18,11 +18,9 @@ from engines.core import events as ev
 from engines.core.errors import StudioError
 from engines.core.state.fold import fold
 from engines.core.state.run_state import RunState
-from engines.core.types import rollout_id, try_id
 from engines.record.derived.run_state import load_closed
 from engines.record.journal import read_journal
 from engines.record.run_dir import RunDir
-from studio.facts.training import is_fine_tuning
 from studio.render.words import no_practice_text
 from studio.secrets.sanitize import one_line
 from studio.session.requests import Kill
@@ -111,7 +109,7 @@ class LivePage(Page):
 
     def draw(self) -> None:
         state, cursor = self.state, self.cursor
-        self.tracker.update(state)
+        self.tracker.update(state, self.host.clock())
         self.has_nothing = cursor.batch is None and not cursor.is_measuring
         signs = choose_glyphs(self.wall.uses_ascii)
         self._arrange()
@@ -357,7 +355,8 @@ class Feed:
     ) -> None:
         self._page, self._tracker, self._cursor, self._streams = page, tracker, cursor, streams
         self._attached: Session | None = None
-        self._print_line: Callable[[_Event], None] | None = None
+        self._print_line: Callable[[_Event], object] | None = None
+        self._place = (0, "")  # step and ending of the run at the last look
 
     @property
     def activity(self) -> Activity:
@@ -371,16 +370,16 @@ class Feed:
                         self._tracker.handle_text(piece.rollout)
             case EventReceived(event=event):
                 self._handle_event(event)
-            case SnapshotReceived(under_way=under_way, events=events):
-                self._handle_snapshot(under_way, events)
+            case SnapshotReceived(events=events):
+                self._handle_snapshot(events)
             case Disconnected(reason=reason, ended=ended):
-                self._tracker.handle_disconnect()
+                self._tracker.update(self._page.state)
                 # Of a run that is over only the end of its process is told, and not as a failure.
                 is_over = self._page.state is not None and bool(self._page.state.ending)
                 if ended or not is_over:
                     self.activity.say(reason, "" if is_over else "failed")
 
-    def _handle_snapshot(self, under_way: Collection[str] | None, events: int | None) -> None:
+    def _handle_snapshot(self, events: int | None) -> None:
         """The state is another object: everything that was taken from the old one is stale."""
         session, state = self._page.session, self._page.state
         anew = session is not self._attached
@@ -390,7 +389,8 @@ class Feed:
         if anew:
             self.activity.clear_lines()
             self._cursor.position = 0
-        self._tracker.handle_snapshot(state, under_way, anew=anew)
+        self._tracker.handle_snapshot(state, anew=anew)
+        self._place = (state.step, state.ending) if state is not None else (0, "")
         self._streams.handle_snapshot(anew)
         if session is not None and session.label:
             return  # of a replay the journal holds what has not been shown yet
@@ -399,24 +399,26 @@ class Feed:
             self._page.run_worker(work, group="recall", exclusive=anew)
 
     def _handle_event(self, event: _Event) -> None:
-        state = self._page.state
-        self._tracker.handle_event(event, state, self._page.host.clock())
-        match event:
-            case ev.RolloutStarted(key=key):
-                self._streams.reset(try_id(key))
-            case ev.RolloutFinished():
-                self._streams.mark_ended(rollout_id(event.step, event.position, event.index))
-            case ev.StepStarted():
-                self._cursor.position = 0
-            case ev.RunEnded() | ev.RunResumed():
-                self._cursor.shows_past = False
+        state, tracker = self._page.state, self._tracker
+        tracker.update(state, self._page.host.clock())
+        begun, ended = tracker.take_changes()
+        for name in begun:
+            self._streams.reset(name)
+        for name in ended:
+            self._streams.mark_ended(name)
+        place = (state.step, state.ending) if state is not None else (0, "")
+        if place[0] != self._place[0]:
+            self._cursor.position = 0
+        if place[1] != self._place[1]:
+            self._cursor.shows_past = False
+        self._place = place
         if state is None:
             return
         if self._print_line is None:
-            from studio.report.progress import LinePrinter
+            from studio.report.progress import ActivityPrinter
 
-            self._print_line = LinePrinter(state, self.activity.say)
-        _say_event(event, state, self.activity.say, self._print_line)
+            self._print_line = ActivityPrinter(state, self.activity.say)
+        self._print_line(event)
 
     async def _load_history(self, session: Session, anew: bool, events: int | None) -> None:
         """Let the activity begin with what the journal holds of the time before: so many events.
@@ -440,7 +442,7 @@ def load_event_history(
     Only the growing part of a long journal is read, which holds a step at least. Of what happened
     the newest things, oldest first, each with its seconds since the epoch.
     """
-    from studio.report.progress import LinePrinter
+    from studio.report.progress import ActivityPrinter
 
     texts: deque[tuple[float, str]] = deque(maxlen=_HISTORY)
     now = 0.0
@@ -451,26 +453,14 @@ def load_event_history(
 
     try:
         state = load_closed(run.journal)[0].state
-        print_line = LinePrinter(state, say)
+        print_line = ActivityPrinter(state, say)
         for entry in read_journal(run.journal, since=state.events):
             now = entry.at
             fold(state, entry.event)
-            if isinstance(entry.event, ev.StepStarted):
+            if state.current is not None and (batch is None or batch.step != state.step):
                 batch = current_batch(state)  # its mappings go on being filled until it is through
             if events is None or state.events <= events:
-                _say_event(entry.event, state, say, print_line)
+                print_line(entry.event)
     except StudioError as error:  # a damaged journal: 5 says so, with the move
         say(str(error))
     return tuple(texts), batch
-
-
-def _say_event(
-    event: _Event, state: RunState, say: Callable[[str], None], print_line: Callable[[_Event], None]
-) -> None:
-    """Say it in the words of this page, or as `studio headless` would."""
-    trains, shown = state.step_trains, is_fine_tuning(state)
-    texts = view.event_texts(event, trains=trains, shown=shown)
-    if texts is None:
-        print_line(event)
-    for text in texts or ():
-        say(text)

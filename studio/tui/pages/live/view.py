@@ -9,13 +9,12 @@ from itertools import groupby
 
 from engines.core import events as ev
 from engines.core.state.run_state import RunState
-from engines.core.types import GroupOutcome, group_id, rollout_id
+from engines.core.types import GroupOutcome
 from studio.facts.next_command import curation_text
 from studio.facts.training import trained_step
 from studio.render.run_lines import NO_WORKER, sandbox_text, tool_texts
 from studio.render.words import (
     count_text,
-    decided_text,
     no_practice_text,
     to_decide_text,
     usage_text,
@@ -37,7 +36,7 @@ from studio.tui.drawing.lines import (
 from studio.tui.drawing.pane import PaneModel
 from studio.tui.header import SessionStatus
 from studio.tui.pages import training_view
-from studio.tui.pages.live.batch import Batch, HeldOutTry, RolloutStatus, reward_text
+from studio.tui.pages.live.batch import Batch, HeldOutTry, RolloutStatus
 from studio.tui.pages.text import legend_line
 from studio.tui.pages.training_view import panel_lines
 
@@ -560,90 +559,6 @@ def _next_action_lines(state: RunState, width: int) -> list[Line]:
         moves.insert(0, ("2", "decide what is open"))
     keys = [span for key, what in moves for span in ((key, "key"), (f" {what}  ", ""))]
     return paragraph([("next: ", "dim"), *keys], width, "      ")
-
-
-_STAGES = {
-    "restore": "restoring the weights after it …",
-    "consolidation": "drawing operations from its groups",
-    "choice": "trying {lessons} lessons to choose one",
-    "gate": "trying what it proposes: {made} of at most {most} tries",
-    "review": "its operations can be reviewed: press 2",
-    "hold": "no rule settled {undecided}, a person is waited for: press 2",
-    "ready": "everything is decided, c commits",
-    "commit": "committing",
-}
-_TRAINING_STAGES = {
-    "consolidation": "computing its weight update",
-    "review": "its weight update can be reviewed: press 2",
-    "hold": "its weight update is to be decided: press 2",
-}
-
-
-def event_texts(
-    event: ev.DurableEvent | ev.TransientEvent, *, trains: bool = False, shown: bool = False
-) -> list[str] | None:
-    """What the activity says of it; None where `studio.report.progress.LinePrinter` has the words.
-
-    `trains`: the run updates weights, so that a group gives no proposals; `shown`: it learns from
-    demonstrations, so that there are no groups to tell of.
-    """
-    match event:
-        case ev.StageEntered():
-            stages = {**_STAGES, **_TRAINING_STAGES} if trains else _STAGES
-            if event.stage not in stages:
-                return []
-            stage = stages[event.stage].format(**{"undecided": 0, **event.detail})
-            return [f"step {event.step}: {stage}"]
-        case ev.StepStarted() if trains:
-            problems = count_text(len(event.problems), "problem")
-            return [f"step {event.step}: {problems}, policy v{event.policy_version}"]
-        case ev.GroupReflected() if shown:
-            return []
-        case ev.GroupReflected(reflection=found) if trains and found.outcome == "used":
-            name = rollout_id(found.step, found.position, 0).removesuffix("r0")
-            return [f"{name}: winners and losers, so it has contrast"]
-        case ev.RunPaused():
-            return ["paused: what is under way ends, nothing new begins (s p goes on)"]
-        case ev.GroupReflected():
-            return _reflection_texts(event)
-        case ev.RolloutJudged(verdict=found) if found.reward is not None:
-            name = rollout_id(event.step, event.position, event.index)
-            why = f" ({one_line(found.critique, 80)})" if found.critique else ""
-            return [f"{name} reward {reward_text(found.reward)}{why}"]
-        case ev.OperationDecided() | ev.OperationsDecided():
-            return [
-                f"{made.operation_id} "
-                + decided_text(made.action, one_line(made.reviewer, 40), one_line(made.reason, 160))
-                for made in event.decisions
-            ]
-        case ev.DecisionUndone():
-            return [f"{event.operation_id}: its decision was taken back"]
-        case ev.OperationProposed():
-            return [f"{event.operation.id} proposed by {one_line(event.reviewer, 40)}"]
-        case ev.RunResumed():
-            return ["resumed"]
-        case ev.RunEnded(how="finished" | "stopped" | "held"):
-            return [event.how]
-    return None
-
-
-def _reflection_texts(event: ev.GroupReflected) -> list[str]:
-    found, n = event.reflection, len(event.reflection.proposals)
-    drawn = f"{n} proposal{'s' * (n != 1)} drawn from it"
-    why = f": {one_line(found.losses[0].reason, 160)}" if found.losses else ""
-    outcomes = {
-        "used": f"winners and losers, {drawn}",
-        "critique": f"no good try, read for what the verifier says, {drawn}",
-        "all-equal": "all equally good, nothing to compare, skipped",
-        "all-right": "all right, nothing to learn, skipped",
-        "all-wrong": "all wrong, nothing to compare, skipped",
-        "unjudged": "no reward known, skipped",
-    }
-    said = outcomes.get(found.outcome, f"failed{why}")
-    doubted = (
-        f"{d.rollout}: its verdict is doubted: {one_line(d.reason, 160)}" for d in found.doubts
-    )
-    return [f"{group_id(found.step, found.position)}: {said}", *doubted]
 
 
 _LEAST_S = 1.0

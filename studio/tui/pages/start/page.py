@@ -15,7 +15,6 @@ from textual.app import ComposeResult
 from textual.content import Content
 from textual.widget import Widget
 
-from engines.core import events as ev
 from engines.core.errors import StudioError
 from studio.render.words import to_decide_text
 from studio.secrets.sanitize import one_line, sanitize
@@ -106,6 +105,7 @@ class StartPage(Page):
 
     def __init__(self) -> None:
         super().__init__()
+        self._run_place: tuple[object, ...] = ()  # where the run that is shown was at the last look
         self.now: Callable[[], float] = time.time
         self.folder = Path()  # where run files are looked for besides the workspace
         self.found: tuple[Choice, ...] | None = None  # None: not read yet
@@ -144,10 +144,13 @@ class StartPage(Page):
 
     def handle_message(self, message: Message) -> None:
         """What the run that is shown does changes what is offered of it."""
-        match message:
-            case EventReceived(event=ev.StageEntered() | ev.StepStarted() | ev.RunEnded()):
-                if self.is_open:
-                    self.reader.reload()
+        if not isinstance(message, EventReceived) or self.state is None:
+            return
+        place = (self.state.live.stage, self.state.step, self.state.ending)
+        if place != self._run_place:
+            self._run_place = place
+            if self.is_open:
+                self.reader.reload()
 
     def open_at(self, target: str = "") -> None:
         self._wanted = target

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from engines.core import events as ev
-from engines.core.state.step_history import run_history
+from engines.core.state.fold import run_history
 from engines.core.types import NO_USAGE, Lesson, Reflection, Verdict, WeightUpdate
 from tests.support.builders import (
     a_decision,
@@ -71,7 +71,7 @@ def test_both_reflections_of_a_group_are_kept_and_the_later_one_counts() -> None
     assert list(step.latest_reflections) == [0, 1]
 
 
-def test_decisions_that_do_not_stand_say_why() -> None:
+def test_an_operation_keeps_the_decision_that_stands_until_it_is_taken_back() -> None:
     history = run_history(
         [
             a_run(),
@@ -88,16 +88,12 @@ def test_decisions_that_do_not_stand_say_why() -> None:
             ev.OperationDecided(2, a_decision(B)),
         ]
     )
-    told = [(one.decision.action, one.revoked) for one in history.steps[1].decisions]
-    assert told == [
-        ("approve", "decided again"),
-        ("reject", "asked again"),
-        ("approve", "undone"),
-        ("defer", "decided again"),  # in the step after
-    ]
-    assert {name: one.decision.action for name, one in history.standing.items()} == {
-        B.id: "approve"
+    made = [decision.action for decision in history.steps[1].decisions]
+    assert made == ["approve", "reject", "approve", "defer"]
+    standing = {
+        name: one.decision and one.decision.action for name, one in history.operations.items()
     }
+    assert standing == {A.id: None, B.id: "approve"}
 
 
 def test_a_resubmitted_reply_belongs_to_the_step_it_was_drawn_in() -> None:

@@ -89,13 +89,6 @@ async def test_a_reply_is_never_longer_than_the_window_has_room_for() -> None:
     assert (len(cut.token_ids), cut.finish) == (2, "length")
 
 
-async def test_an_older_server_that_names_tokens_by_their_ids_is_understood() -> None:
-    async with fake_vllm() as server:
-        new = await said(rollouts(server.url))
-        server.gives = "named"
-        assert (await said(rollouts(server.url))).token_ids == new.token_ids
-
-
 async def test_a_server_that_gives_no_ids_is_refused_before_practice() -> None:
     async with fake_vllm(gives="text") as server:
         policy = rollouts(server.url)

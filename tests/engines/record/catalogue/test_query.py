@@ -11,7 +11,7 @@ import pytest
 
 from engines.core import events as ev
 from engines.core.library import Experience, Library, OperationOutcome
-from engines.core.state.step_history import run_history
+from engines.core.state.fold import run_history
 from engines.core.types import Decision, Lesson, Operation, WeightUpdate
 from engines.record.derived.search import condition, find_rows
 from engines.record.journal import Journal
@@ -188,7 +188,8 @@ def test_every_operation_of_a_long_run_is_there_once_and_as_it_was_decided(
     operations = {op.id: op for step in history.steps.values() for op in step.operations}
     assert found.keys() == operations.keys()
     for name, op in operations.items():
-        decision = history.standing[name].decision
+        decision = history.operations[name].decision
+        assert decision is not None
         row, status = found[name], {"approve": "approved", "reject": "rejected"}
         assert (row["text"], row["status"]) == (op.text, status[decision.action])
         assert (row["reviewer"], row["at"]) == (decision.reviewer, decision.at)

@@ -12,9 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from engines.process import seccomp, tiers
+from engines.process import tiers
 from engines.process.confinement import Limits
-from engines.process.template import paths_of_code
 from engines.process.tiers import LAYERS, TierReport, choose_tier, find_tier
 from engines.tools.sandbox.sandbox import MAX_CODE, RESTARTED, Sandbox, SandboxError, parse_reply
 
@@ -253,24 +252,3 @@ def test_a_reply_is_bounded_and_made_text() -> None:
     assert len(fields["variables"]) == 50
     assert {len(text) for text in fields["variables"]} == {200}
     assert parse_reply({"status": "ok", "variables": {"x": "1"}})["variables"] == ()
-
-
-@pytest.mark.parametrize("x86", [True, False])
-@pytest.mark.parametrize("code", [True, False])
-def test_jumps_of_a_filter_stay_inside_and_it_ends_with_a_verdict(x86: bool, code: bool) -> None:
-    content = seccomp.build_filter(1, code=code, streams_only=True, x86=x86)
-    size = len(content) // 8
-    assert size < 4096  # what the kernel takes
-    for place in range(size):
-        operation = int.from_bytes(content[8 * place : 8 * place + 2], "little")
-        if operation & 7 == 5:  # a jump
-            assert place + 1 + max(content[8 * place + 2 : 8 * place + 4]) < size
-    assert content[-8:-6] == b"\x06\x00"
-
-
-def test_code_does_not_import_the_studio_from_its_checkout() -> None:
-    paths = ["/checkout", "/lib", "/site-packages"]
-    packages = ["/site-packages"]
-    assert paths_of_code(paths, packages, "/checkout") == ["/lib", "/site-packages"]
-    # Where the studio was installed, its folder is the one of all packages.
-    assert paths_of_code(paths, packages, "/site-packages") == paths

@@ -12,7 +12,7 @@ from textual.pilot import Pilot
 
 from engines.core import events as ev
 from engines.core.state.fold import fold
-from engines.core.state.run_state import RunState
+from engines.core.state.run_state import Live, RunState
 from engines.core.types import CallKey, Verdict
 from engines.record.run_dir import RunDir
 from studio.session.session import (
@@ -440,7 +440,7 @@ async def test_r_asks_how_much_more_where_a_budget_was_reached(tmp_path: Path) -
 
 async def test_a_process_that_dies_leaves_the_batch_and_says_what_to_do(tmp_path: Path) -> None:
     async with watching(tmp_path) as live:
-        live.session.living = False
+        live.session.living, live.session.state.live = False, Live()
         await live.session.push(Disconnected("the process of mine ended", ended=True))
         await live.draw()
         assert "r resumes it" in live.screen
@@ -471,7 +471,7 @@ async def test_what_came_since_the_screen_attached_is_told_once(tmp_path: Path) 
         held = Disconnected("the connection is lost", ended=False)
         live.session.state.ending = ""
         heard = live.events[live.session.state.events]  # the journal has it already
-        snapshot = SnapshotReceived(frozenset(), live.session.state.events)
+        snapshot = SnapshotReceived(live.session.state.events)
         live.page.feed._attached = None  # as a session that is opened
         await live.session.push(snapshot, EventReceived(heard), held)
         await live.read()
@@ -596,7 +596,9 @@ async def test_a_late_screen_shows_as_streaming_what_the_run_says_is_under_way(
 ) -> None:
     async with watching(tmp_path) as live:
         live.page.cursor.zoom = "wall"
-        await live.session.push(SnapshotReceived(frozenset({"s1p0r0", "s1p5r3"})))
+        state = live.session.state
+        state.live.name_tries({"s1p0r0", "s1p5r3"}, state.current)
+        await live.session.push(SnapshotReceived())
         await live.draw()
         assert live.page.tracker.under_way == {"s1p5r3"}  # the other one has ended
         assert "s1p5  ...>" in live.screen

@@ -6,13 +6,13 @@ from engines.core import events as ev
 from engines.core.state.fold import fold
 from engines.core.state.run_state import RunState
 from engines.core.types import CallKey, Reflection, Usage, Verdict
+from studio.report.progress import activity_lines
 from studio.tui.drawing.cells import cell_width
 from studio.tui.drawing.lines import Line, plain_text, width_of
 from studio.tui.header import SessionStatus
 from studio.tui.pages.live.batch import MOST_SHOWN, Batch, HeldOut, current_batch
 from studio.tui.pages.live.view import (
     StageClock,
-    event_texts,
     facts_lines,
     group_line,
     group_rows,
@@ -229,7 +229,7 @@ def test_text_of_models_is_inert_and_on_one_line() -> None:
         of(state).rollout_at(0, 0, set()).trouble,
         plain_text(status_line(state, None, LIVES, None)),
         text(run_summary_lines(state, 60)),
-        *(event_texts(ev.RolloutJudged(1, 0, 0, Verdict(1.0, bad))) or ()),
+        *(activity_lines(ev.RolloutJudged(1, 0, 0, Verdict(1.0, bad))) or ()),
     ]
     for one in shown:
         assert "\x1b" not in one
@@ -249,37 +249,51 @@ def test_a_pane_says_why_there_is_no_text() -> None:
 
 
 def test_narration_is_left_to_what_the_command_line_says() -> None:
-    assert event_texts(a_step()) is None
-    assert event_texts(ev.RunEnded("budget", "x")) is None
-    assert event_texts(reflected(0, "all-right")) == ["s1p0: all right, nothing to learn, skipped"]
+    assert activity_lines(a_step()) is None
+    assert activity_lines(ev.RunEnded("budget", "x")) is None
+    assert activity_lines(reflected(0, "all-right")) == [
+        "s1p0: all right, nothing to learn, skipped"
+    ]
+
+
+class Measured:
+    """What the page shows of an evaluation, event by event."""
+
+    def __init__(self) -> None:
+        self.state, self.held_out = RunState(), HeldOut()
+
+    def hear(self, event: ev.TransientEvent, now: float = 0.0) -> None:
+        fold(self.state, event)
+        self.held_out.update(self.state.live, now)
 
 
 def test_the_time_left_of_an_evaluation_is_reckoned_by_its_tries() -> None:
-    held_out = HeldOut()
+    measured = Measured()
+    held_out = measured.held_out
     for at, done in ((0.0, 0), (10.0, 5), (20.0, 10)):
-        held_out.handle_event(ev.EvaluationProgressed(0, "aime", done, 40), at)
+        measured.hear(ev.EvaluationProgressed(0, "aime", done, 40), at)
     assert held_out.timing_text(20.0) == ", 20 s, about 1m 00s left"
     assert held_out.timing_text(80.0) == ", 1m 20s, about 4m 00s left"  # nothing came since
-    held_out.handle_event(ev.EvaluationProgressed(0, "aime", 40, 40), 90.0)
+    measured.hear(ev.EvaluationProgressed(0, "aime", 40, 40), 90.0)
     assert held_out.progress is None
-    late = HeldOut()
-    late.handle_event(ev.EvaluationProgressed(0, "aime", 5, 40), 0.0)
-    assert late.timing_text(30.0) == ""  # since when it runs is not known here
+    late = Measured()
+    late.hear(ev.EvaluationProgressed(0, "aime", 5, 40), 0.0)
+    assert late.held_out.timing_text(30.0) == ""  # since when it runs is not known here
 
 
 def test_a_try_that_begins_takes_the_pane_of_one_that_ended() -> None:
     def key(position: int) -> CallKey:
         return CallKey("evaluation", 0, 0, position, 0)
 
-    held_out = HeldOut()
-    held_out.handle_event(ev.EvaluationProgressed(0, "aime", 0, 40), 0.0)
+    measured = Measured()
+    held_out = measured.held_out
+    measured.hear(ev.EvaluationProgressed(0, "aime", 0, 40))
     for position in range(MOST_SHOWN + 3):
-        held_out.handle_event(ev.RolloutStarted(key(position), f"q{position}"), 0.0)
+        measured.hear(ev.RolloutStarted(key(position), f"q{position}"))
     assert [one.shown.position for one in held_out.tries] == list(range(MOST_SHOWN))
-    ended = ev.EvaluationProgressed(0, "aime", 1, 40, 1, 0.0, 1, key(4), 0.0)
-    held_out.handle_event(ended, 0.0)
+    measured.hear(ev.EvaluationProgressed(0, "aime", 1, 40, 1, 0.0, 1, key(4), 0.0))
     assert held_out.tries[4].shown.state == "lost"
-    held_out.handle_event(ev.RolloutStarted(key(30), "q30"), 0.0)
+    measured.hear(ev.RolloutStarted(key(30), "q30"))
     assert held_out.tries[4].problem == "q30"
 
 

@@ -11,14 +11,13 @@ from engines.core import events as ev
 from engines.core.state.run_state import RunState
 from engines.core.types import Decision, Operation, operation_step
 from studio.render.training_lines import step_summary
-from studio.report.progress import LinePrinter
+from studio.report.progress import LinePrinter, activity_lines
 from studio.review.decider import UndoEntry, inverse_operation
 from studio.tui.drawing.cells import GLYPHS_ASCII
 from studio.tui.drawing.lines import Line, plain_text, width_of
 from studio.tui.header import SessionStatus
 from studio.tui.pages.live.batch import current_batch
 from studio.tui.pages.live.view import (
-    event_texts,
     facts_lines,
     run_summary_lines,
     stage_line,
@@ -161,7 +160,7 @@ def test_the_page_speaks_of_weights_where_a_run_trains_them() -> None:
     assert "computing a weight update from 2 groups with contrast" in told
     ended = a_state(*finished())
     assert "finished with policy v4" in plain_text(status_line(ended, None, LIVES, None))
-    assert event_texts(ev.StageEntered(1, "consolidation"), trains=True) == [
+    assert activity_lines(ev.StageEntered(1, "consolidation"), trains=True) == [
         "step 1: computing its weight update"
     ]
 

@@ -11,6 +11,7 @@ from textwrap import dedent
 
 import pytest
 
+from engines.process import seccomp
 from engines.process.tiers import choose_tier, find_tier
 
 TRY = """
@@ -54,7 +55,7 @@ async def said_by(code: str, folder: Path) -> str:
     places = [str(folder / "inside"), str(folder / "outside"), str(os.getpid())]
     done = subprocess.run(
         [sys.executable, "-c", dedent(code), *places],
-        env={"PYTHONPATH": str(Path(__file__).parents[4])},
+        env={"PYTHONPATH": str(Path(__file__).parents[3])},
         capture_output=True,
         text=True,
         timeout=60,
@@ -90,3 +91,16 @@ async def test_with_resource_limits_alone_nothing_is_confined(tmp_path: Path) ->
     code = TRY.format(arguments="[], readable=(), writable=(), code=True")
     layers, outcomes = json.loads(await said_by(code, tmp_path))
     assert layers == [] and set(outcomes.values()) == {"done"}
+
+
+@pytest.mark.parametrize("x86", [True, False])
+@pytest.mark.parametrize("code", [True, False])
+def test_jumps_of_a_filter_stay_inside_and_it_ends_with_a_verdict(x86: bool, code: bool) -> None:
+    content = seccomp.build_filter(1, code=code, streams_only=True, x86=x86)
+    size = len(content) // 8
+    assert size < 4096  # what the kernel takes
+    for place in range(size):
+        operation = int.from_bytes(content[8 * place : 8 * place + 2], "little")
+        if operation & 7 == 5:  # a jump
+            assert place + 1 + max(content[8 * place + 2 : 8 * place + 4]) < size
+    assert content[-8:-6] == b"\x06\x00"

@@ -1,0 +1,571 @@
+"""`studio library`: libraries shown, changed by hand, labelled, served, exported, imported."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from shlex import quote
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from engines.core.errors import ConfigError, ConflictError
+from studio import exit_codes
+from studio.commands import (
+    AsJson,
+    AsObject,
+    DryRun,
+    TokenEnv,
+    TokenFile,
+    open_workspace,
+    require_mcp,
+)
+from studio.process import login_name
+from studio.render.json import print_json, print_result
+from studio.render.lines import tell_next, to_stderr
+from studio.secrets.sanitize import sanitize
+
+if TYPE_CHECKING:
+    from engines.core.library import Library
+    from engines.core.types import Operation, Problem
+    from engines.record.run_dir import Workspace
+    from studio.facts.library import FoundVersion
+
+app = typer.Typer(no_args_is_help=True)
+
+
+@app.callback()
+def library() -> None:
+    """Show what was learned, and change it by hand. Alone it lists the libraries.
+
+    Examples:
+        studio library
+        studio library show rehearsal
+    """
+
+
+Name = Annotated[str, typer.Argument(metavar="LIBRARY", help="Name of a library.")]
+
+
+def list_libraries(context: typer.Context, json: AsJson = False) -> None:
+    """List the libraries of the workspace.
+
+    Examples:
+        studio library list
+        studio library list --json
+    """
+    from studio.facts.library import listed_library
+    from studio.render.library_lines import list_lines
+
+    listed = [listed_library(folder) for folder in open_workspace(context).libraries()]
+    if json:
+        print_json(listed)
+        return
+    if not listed:
+        print(f"no library in {sanitize(str(context.obj))} yet", file=sys.stderr)
+        tell_next("studio headless rehearsal", context.obj)
+        return
+    print("\n".join(list_lines(listed)))
+    first = max(listed, key=lambda facts: bool(facts.experiences))  # an empty one shows nothing
+    tell_next(f"studio library show {quote(first.library)}", context.obj)
+
+
+def show(
+    context: typer.Context,
+    reference: Annotated[
+        str,
+        typer.Argument(
+            metavar="NAME[@V]",
+            help="A library, or a version by number or label; also RUN@epoch:N or a file.",
+        ),
+    ],
+    json: AsJson = False,
+) -> None:
+    """Show one version: its experiences and where each comes from.
+
+    Examples:
+        studio library show rehearsal
+        studio library show rehearsal@1 --json
+    """
+    from studio.facts.library import version_facts
+    from studio.library.references import find_version
+    from studio.render.library_lines import library_lines
+
+    version = find_version(reference, open_workspace(context))
+    library = version.library
+    lines = library_lines(library, version.labels, version.copied_from)
+    print_result(version_facts(version), "\n".join(lines), json=json)
+    if not json and (context.obj / "libraries" / library.name).is_dir():
+        tell_next(f"studio library history {quote(library.name)}", context.obj)
+
+
+def history(
+    context: typer.Context,
+    name: Name,
+    experience: Annotated[
+        str | None, typer.Argument(metavar="ID", help="Only what concerns this experience.")
+    ] = None,
+    json: AsJson = False,
+) -> None:
+    """Show every commit, with operations, evidence and who decided.
+
+    Examples:
+        studio library history rehearsal
+        studio library history rehearsal E1
+    """
+    from studio.facts.library import history_facts
+    from studio.library.references import library_folder
+    from studio.render.library_lines import history_lines
+
+    folder = library_folder(name, open_workspace(context))
+    entries = history_facts(folder, experience)
+    lines = history_lines(entries, rejections=experience is None)
+    print_result(entries, "\n".join(lines or ["nothing"]), json=json)
+
+
+def edit(
+    context: typer.Context,
+    name: Name,
+    experience: Annotated[
+        str | None, typer.Argument(metavar="ID", help="The experience to change; none with --add.")
+    ] = None,
+    text: Annotated[
+        str | None,
+        typer.Option(metavar="TEXT", help="Its new wording. Default: $EDITOR asks for it."),
+    ] = None,
+    delete: Annotated[bool, typer.Option("--delete", help="Delete the experience.")] = False,
+    add: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="Add an experience of this wording.")
+    ] = None,
+    reason: Annotated[
+        str, typer.Option(metavar="TEXT", help="Why; it is recorded with the decision.")
+    ] = "",
+) -> None:
+    """Change, add or delete one experience. It is recorded as a decided operation.
+
+    Examples:
+        studio library edit rehearsal E1 --text "Check every carry."
+        studio library edit rehearsal --add "Check the units." --reason "seen in class"
+        studio library edit rehearsal E2 --delete
+    """
+    from studio.facts.next_command import command_after_version
+    from studio.library.edit import commit_changes, requested_change
+    from studio.library.references import library_folder
+    from studio.review.editor import edit_text
+
+    workspace = open_workspace(context, masks=True)
+    head = library_folder(name, workspace).head()
+    change = requested_change(head, experience, text=text, delete=delete, add=add, edit=edit_text)
+    if change is None:
+        print(f"library {name}: nothing was changed")
+        return
+    done = commit_changes(workspace, name, lambda _: [change], person=login_name(), reason=reason)
+    print(f"library {name} is at v{done.version}")
+    tell_next(command_after_version(name, done.version), context.obj)
+
+
+def utility(
+    context: typer.Context,
+    reference: Annotated[str, typer.Argument(metavar="NAME[@V]", help="A library.")],
+    run: Annotated[
+        str | None,
+        typer.Option(metavar="RUNFILE|RUN", help="Whose settings hold. Default: the library's."),
+    ] = None,
+    rollouts: Annotated[
+        int | None, typer.Option(min=8, max=10**7, help="Tries at most. Default: 1024.")
+    ] = None,
+    problems: Annotated[
+        str | None, typer.Option(metavar="DATA", help="Problems to try. Default: those practised.")
+    ] = None,
+    k: Annotated[
+        int | None, typer.Option(min=2, max=4096, help="Tries of each. Default: all alike.")
+    ] = None,
+    from_practice: Annotated[
+        bool, typer.Option("--from-practice", help="Only what practice with dropout tells.")
+    ] = False,
+    offer: Annotated[
+        bool, typer.Option("--offer", help="Ask a reviewer to delete what can go.")
+    ] = False,
+    dry_run: DryRun = False,
+    json: AsObject = False,
+) -> int:
+    """Measure what every experience is worth.
+
+    Each try carries a random half of them, so that all are told at once. What practice with
+    `practice.dropout` has shown is told for free where no try is asked for.
+
+    Examples:
+        studio library utility rehearsal --dry-run
+        studio library utility rehearsal --rollouts 256 --offer
+    """
+    from studio.evaluation import utility as worth
+    from studio.evaluation.utility import measure_utility, print_utility
+
+    asked = dry_run or any(value is not None for value in (run, rollouts, problems, k))
+    if from_practice and asked:
+        raise ConfigError("--from-practice", "it makes no tries.", "Leave out what is about tries.")
+    workspace = open_workspace(context, masks=True)
+    priced = worth.find_priced(reference, workspace)
+    found = None if asked else worth.read_practice(priced, workspace)
+    if from_practice and found is None:
+        cause = "no practice of it left experiences out."
+        raise ConflictError(f"library {reference}", cause, "Practise with practice.dropout=0.1.")
+    if found is None:
+        most, of = rollouts or worth.ROLLOUTS, {"run": run, "problems": problems}
+        plan = worth.plan_utility(priced, workspace, **of, rollouts=most, k=k, keyless=dry_run)
+        made = measure_utility(priced, *plan, json=json, dry_run=dry_run)
+        if isinstance(made, int):
+            return made
+        found = made
+    return print_utility(found, workspace, offer=offer, json=json)
+
+
+Experience = Annotated[str, typer.Argument(metavar="ID", help="The experience, such as E3.")]
+Reason = Annotated[str, typer.Option(help="Why; recorded with the decision.")]
+
+
+def pin(context: typer.Context, name: Name, experience: Experience, reason: Reason = "") -> None:
+    """Pin an experience. Nothing may change or delete it until it is unpinned.
+
+    Examples:
+        studio library pin rehearsal E1 --reason "It is right as it is."
+    """
+    _set_pin(context, name, experience, "pin", reason)
+
+
+def unpin(context: typer.Context, name: Name, experience: Experience, reason: Reason = "") -> None:
+    """Unpin an experience. It may be changed and deleted again.
+
+    Examples:
+        studio library unpin rehearsal E1
+    """
+    _set_pin(context, name, experience, "unpin", reason)
+
+
+def _set_pin(
+    context: typer.Context, name: str, experience: str, kind: Literal["pin", "unpin"], reason: str
+) -> None:
+    from studio.library.edit import commit_changes
+    from studio.library.references import library_folder
+
+    workspace = open_workspace(context, masks=True)
+    library_folder(name, workspace)  # it names the libraries there are
+    change = (kind, experience, "")
+    done = commit_changes(workspace, name, lambda _: [change], person=login_name(), reason=reason)
+    print(f"library {name} is at v{done.version}: {experience} is {kind}ned")
+
+
+def revert(
+    context: typer.Context,
+    reference: Annotated[
+        str, typer.Argument(metavar="NAME@V|NAME@LABEL", help="The version to return to.")
+    ],
+    reason: Annotated[
+        str, typer.Option(metavar="TEXT", help="Why; it is recorded with the decisions.")
+    ] = "",
+) -> None:
+    """Make a new version with the texts of an older one. Nothing is lost.
+
+    Examples:
+        studio library revert rehearsal@1
+        studio library revert rehearsal@0 --reason "start again"
+    """
+    from engines.pipeline.effect.roll_back import revert_changes
+    from studio.facts.next_command import command_after_version
+    from studio.library.edit import commit_changes
+    from studio.library.references import follow_version
+
+    if "@" not in reference:
+        cause = "it is not NAME@V or NAME@LABEL."
+        raise ConflictError(reference, cause, "See `studio library history NAME`.")
+    workspace = open_workspace(context, masks=True)
+    folder, read_version = follow_version(reference, workspace)
+    older, name = read_version(), folder.name
+    why = reason or f"back to v{older.version}"
+    done = commit_changes(workspace, name, revert_changes(older), person=login_name(), reason=why)
+    print(f"library {name} is at v{done.version}, with the texts of v{older.version}")
+    tell_next(command_after_version(name, done.version), context.obj)
+
+
+def label(
+    context: typer.Context,
+    reference: Annotated[
+        str, typer.Argument(metavar="NAME[@V]", help="A version of a library. Default: its head.")
+    ],
+    label: Annotated[str, typer.Argument(metavar="LABEL", help="What it is called from now on.")],
+    reason: Annotated[str, typer.Option(metavar="TEXT", help="Why; it is recorded.")] = "",
+    remove: Annotated[bool, typer.Option("--remove", help="Take the label away.")] = False,
+) -> None:
+    """Call a version by a label. NAME@LABEL then names it wherever a version is named.
+
+    Examples:
+        studio library label rehearsal@1 production --reason "62 % on AIME24"
+        studio library label rehearsal@production stable
+        studio library label rehearsal stable --remove
+    """
+    from studio.library.edit import set_label
+
+    workspace = open_workspace(context, masks=True)
+    print(set_label(workspace, reference, label, person=login_name(), reason=reason, remove=remove))
+
+
+_SERVED = "A library: NAME follows its commits, NAME@LABEL its label, NAME@V stays."
+_HTTP = "Listen here, not on stdio; an address that others can reach needs a token."
+
+
+def serve(
+    context: typer.Context,
+    reference: Annotated[str, typer.Argument(metavar="NAME[@V]", help=_SERVED)],
+    http: Annotated[str | None, typer.Option(metavar="HOST:PORT", help=_HTTP)] = None,
+    token_file: TokenFile = None,
+    token_env: TokenEnv = None,
+    json: AsObject = False,
+) -> int:
+    """Serve a library to agents by MCP, as a skill and a prompt. They are told when it changes.
+
+    Examples:
+        studio library serve rehearsal@production
+        studio library serve rehearsal --http 127.0.0.1:8313
+        studio library serve rehearsal --http 0.0.0.0:8313 --token-env MY_TOKEN
+    """
+    import asyncio
+
+    from studio.process import serve_until_signal
+    from studio.render.json import print_result
+    from studio.render.lines import to_stderr
+    from studio.secrets.sanitize import sanitize
+    from studio.serving.enhanced_agent import read_token
+
+    if http is None and (token_file or token_env or json):
+        cause = "they are for --http, and this serves on stdio."
+        raise ConfigError("--token-file, --token-env, --json", cause, "Add --http HOST:PORT.")
+    host, _, port = (http or ":0").rpartition(":")
+    host = host.strip("[]") or "127.0.0.1"
+    if not port.isdecimal() or int(port[:9]) > 65535:
+        raise ConfigError(f"--http {http}", "it is not HOST:PORT.", "Write 127.0.0.1:8313, say.")
+    token = read_token(host, token_file, token_env, os.environ, "library")
+    require_mcp()
+    from studio.serving.library_mcp import LibraryService, serve_http, serve_stdio
+
+    service = LibraryService(reference, open_workspace(context, masks=True))
+    served = service.served
+    library, described = served.library, f"{sanitize(reference)} as {served.uri}"
+    told = f"serving {described}: v{library.version}, experiences {len(library.experiences)}"
+    if http is None:
+        to_stderr(f"{told}\non stdio; Ctrl-C, or the end of the input, ends it")
+        asyncio.run(serve_stdio(service.server))
+        return exit_codes.DONE
+
+    def print_ready(url: str) -> None:
+        print_result({"url": url, "skill": served.uri}, url, json=json)
+        sys.stdout.flush()
+        to_stderr(f"{told}\nCtrl-C ends it")
+
+    serving = serve_http(service.server, host, int(port), token, f"--http {http}")
+    asyncio.run(serve_until_signal(serving, print_ready))
+    return exit_codes.INTERRUPTED
+
+
+_Formats = Literal["youtu", "skill", "agents", "prompt", "ace", "kayba", "dspy", "gepa", "json"]
+
+
+def export(
+    context: typer.Context,
+    reference: Annotated[str, typer.Argument(metavar="NAME[@V]", help="A library, or a file.")],
+    format: Annotated[_Formats, typer.Option("--format", help="Whose file it becomes.")],
+    to: Annotated[
+        Path, typer.Option("--to", metavar="PATH", help="A file; of a skill its folder.")
+    ],
+    force: Annotated[bool, typer.Option("--force", help="Overwrite other content.")] = False,
+    evals: Annotated[int, typer.Option(min=0, metavar="N", help="Problems for a skill.")] = 0,
+    json: AsObject = False,
+) -> None:
+    """Write a library as a file of another program.
+
+    What was measured of it goes along; what the format cannot hold is named.
+
+    Examples:
+        studio library export rehearsal --format agents --to AGENTS.md
+        studio library export rehearsal@1 --format skill --to skills/sums --evals 5
+    """
+    from dataclasses import replace
+
+    from engines.record.formats.table import write_foreign
+    from studio.library.card import evaluation_card
+    from studio.library.references import find_version
+
+    if str(to) == "-":
+        raise ConfigError("--to -", "an export is a file, or a folder.", "Name one; ./- is a name.")
+    workspace = open_workspace(context, masks=True)
+    found = find_version(reference, workspace)
+    card = evaluation_card(found, workspace)
+    if evals:
+        if format != "skill":
+            cause = "only a skill takes problems along."
+            raise ConfigError("--evals", cause, "Leave it out, or write --format skill.")
+        card = replace(card, evals=_held_out_problems(found, workspace, evals))
+        if len(card.evals) < evals:
+            print(f"--evals {evals}: there are {len(card.evals)} held out", file=sys.stderr)
+    files, losses = write_foreign(card, format, to.expanduser().absolute(), workspace, force=force)
+    for loss in losses:
+        print(f"left out: {sanitize(loss)}", file=sys.stderr)
+    data = {"format": format, "files": [str(f) for f in files], "losses": losses}
+    text = "\n".join(sanitize(str(file)) for file in files)
+    print_result({**data, "evaluation": card.data()}, text, json=json)
+
+
+def _held_out_problems(found: FoundVersion, workspace: Workspace, n: int) -> tuple[Problem, ...]:
+    """Of the newest run that made the library, as its data is now."""
+    from dataclasses import replace
+
+    from studio.config.loading import load_run
+    from studio.library.card import practised_runs
+    from studio.run.held_out import held_out_sets
+
+    problems, mask = [], workspace.mask
+    for run in practised_runs(found, workspace)[-1:]:
+        loaded = load_run(str(run.run_file), [], workspace.path, keyless=True)
+        problems = [p for one in held_out_sets(loaded) for p in one.problems][:n]
+    if not problems:
+        cause = "no run that made this library has held-out problems."
+        raise ConfigError("--evals", cause, "Leave it out.")
+    return tuple(
+        replace(p, question=mask(p.question), answer=p.answer and mask(p.answer)) for p in problems
+    )
+
+
+Into = Annotated[
+    str | None,
+    typer.Option(metavar="NAME", help="The library to review for; one that is not there begins."),
+]
+OnlyLook = Annotated[bool, typer.Option("--dry-run", help="Only say what would be asked.")]
+_VERSION = "NAME@V, RUN@step:N, or our own YAML or JSON file of one."
+
+
+def merge(
+    context: typer.Context,
+    base: Annotated[str, typer.Argument(metavar="BASE", help=_VERSION)],
+    ours: Annotated[str, typer.Argument(metavar="OURS", help=_VERSION)],
+    theirs: Annotated[str, typer.Argument(metavar="THEIRS", help=_VERSION)],
+    into: Into = None,
+    dry_run: OnlyLook = False,
+    json: AsObject = False,
+) -> int:
+    """Review what THEIRS changed since BASE. Nothing of OURS is lost.
+
+    OURS is the head of a library, which the operations are for. What both changed differently is
+    flagged `conflict`. Files are ours: YAML, or `export --format json`. With --into NAME a library
+    begins as a copy of OURS, a file, say.
+
+    Examples:
+        studio library merge rehearsal@0 rehearsal theirs.yaml --dry-run
+    """
+    from studio.library.curation import merge_operations, merge_target
+    from studio.library.references import find_version
+
+    workspace = open_workspace(context, masks=True)
+    old, mine, other = (find_version(name, workspace) for name in (base, ours, theirs))
+    target = merge_target(workspace, mine, into, begin=not dry_run)
+    wanted = merge_operations(old.library, mine.library, other.library, other.label)
+    about = f"merge of {theirs} since {base}"
+    return _put_up(workspace, target, wanted, about, dry_run=dry_run, json=json)
+
+
+def import_file(
+    context: typer.Context,
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A file, or a skill's folder.")],
+    format: Annotated[
+        str | None, typer.Option(metavar="F", help="What it is. Default: what it looks like.")
+    ] = None,
+    into: Into = None,
+    reason: Annotated[
+        str, typer.Option(metavar="TEXT", help="Why; it goes into every rationale.")
+    ] = "",
+    dry_run: OnlyLook = False,
+    json: AsObject = False,
+) -> int:
+    """Review what a file of another program, or of ours, holds. Nothing is changed before.
+
+    Without --into it is for the library that the file names, as exports of ours do, else for that
+    of the file's own name. What the format holds and a library does not is told, with exit code 4.
+
+    Examples:
+        studio library import playbook.txt --into rehearsal --dry-run
+        studio library import skillbook.json --format kayba --into shared --reason "from the lab"
+    """
+    from engines.record.formats.table import read_foreign
+    from studio.library.curation import import_operations, target_library, version_of
+    from studio.render.words import count_text
+
+    read, workspace = read_foreign(file.expanduser(), format), open_workspace(context, masks=True)
+    if format is None:
+        held = count_text(len(read.entries), "experience")
+        to_stderr(f"read as {read.format}: {held}; --format names another")
+    target = target_library(workspace, read.name if into is None else into, begin=not dry_run)
+    base = version_of(workspace, target.name, read.exported and read.exported[1])
+    found = import_operations(read, target, base, str(file), reason, workspace.mask)
+    # With nothing new in a copy of a version that is here, its uses and effects are here, too.
+    is_copy = read.format == "json" and base is not None and not found.operations
+    told = (f"{name} is pinned, so its other wording is left out" for name in found.pinned)
+    return _put_up(
+        workspace,
+        target,
+        found.operations,
+        f"import of {file}",
+        already=found.already,
+        losses=[*(() if is_copy else read.losses), *told],
+        dry_run=dry_run,
+        json=json,
+        format=read.format,
+    )
+
+
+def _put_up(
+    workspace: Workspace,
+    target: Library,
+    operations: Sequence[Operation],
+    about: str,
+    *,
+    dry_run: bool,
+    json: bool,
+    already: int = 0,
+    losses: Sequence[str] = (),
+    format: str = "",
+) -> int:
+    """Open a curation run, and print what waits in it."""
+    from dataclasses import replace
+
+    from studio.library.curation import open_curation
+    from studio.process import login_name
+    from studio.render.library_lines import curation_lines
+    from studio.run.linter import LazyLinter
+
+    linter_of = None if dry_run else partial(LazyLinter, workspace, tell=to_stderr)
+    opened = open_curation(
+        workspace, target, operations, about, person=login_name(), linter_of=linter_of
+    )
+    facts = replace(opened, already=already, losses=tuple(losses), format=format)
+    print_result(facts, "\n".join(curation_lines(facts)), json=json)
+    for loss in facts.losses:
+        to_stderr(f"lost: {loss}")
+    if waits := facts.run or next(iter(facts.waiting), None):
+        tell_next(f"studio review {quote(waits)}", workspace.path)
+    return exit_codes.WITH_LOSSES if facts.losses else exit_codes.DONE
+
+
+app.command("list")(list_libraries)
+app.command("show")(show)
+app.command("history")(history)
+app.command("edit")(edit)
+app.command("utility")(utility)
+app.command("pin")(pin)
+app.command("unpin")(unpin)
+app.command("revert")(revert)
+app.command("label")(label)
+app.command("serve")(serve)
+app.command("export")(export)
+app.command("import")(import_file)
+app.command("merge")(merge)
