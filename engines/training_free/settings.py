@@ -64,5 +64,5 @@ class LintSettings:
     """When a flag is raised. `duplicate_at` holds for texts and for their embeddings."""
 
     duplicate_at: float = setting(0.8, "similarity from which two texts say the same", gt=0, le=1)
-    leak_words: int = setting(8, "words in a row that give a question away", ge=3)
+    leak_words: int = derived(8)  # in a row, that give a question away
     max_words: int = setting(MAX_WORDS, "words of an experience before it is too long", ge=1)

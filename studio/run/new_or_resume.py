@@ -169,7 +169,7 @@ def check_weights(
     afresh = "or begin anew with --restart-step 0 or another --name."
 
     def differs(fact: str) -> bool:
-        return bool(began.get(fact, now[fact]) != now[fact])
+        return bool(began[fact] != now[fact])
 
     def refusal(cause: str, move: str) -> ConfigError:
         return ConfigError(f"run {run}", cause, f"{move}, {afresh}")
@@ -181,8 +181,7 @@ def check_weights(
         if differs("base"):
             cause = f"the weights of {local.name} are not those it began with."
             raise refusal(cause, "Put the model back")
-    # Runs from before bases were noted cannot be compared by their adapter either.
-    if "policy.adapter" not in accepted and "base" in began and differs("adapter"):
+    if "policy.adapter" not in accepted and differs("adapter"):
         cause = f"the adapter {local.settings.adapter} is not the one it began with."
         raise refusal(cause, "Put the adapter back")
 

@@ -90,9 +90,6 @@ def fingerprint(
         "digest": data_digest,
     }
     plain["agent"] |= {"files": {}} | _portable_programs(plain["agent"])
-    for experience in plain["agent"]["experiences"]:
-        if not experience["pinned"]:  # as in journals from before pins
-            del experience["pinned"]
     embedding = config.lint.embedding
     plain["lint"]["embedding"] = None if embedding is None else embedding.model
     plain["verifier"] = without_secrets(config.verifier.spec) if verifier is None else verifier

@@ -21,6 +21,7 @@ from engines.pipeline.reviewers import AutoReviewer
 from engines.record.ledger import read_usage
 from engines.record.run_dir import RunDir, Workspace
 from engines.training_free.lint import OperationLinter
+from engines.training_free.settings import LintSettings
 from studio.config.loading import load_run
 from studio.evaluation.try_problem import without_lessons
 from studio.run.budget import check_budget, open_budget
@@ -277,20 +278,17 @@ async def test_lint_settings_reach_the_lessons_flags(
     assert flag in raised(await practised(tmp_path / "set", *ONE_EPOCH, setting))
 
 
-async def test_the_words_that_give_a_question_away_are_as_many_as_the_run_file_says(
-    tmp_path: Path,
-) -> None:
+async def test_eight_words_in_a_row_give_a_question_away() -> None:
     problem = Problem("p1", "How many of the seventeen red apples are left at noon?", "5")
     near = an_operation("add", None, "Apples: count how many of the seventeen red apples went.")
 
-    async def flagged(*overrides: str) -> bool:
-        config = load_run("rehearsal", overrides, tmp_path, {}).config
-        linter = OperationLinter(config.lint, practised=[problem])
+    async def flagged(**settings: int) -> bool:
+        linter = OperationLinter(LintSettings(**settings), practised=[problem])
         (found,) = await linter.flags_of((near,), a_library())
         return names.LEAK in [flag.name for flag in found]
 
     assert not await flagged()  # seven words in a row, and eight are wanted
-    assert await flagged("lint.leak_words=5")
+    assert await flagged(leak_words=5)
 
 
 async def test_an_embedding_model_is_asked_at_the_start_and_rehearsal_needs_none(

@@ -55,7 +55,6 @@ PLANTED = {
     "reply": "ghp_16C7e42F292c6912E7710c838347Ae178B4a",
     "header of the collector": "collector words of mine",
     "address of the collector": "collector-pass-words",
-    "header of the collector, run file": "collector-header-words",
 }
 TOLD_BY = [name for name in PLANTED if name not in ("tool argument", "reply")]
 TOLD = [PLANTED[name] for name in TOLD_BY]
@@ -67,9 +66,8 @@ NOT_SENT = (
     "one of several lines",
     "URL query, beside a variable",  # of the judge, whom nobody asks in these runs
     "part of a path",
-    "header of the collector",  # for the collector alone, as the next two
+    "header of the collector",  # for the collector alone, as the next
     "address of the collector",
-    "header of the collector, run file",
 )
 
 RUN = """\
@@ -96,7 +94,6 @@ judge:
 practice: {{epochs: 1, batch_size: 4, group_size: 3}}
 data: {{truncate: 4}}
 evaluation: {{do_eval: true, limit: 2}}
-tracing: {{headers: {{X-Mine: {collector}}}}}
 """
 
 
@@ -169,7 +166,6 @@ def run_file(folder: Path, gossip: Gossip) -> str:
         listed=PLANTED["in a list"],
         passed=PLANTED["pass"],
         sig=PLANTED["URL query, beside a variable"],
-        collector=PLANTED["header of the collector, run file"],
     )
     path.write_text(text)
     return str(path)

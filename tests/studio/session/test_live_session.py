@@ -175,7 +175,7 @@ async def test_an_own_operation_survives_the_process_and_comes_with_its_flags(
     assert [op.id for op in state.undecided_operations][-1] == "op1.h1"
     assert [flag.name for flag in state.operations["op1.h1"].flags] == ["duplicate"]
     facts = step_facts(run, 1)
-    assert [(op["id"], op["reviewer"]) for op in facts["own"]] == [("op1.h1", "ann")]
+    assert [(event.operation.id, event.reviewer) for event in facts.own] == [("op1.h1", "ann")]
     assert "op1.h1  add" in step_text(facts, prompts=False)
     assert "proposed by ann" in step_text(facts, prompts=False)
 

@@ -94,7 +94,7 @@ def test_a_deferred_operation_stays_open_and_review_commits_it_after_the_end(
         process.until("StageEntered", stage="review", step=2)
         studio(tmp_path, "review", typed="n\n" + "r no\n" * 9)
         assert process.end() == 3
-    left = process.events[-1]["open"]
+    left = [operation["id"] for operation in process.events[-1]["open"]]
     assert left == ["op1.1"]
     before = len(texts(tmp_path))
     closing = studio(tmp_path, "review", typed="a\n")
@@ -135,7 +135,7 @@ def test_stop_after_step_commits_first_and_can_be_resumed(tmp_path: Path) -> Non
         studio(tmp_path, "ctl", "stop", "--after-step")
         studio(tmp_path, "review", typed="a\n" * 9)
         assert process.end() in (0, 130)
-    assert process.events[-1]["steps"] == 1
+    assert len(process.events[-1]["steps"]) == 1
     assert process.events[-1]["status"] == "stopped"
 
 

@@ -15,7 +15,7 @@ from engines.core.text.similarity import Change
 from studio.facts.library import Difference, ExperienceChange, HeldOutPair
 from studio.render.evaluation_lines import evaluation_text
 from studio.render.library_lines import counts_text, difference_lines, tokens_text, verdict_text
-from studio.render.words import count_text
+from studio.render.words import count_text, reward_rate_text
 from studio.tui.drawing.cells import cell_width as cells
 from studio.tui.drawing.cells import fit, pad
 from studio.tui.drawing.lines import Line, Row, Span, crop_line, line, paragraph, spread, width_of
@@ -130,11 +130,16 @@ def head_lines(of: Compared, mode: Mode, width: int, height: int) -> list[Line]:
 
 
 def _held_out_line(pair: HeldOutPair, width: int) -> Line:
-    """A held-out set on one line; without room for all of it the verdict alone."""
-    rates = [evaluation_text(e) if e else "not measured" for e in (pair.before, pair.after)]
+    """A held-out set on one line; without room the sides' intervals give way, then their rates."""
     name, verdict = (f"{display_text(pair.data)}  ", "dim"), verdict_text(pair)
-    whole = line(name, " -> ".join(rates), (f"   {verdict}", "title"))
-    return whole if width_of(whole) <= width or not verdict else line(name, (verdict, "title"))
+    sides = (pair.before, pair.after)
+    rates = [evaluation_text(e) if e else "not measured" for e in sides]
+    means = [reward_rate_text(e.mean_reward, e.n) if e else "not measured" for e in sides]
+    for texts in (rates, means):
+        whole = line(name, " -> ".join(texts), (f"   {verdict}", "title"))
+        if width_of(whole) <= width or not verdict:
+            return whole
+    return line(name, (verdict, "title"))
 
 
 def effective_mode(mode: Mode, width: int) -> Mode:
