@@ -285,7 +285,7 @@ class Checkpoints:
     folder: Path  # below it
     save: Callable[[Path], Awaitable[str]]  # the engine's whole state, atomically; its digest
     every_steps: int | None = None  # None: at the end of each epoch
-    keep: int = 3
+    keep: int = 3  # besides the best; the doctor takes it from here, too
     tell: Callable[[str], None] = lambda _: None
 
     def is_due(self, step: int, *, ends_epoch: bool, last: bool) -> bool:

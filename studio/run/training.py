@@ -25,10 +25,6 @@ if TYPE_CHECKING:
     from engines.policies.hf_local.policy import HFLocal
 
 
-KEPT = 3
-"""Checkpoints that are kept, besides the best."""
-
-
 @dataclass(frozen=True, slots=True)
 class Training:
     folder: Path  # of the experiment
@@ -114,7 +110,7 @@ async def open_training(
     return Training(
         folder,
         engine,
-        Checkpoints(plan.run.path, folder, engine.save, grpo.checkpoint_steps, KEPT, tell),
+        Checkpoints(plan.run.path, folder, engine.save, grpo.checkpoint_steps, tell=tell),
         MetricLimits(grpo.reject_kl_above, grpo.reject_grad_norm_above),
         first_weights,
     )

@@ -111,8 +111,7 @@ def _checkpoint_findings(run: RunDir, state: RunState) -> Iterator[Finding]:
     """Checkpoints that are not as they were written, or gone although nothing removes them."""
     if not state.checkpoints:
         return
-    kept = Checkpoints(run.path, run.path, _save_nothing, keep=_count_kept(run))
-    removed = kept.removable_checkpoints(state)
+    removed = Checkpoints(run.path, run.path, _save_nothing).removable_checkpoints(state)
     for saved in state.checkpoints:
         folder = run.path / saved.folder
         if not folder.exists():
@@ -129,11 +128,3 @@ def _checkpoint_findings(run: RunDir, state: RunState) -> Iterator[Finding]:
 
 async def _save_nothing(folder: Path) -> str:
     raise AssertionError(f"nothing is saved in {folder} by a look at it")
-
-
-def _count_kept(run: RunDir) -> int:
-    """How many checkpoints the run file keeps; 1 where it cannot be read."""
-    try:
-        return int(load_yaml(run.run_file.read_text("utf-8"))["grpo"]["keep"])
-    except (OSError, ValueError, TypeError, KeyError, yaml.YAMLError, RecursionError):
-        return 1
