@@ -302,10 +302,15 @@ def find_address(environ: Mapping[str, str]) -> str | None:
     if named := environ.get("RAY_ADDRESS"):
         return named if named.rpartition(":")[2].isdecimal() and "/" not in named else None
     try:
-        folder = Path(environ.get("RAY_TMPDIR") or "/tmp") / "ray"
-        return (folder / "ray_current_cluster").read_text("utf-8").strip() or None
+        return (ray_folder(environ) / "ray_current_cluster").read_text("utf-8").strip() or None
     except OSError:
         return None
+
+
+def ray_folder(environ: Mapping[str, str]) -> Path:
+    """Where Ray keeps its sessions and their logs."""
+    names = ("RAY_TMPDIR", "TMPDIR") if sys.platform.startswith("linux") else ("RAY_TMPDIR",)
+    return Path(next(filter(None, map(environ.get, names)), "/tmp")) / "ray"
 
 
 async def cluster_findings(ray: str | None, address: str | None) -> list[Finding]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import suppress
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import psutil
 
 from engines.record.ledger import read_usage
 from engines.record.run_dir import Workspace
+from studio.workspace.machine import ray_folder
 from tests.support.harness import comparable
 from tests.support.processes import running, studio
 
@@ -46,7 +48,8 @@ def test_a_run_on_two_workers_equals_one_here_though_one_is_killed(tmp_path: Pat
     paid = [sorted(map(repr, read_usage(run.records))) for run in runs]
     assert paid[0] == paid[1]
     assert not [names for names in shown if any(PLANTED in value for value in names.values())]
-    logs = [path for path in Path("/tmp/ray").rglob("*.log") if path.is_file()]
-    logs += [path for path in Path("/tmp/ray").rglob("*.out") if path.is_file()]
+    # Where Ray writes: see `studio.workspace.machine.ray_folder`; a session ends with its pid.
+    (session,) = ray_folder(os.environ).glob(f"session_*_{process.child.pid}")
+    logs = [path for path in session.rglob("*") if path.suffix in (".log", ".out", ".err")]
     assert logs  # else nothing is looked at
     assert not [path for path in logs if PLANTED.encode() in path.read_bytes()]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import sys
 import tomllib
 from contextlib import suppress
 from pathlib import Path
@@ -213,6 +214,8 @@ def test_a_cluster_is_looked_for_where_ray_would(tmp_path: Path) -> None:
     (tmp_path / "ray").mkdir()
     (tmp_path / "ray/ray_current_cluster").write_text("10.0.0.1:6379")
     assert find_address({"RAY_TMPDIR": str(tmp_path)}) == "10.0.0.1:6379"
+    if sys.platform.startswith("linux"):
+        assert find_address({"TMPDIR": str(tmp_path)}) == "10.0.0.1:6379"
     assert find_address({"RAY_ADDRESS": "10.0.0.2:6379"}) == "10.0.0.2:6379"
 
 
