@@ -248,7 +248,7 @@ def test_what_cannot_be_evaluated_is_refused_with_its_place(
         ("- a list\n", "The file holds no keys."),
         ("instructions: [broken\n", "The YAML is broken"),
         ("instructions: !foo x\n", "could not determine a constructor for the tag"),
-        ("instructions: !!int x\n", "The YAML is broken: invalid literal"),
+        ("instructions: !!int x\n", "A value in it cannot be read: invalid literal"),
         ("instruction: x\n", 'Did you mean "agent.instructions"?'),
         ("instructions: x\nexperiences:\n  - text: no id\n", "agent.experiences.0.id"),
     ],
