@@ -10,9 +10,16 @@ from collections.abc import Generator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests.support.asserts import rewrite_asserts
 from tests.support.made_once import keep_in
+
+# On a busy machine both would tell of the machine, not of what is tested.
+settings.register_profile(
+    "any_machine", deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("any_machine")
 
 _MEMORY = Path("/dev/shm")
 _LONGEST = (

@@ -112,5 +112,5 @@ def _group_facts(run: RunDir, step: StepHistory, reflection: Reflection) -> Grou
 
 def _resubmission(answer: AnsweredReply) -> Resubmission:
     return Resubmission(
-        answer.repair, answer.what, answer.reviewer, answer.reason, answer.operations
+        answer.repair, answer.outcome, answer.reviewer, answer.reason, answer.operations
     )

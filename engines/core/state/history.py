@@ -46,7 +46,7 @@ class AnsweredReply:
     """What a person made of a reply that could not be understood."""
 
     repair: str  # id of the `UnparsedReply`
-    what: Literal["mended", "dropped"]
+    outcome: Literal["mended", "dropped"]
     reviewer: str
     reason: str = ""
     operations: tuple[Operation, ...] = ()

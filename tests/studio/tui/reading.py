@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 from textual.pilot import Pilot
@@ -21,3 +22,9 @@ async def has_read(pilot: Pilot[Any], *but: str) -> None:
         await asyncio.gather(*(worker.wait() for worker in reading), return_exceptions=True)
         await pilot.pause()
     await pilot.pause()
+
+
+def make_unreadable(folder: Path) -> None:
+    """Put what nobody can read in the place of a folder: its modes would not stop root."""
+    folder.rename(folder.with_name("elsewhere"))
+    folder.symlink_to("x" * 300)  # a longer name than any file can have

@@ -69,7 +69,7 @@ def poisoned(text: str) -> Callable[[FakeSession], None]:
         journal = Journal(run.journal)
         session.state = state = RunState()
         for event in found:
-            event = journal.append_now(_poisoned(event, text, moved))
+            event = journal.append_now(_poisoned(event, text, moved)).event
             if not isinstance(event, ev.RunEnded):
                 fold(state, event)
         journal.close()

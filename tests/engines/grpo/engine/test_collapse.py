@@ -48,7 +48,7 @@ def watched(history: Sequence[BatchReward], patience: int = 3) -> CollapseState:
 def judged(history: Sequence[BatchReward], drop: float = 0.5, patience: int = 3) -> str:
     """What the guard says at the newest batch."""
     found = find_collapse(watched(history, patience), drop=drop, patience=patience)
-    return "" if found is None else found.reason
+    return "" if found is None else found.why
 
 
 def test_a_lasting_fall_below_half_of_the_best_is_a_collapse() -> None:

@@ -13,7 +13,7 @@ from studio.tui.app import StudioApp
 from studio.tui.pages.runs.page import RunsPage
 from studio.workspace.listing import KnownRun
 from tests.studio.tui.pages.test_runs_view import a_run
-from tests.studio.tui.reading import has_read
+from tests.studio.tui.reading import has_read, make_unreadable
 from tests.studio.tui.stage import FakeSession, app_on, finished_workspace, held_workspace, picture
 
 
@@ -227,19 +227,33 @@ async def test_an_empty_workspace_says_which_key_starts_a_run(
     assert not (tmp_path / "runs.csv").exists()
 
 
-async def test_what_cannot_be_read_is_told_and_what_was_there_stays(tmp_path: Path) -> None:
-    workspace = held_workspace(tmp_path)
+async def test_what_cannot_be_read_is_told_and_what_was_there_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    workspace = held_workspace(Path())
     app = app_on(None, workspace)
     async with app.run_test(size=(120, 36)) as pilot:
         await pilot.press("5")
         await has_read(pilot)
-        workspace.catalogue.unlink()
-        workspace.catalogue.mkdir()
+        make_unreadable(workspace.runs_folder)
         page = page_of(app)
         page.reader.reload()
         await has_read(pilot)
         assert page.reader.trouble and page.list_pane.keys == ("mine",)
-        assert any("catalogue.json" in row for row in picture(app))
+        assert any("practice/runs" in row for row in picture(app))
+
+
+async def test_without_a_catalogue_the_journals_are_read(tmp_path: Path) -> None:
+    workspace = held_workspace(tmp_path)
+    workspace.catalogue.unlink()
+    workspace.catalogue.mkdir()
+    app = app_on(None, workspace)
+    async with app.run_test(size=(120, 36)) as pilot:
+        await pilot.press("5")
+        await has_read(pilot)
+        page = page_of(app)
+        assert not page.reader.trouble and page.list_pane.keys == ("mine",)
 
 
 async def test_the_open_run_is_marked_and_the_list_is_read_again_only_while_shown(

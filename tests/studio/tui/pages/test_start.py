@@ -15,7 +15,7 @@ from studio.tui.widgets.confirm import Confirm
 from tests.studio.tui.pages.test_runs import Asked
 from tests.studio.tui.pages.test_runs_view import a_run
 from tests.studio.tui.pages.test_start_view import facts
-from tests.studio.tui.reading import has_read
+from tests.studio.tui.reading import has_read, make_unreadable
 from tests.studio.tui.stage import FakeSession, app_on, finished_workspace, held_workspace, picture
 
 
@@ -241,12 +241,11 @@ async def test_a_workspace_that_cannot_be_read_is_told(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     workspace = held_workspace(Path())
-    workspace.catalogue.unlink(missing_ok=True)
-    workspace.catalogue.mkdir()
+    make_unreadable(workspace.runs_folder)
     app = opened(tmp_path, workspace)
     async with app.run_test(size=(80, 24)) as pilot:
         await has_read(pilot)
-        assert any("catalogue.json" in row for row in picture(app))
+        assert any("practice/runs" in row for row in picture(app))
 
 
 async def test_the_list_follows_runs_that_go_on_and_keeps_the_cursor_on_its_run(
