@@ -139,7 +139,8 @@ def makespan(latencies: Latencies, slots: int, workspace: Path) -> float:
         positions = {p.question: at for at, p in enumerate(practice.batch(1))}
         slow = Slow(latencies, positions)
         # The reflector's slots and priority are as assembled; only what they hold is another.
-        practice.engine.reflector.policy._policy = slow  # type: ignore[attr-defined]
+        asked = practice.engine.reflector  # type: ignore[attr-defined]
+        asked.policy = replace(asked.policy, inner=slow)
         return replace(practice, rollouts=replace(practice.rollouts, policy=slow))
 
     async def run() -> None:

@@ -563,7 +563,8 @@ def test_prompts_do_not_depend_on_which_call_ends_first(tmp_path: Path) -> None:
         def change(practice: RunContext) -> RunContext:
             # A reflector that is asked with the slots and priority that it has in every run.
             asked = practice.engine.reflector  # type: ignore[attr-defined]
-            asked.policy._policy = Scripted(json.dumps([{**ADD, "proposals": [1, 2, 3, 4]}]))
+            answers = Scripted(json.dumps([{**ADD, "proposals": [1, 2, 3, 4]}]))
+            asked.policy = replace(asked.policy, inner=answers)
             changed: RunContext = rolling(Unequal(late=late))(practice)
             return changed
 

@@ -216,7 +216,7 @@ async def test_a_library_without_effect_rarely_seems_to_have_one() -> None:
         idle = await quickly_measured(problems, verifier, of(*IRRELEVANT), seed + 1000)
         found = compared(problems, bare, idle)
         verdicts.append(found.verdict)
-        differing += found.wins + found.losses
+        differing += found.better + found.worse
     await verifier.aclose()
     assert differing > 48 * 40 * 0.3  # 2 · 0.34 · 0.66 of them: the draws are independent
     assert sum(verdict != "cannot tell" for verdict in verdicts) <= 7

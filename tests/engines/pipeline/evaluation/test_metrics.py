@@ -210,7 +210,7 @@ def test_a_clear_gain_helps_and_its_mirror_hurts() -> None:
     # Changes: nine +1, one -1. Mean .8, s² = (10 - 10·.64)/9 = .4, s/√10 = .2,
     # t(.975, 9) = 2.262157: .8 ± .4524314, cut at 1. p = 2·(1 + 10)/2^10.
     helps, hurts = changed(wins=9, losses=1), changed(wins=1, losses=9)
-    assert (helps.questions, helps.wins, helps.losses, helps.ties) == (10, 9, 1, 0)
+    assert (helps.questions, helps.better, helps.worse, helps.level) == (10, 9, 1, 0)
     assert helps.difference == pytest.approx(0.8)
     assert span(helps.interval) == pytest.approx((0.3475686, 1.0), abs=1e-7)
     assert helps.p == 22 / 1024
@@ -231,7 +231,7 @@ def test_a_majority_of_small_gains_is_not_enough() -> None:
     # Ten gain .1 and one loses 1: the mean is 0, so that every signing is as far from it.
     found = compare(singles([0.5] * 10 + [1.0]), singles([0.6] * 10 + [0.0]))
     assert found is not None
-    assert (found.wins, found.losses, found.p, found.verdict) == (10, 1, 1.0, "cannot tell")
+    assert (found.better, found.worse, found.p, found.verdict) == (10, 1, 1.0, "cannot tell")
     assert found.difference == pytest.approx(0.0, abs=1e-12)
 
 
@@ -251,7 +251,7 @@ def test_questions_that_all_moved_alike_are_no_certainty() -> None:
     # 6 of 6: u = .4592581, 1 - 2u = .0814837, and p = 1/32.
     same, four, six = changed(0, 0, ties=60), changed(4, 0), changed(6, 0)
     assert span(same.interval) == pytest.approx((-0.0596296, 0.0596296), abs=1e-6)
-    assert (same.p, same.verdict, same.ties) == (1.0, "cannot tell", 60)
+    assert (same.p, same.verdict, same.level) == (1.0, "cannot tell", 60)
     assert span(four.interval) == pytest.approx((-0.2047293, 1.0), abs=1e-6)
     assert four.verdict == "cannot tell"
     assert span(six.interval) == pytest.approx((0.0814837, 1.0), abs=1e-6)
@@ -268,7 +268,7 @@ def test_only_questions_known_on_both_sides_are_paired_and_the_others_counted() 
     assert found is not None
     # a: 1 - .5, c: 0 - 1; b has no known reward before, gone and new stand alone.
     assert (found.questions, found.difference, found.left_out) == (2, -0.25, 3)
-    assert (found.wins, found.losses, found.ties) == (1, 1, 0)
+    assert (found.better, found.worse, found.level) == (1, 1, 0)
     assert compare({"a": [None]}, {"a": [1.0]}) is None
     assert compare({}, {}) is None
 
@@ -277,7 +277,7 @@ def test_differences_of_rounding_alone_are_ties() -> None:
     # 0.1 + 0.2 is 0.30000000000000004.
     found = compare(singles([0.3, 0.1 + 0.2]), singles([0.1 + 0.2, 0.3]))
     assert found is not None
-    assert (found.wins, found.losses, found.ties) == (0, 0, 2)
+    assert (found.better, found.worse, found.level) == (0, 0, 2)
 
 
 def test_paired_intervals_equal_scipys() -> None:
