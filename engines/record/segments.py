@@ -24,8 +24,8 @@ from engines.record.appender import sync_folder, write_atomic
 
 FORMAT = 10
 """Of every line of a journal, heads included; another one is refused by its number."""
-BYTES = 2_000_000
-"""A growing segment is closed at the end of a step that made it longer: read in 0.2 seconds."""
+BYTES = 1_000_000
+"""A growing segment is closed at the end of a step that made it longer: read in 0.1 seconds."""
 _MARK = b'{"v":%d,"segment":' % FORMAT
 _HEAD_BYTES = 400
 
