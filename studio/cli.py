@@ -3,8 +3,6 @@
 Each command imports what it needs when it runs, so that `--help` stays instant.
 """
 
-from __future__ import annotations
-
 import gc
 import os
 import sys

@@ -3,8 +3,6 @@
 Only what a person can act on is described. Everything else is a bug and ends in a traceback.
 """
 
-from __future__ import annotations
-
 import errno
 import os
 from typing import Any

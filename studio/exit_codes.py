@@ -1,7 +1,5 @@
 """What the process tells its caller, in order of precedence, and what a run ends with."""
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -17,7 +15,7 @@ WITH_LOSSES = 4  # finished, or stopped early because nothing worked any more
 DONE = 0
 
 
-def run_exit_code(state: RunState) -> int:
+def run_exit_code(state: "RunState") -> int:
     """The process's exit code for a run that ended as its journal says."""
     if state.ending == "stopped" and state.reason != "after this step":
         return INTERRUPTED

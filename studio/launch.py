@@ -6,8 +6,6 @@ and have no run file, no journal and no screen. What accelerate says of the proc
 stands in environment variables, whose names are owned here.
 """
 
-from __future__ import annotations
-
 import asyncio
 import os
 import signal
@@ -306,7 +304,7 @@ def apply_launch_config(source: Source, loaded: LoadedRun, process: LaunchedProc
 
 
 @contextmanager
-def _connect_ranks(process: LaunchedProcess) -> Iterator[AcceleratedRanks | None]:
+def _connect_ranks(process: LaunchedProcess) -> "Iterator[AcceleratedRanks | None]":
     """The processes that train together, connected; None for a single process."""
     from engines.grpo.ranks.accelerated import AcceleratedRanks
 

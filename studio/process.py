@@ -5,8 +5,6 @@ or read memory or environment. It hides nothing from the administrator, and chil
 other programs begin with the flag set again.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Callable, Iterator

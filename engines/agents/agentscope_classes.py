@@ -3,8 +3,6 @@
 The fields and methods are those of its documentation; a metric class can be the verifier itself.
 """
 
-from __future__ import annotations
-
 import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -52,7 +50,7 @@ class Msg:
         vars(self).update(more)
 
     @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Msg:
+    def from_dict(cls, data: Mapping[str, Any]) -> "Msg":
         return cls(**data)
 
     def __repr__(self) -> str:

@@ -4,8 +4,6 @@ A request is a whole line `calc: EXPRESSION`, and a try ends with the first repl
 none: both are exact forms, never words somewhere in a text.
 """
 
-from __future__ import annotations
-
 import re
 import time
 from dataclasses import dataclass

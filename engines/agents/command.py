@@ -4,8 +4,6 @@ Owns what the program is given (folder, arguments, environment) and how its answ
 box is the runner's; no environment is read here.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import re

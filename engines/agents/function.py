@@ -4,8 +4,6 @@ Or a workflow of AgentScope's tuner, `async (task, model)`, whose other models a
 runs in this process, with all that this process may; `command` agents have boxes.
 """
 
-from __future__ import annotations
-
 import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence

@@ -4,8 +4,6 @@ Puts the library in front of each request, keeps the run's sampling, and collect
 and what it cost. Knows no protocol; `engines.agents.gateway` speaks those.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import time

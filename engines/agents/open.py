@@ -3,8 +3,6 @@
 A kind is loaded when it is opened: every command reads the table, and few need an agent.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field

@@ -5,8 +5,6 @@ contain programs fit by their shape. Nothing in a folder that was left is truste
 followed and pipes not waited for, and what is read is a plain file in the folder itself.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

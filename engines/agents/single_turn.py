@@ -1,7 +1,5 @@
 """The simplest agent: one system prompt, one question, one reply."""
 
-from __future__ import annotations
-
 import time
 from dataclasses import dataclass
 

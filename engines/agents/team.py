@@ -4,8 +4,6 @@ The planner chooses steps, the executor writes commands, tools run them, the ver
 stop, the generator answers. Only the planner's turns are the policy's own.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack

@@ -1,7 +1,5 @@
 """An agent that calls tools until it answers."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack

@@ -1,7 +1,5 @@
 """The errors: what a user can mend (`StudioError`), and a model call that failed (`CallFailed`)."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -70,7 +68,7 @@ class AnswersPending(StudioError):
         self.reason = f"{what} in {place}:{said} {move}"
 
     @classmethod
-    def merge(cls, parts: Iterable[AnswersPending]) -> AnswersPending:
+    def merge(cls, parts: "Iterable[AnswersPending]") -> "AnswersPending":
         """All that wait, in an order that does not depend on who came first."""
         calls: dict[str, set[str]] = {}
         refused: set[str] = set()
@@ -122,7 +120,7 @@ class WorkerLost(Exception):
         super().__init__(f"node {node} was lost: {reason}")
 
 
-def lost_usage(cut: CancelledError) -> Usage:
+def lost_usage(cut: "CancelledError") -> Usage:
     """What a call that was cancelled after it was sent may have cost.
 
     A policy says so as the argument of the `CancelledError` that it passes on. No subclass
@@ -131,6 +129,6 @@ def lost_usage(cut: CancelledError) -> Usage:
     return reported_usage(cut) or NO_USAGE
 
 
-def reported_usage(cut: CancelledError) -> Usage | None:
+def reported_usage(cut: "CancelledError") -> Usage | None:
     """What the policy itself said of a call that was cancelled; None where it said nothing."""
     return next((usage for usage in cut.args if isinstance(usage, Usage)), None)

@@ -5,8 +5,6 @@ watching. No event holds a clock time except `Decision.at`: the journal's envelo
 other files have their names here, too, where readers of a run look for them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeGuard

@@ -1,7 +1,5 @@
 """How an extra of this package is installed: from a checkout, where it runs from one."""
 
-from __future__ import annotations
-
 import os
 import shlex
 import sys

@@ -5,8 +5,6 @@ Anthropic, Gemini and Vertex, Bedrock, Mistral, DeepSeek, Cohere, Zhipu, OpenRou
 TGI, llama.cpp, Ollama.
 """
 
-from __future__ import annotations
-
 from typing import Literal
 
 Finish = Literal["ended", "cut", "filtered", "broken", "unknown"]

@@ -1,7 +1,5 @@
 """Content hashes and seeds. Nothing here reads a clock or draws a number."""
 
-from __future__ import annotations
-
 import hashlib
 
 import orjson

@@ -3,8 +3,6 @@
 Counts are no part of a library's content, and make no version. They hold for one wording.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import astuple, dataclass, replace
 from operator import sub
@@ -35,7 +33,7 @@ class UseCounts:
     misled: int = 0
     cited: int = 0  # named the experience by its id; they may be counted above, too
 
-    def __add__(self, other: UseCounts) -> UseCounts:
+    def __add__(self, other: "UseCounts") -> "UseCounts":
         # By name: a long run's library adds up thousands as it is read, and `astuple` is slow.
         return UseCounts(
             self.used + other.used,
@@ -44,7 +42,7 @@ class UseCounts:
             self.cited + other.cited,
         )
 
-    def __sub__(self, other: UseCounts) -> UseCounts:
+    def __sub__(self, other: "UseCounts") -> "UseCounts":
         """What was counted before `other` was; never below none."""
         left = map(sub, astuple(self), astuple(other))
         return UseCounts(*(max(0, count) for count in left))

@@ -3,8 +3,6 @@
 Every protocol has one contract suite in `tests/contract` that each implementation passes.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
@@ -231,14 +229,14 @@ class Engine(Protocol):
     def plan(self, total_steps: int) -> str:
         """Go by a run of so many steps; returns what a person should know of that, or ""."""
 
-    async def reflect(self, group: Group, library: Library, earlier: Earlier = ()) -> Reflection:
+    async def reflect(self, group: Group, library: "Library", earlier: Earlier = ()) -> Reflection:
         """Say what a group is worth, and what it teaches where that is known from it alone.
 
         What a step reads of one kind at most is shared out by place, hence `earlier`.
         """
 
     async def consolidate(
-        self, batch: Sequence[Group], reflections: Sequence[Reflection], library: Library
+        self, batch: Sequence[Group], reflections: Sequence[Reflection], library: "Library"
     ) -> Lesson:
         """Batch and reflections are aligned and in sample order."""
 
@@ -262,7 +260,7 @@ class Linter(Protocol):
     """Tells a reviewer what to look at in a proposed operation."""
 
     async def flags_of(
-        self, operations: Sequence[Operation], library: Library, others: Sequence[Operation] = ()
+        self, operations: Sequence[Operation], library: "Library", others: Sequence[Operation] = ()
     ) -> tuple[tuple[Flag, ...], ...]:
         """What is noteworthy about each operation, with edits put in; the loop runs meanwhile.
 
@@ -298,7 +296,9 @@ class Embedder(Protocol):
 class Reviewer(Protocol):
     """Decides operations."""
 
-    def review(self, operations: Sequence[Operation], library: Library) -> AsyncIterator[Decision]:
+    def review(
+        self, operations: Sequence[Operation], library: "Library"
+    ) -> AsyncIterator[Decision]:
         """Yield decisions in the order they are made.
 
         `library` is the draft that holds every earlier decision of this lesson. What

@@ -3,8 +3,6 @@
 The validation of run files reads the same declarations.
 """
 
-from __future__ import annotations
-
 import operator
 from collections.abc import Callable, Mapping
 from dataclasses import field, fields
@@ -67,7 +65,7 @@ def is_derived(metadata: Any) -> bool:
     return "exclude" in metadata
 
 
-def check_bounds(settings: DataclassInstance, section: str) -> None:
+def check_bounds(settings: "DataclassInstance", section: str) -> None:
     """Refuse the first number out of bounds with a SettingError."""
     for declared in fields(settings):
         value = getattr(settings, declared.name)

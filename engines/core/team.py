@@ -4,8 +4,6 @@ The rule where it outgrows its room: the results of the oldest steps are left ou
 their place; then the last one is cut.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Collection, Mapping, Sequence
@@ -48,8 +46,8 @@ class MemoryStep:
 
 
 def last_plan(
-    messages: Sequence[Message], tools: Collection[str], form: PlanForm
-) -> NextStep | None:
+    messages: Sequence[Message], tools: Collection[str], form: "PlanForm"
+) -> "NextStep | None":
     """The step that the planner wants now, with the tool none where it wants no further one."""
     for message in reversed(messages):
         if message.role == "assistant" and message.speaker == "planner_main":
@@ -59,7 +57,7 @@ def last_plan(
 
 
 def read_steps(
-    messages: Sequence[Message], tools: Collection[str], form: PlanForm
+    messages: Sequence[Message], tools: Collection[str], form: "PlanForm"
 ) -> tuple[MemoryStep, ...]:
     """The steps of a trajectory, those whose command could not be read included."""
     steps: list[MemoryStep] = []

@@ -1,7 +1,5 @@
 """Tools as the loop knows them: what one offers, and what a call came to."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, cast, get_args

@@ -1,7 +1,5 @@
 """Functions of the user's own, which run in this process, and what foreign errors say."""
 
-from __future__ import annotations
-
 import importlib
 import sys
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """Which reply of a run the call at hand is for, and whether it repeats one; its tasks know, too."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -46,7 +44,7 @@ def is_replayed() -> bool:
     return _REPEATS.get()
 
 
-_RUNNING: ContextVar[tuple[Deadline, ...]] = ContextVar("deadlines", default=())
+_RUNNING: "ContextVar[tuple[Deadline, ...]]" = ContextVar("deadlines", default=())
 
 
 class Deadline:

@@ -4,8 +4,6 @@ Pure. A person's mark holds for the content that was looked at: an item that is 
 has none.
 """
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence

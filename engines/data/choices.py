@@ -3,8 +3,6 @@
 Whatever its labels were, an option gets a letter, and the answer is that letter.
 """
 
-from __future__ import annotations
-
 import ast
 import re
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """Data sets: files and folders read into problems, every bad row told at once."""
 
-from __future__ import annotations
-
 import gc
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager

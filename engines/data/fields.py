@@ -1,7 +1,5 @@
 """Rows as problems: which field is the question, which the answer, and what they mean."""
 
-from __future__ import annotations
-
 import mimetypes
 from collections.abc import Mapping
 from dataclasses import dataclass, replace

@@ -9,8 +9,6 @@ Source: "Structure your repository" and `Dataset.save_to_disk` in the documentat
     Hugging Face datasets.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import tomllib

@@ -5,8 +5,6 @@ row that comes of it, or why none does. It raises DataError where a field is mis
 something that is no text. Fetching and writing is `studio.data.prepare`'s.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field

@@ -5,8 +5,6 @@ problems, rows that are replies to one question become that question; whether a 
 a look at all its rows, since a column `output` or `response` alone is an ordinary one.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

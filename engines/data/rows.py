@@ -5,8 +5,6 @@ A row that cannot be used is handed on as its error, so that one reading can nam
 of a file.
 """
 
-from __future__ import annotations
-
 import csv
 import io
 import json

@@ -3,8 +3,6 @@
 It follows from (seed, epoch) alone: a resumed run needs no other cursor than its step.
 """
 
-from __future__ import annotations
-
 import random
 from dataclasses import dataclass
 from functools import lru_cache

@@ -5,8 +5,6 @@ every data set, `evaluation_data` the tries of every experiment; which of them i
 behind a colon: `test.db:AIME24`.
 """
 
-from __future__ import annotations
-
 import json
 import os.path
 import sqlite3

@@ -3,8 +3,6 @@
 What unpacks to far more than any text does is refused before it fills the memory.
 """
 
-from __future__ import annotations
-
 import gzip
 import sys
 import zlib

@@ -3,8 +3,6 @@
 Plain values: nothing here loads torch.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import Literal, Self
 

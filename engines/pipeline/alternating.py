@@ -4,8 +4,6 @@ Source: the order of the steps is ours; that prompts and weights learn together 
 nearer to the first weights was reported for evolved prompts with reinforcement learning.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 from engines.core.library import Library

@@ -3,8 +3,6 @@
 Fails closed: a call that does not fit is not made, and ends the run.
 """
 
-from __future__ import annotations
-
 import asyncio
 import math
 from collections import deque
@@ -39,12 +37,12 @@ class Amounts:
     tokens: int = 0
     cost_usd: float = 0.0
 
-    def __add__(self, other: Amounts) -> Amounts:
+    def __add__(self, other: "Amounts") -> "Amounts":
         return Amounts(
             self.calls + other.calls, self.tokens + other.tokens, self.cost_usd + other.cost_usd
         )
 
-    def __sub__(self, other: Amounts) -> Amounts:
+    def __sub__(self, other: "Amounts") -> "Amounts":
         return self + Amounts(-other.calls, -other.tokens, -other.cost_usd)
 
 

@@ -3,8 +3,6 @@
 Calls under way are never cut by a pause, however short; a stop cancels them.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections import Counter
 from collections.abc import Callable

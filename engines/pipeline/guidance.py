@@ -4,8 +4,6 @@ Relevance is BM25 between question and experience, by the words of `similarity.t
 those of any language. The same library and question choose the same, whoever asks.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from functools import partial
 

@@ -1,7 +1,5 @@
 """How the tries of one problem come to their verdicts: one by one, or all in one call."""
 
-from __future__ import annotations
-
 import asyncio
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """The one place where events enter: to disk first, then into the state, then to listeners."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

@@ -3,8 +3,6 @@
 Samples nothing and journals nothing: lessons are consolidated again from what was recorded.
 """
 
-from __future__ import annotations
-
 import asyncio
 import shutil
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence

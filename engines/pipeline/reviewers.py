@@ -1,7 +1,5 @@
 """Who decides: everything by itself, or a person outside this process."""
 
-from __future__ import annotations
-
 import asyncio
 import math
 import re
@@ -202,7 +200,7 @@ class Conditions(BaseModel):
         return value
 
     @model_validator(mode="after")
-    def _check_satisfiable(self) -> Conditions:
+    def _check_satisfiable(self) -> "Conditions":
         """Refuse what no operation can meet: the rule would never do anything."""
         least, below = self.groups_at_least, self.groups_below
         if below is not None and max(least or 0, 0) >= below:
@@ -266,7 +264,7 @@ class Rule(BaseModel):
     reason: str = ""
 
     @model_validator(mode="after")
-    def _check_reason(self) -> Rule:
+    def _check_reason(self) -> "Rule":
         if self.do == "reject" and not self.reason:
             raise ValueError("a rule that rejects needs a reason")
         return self

@@ -1,7 +1,5 @@
 """A whole run: every step that is not done yet, and how it ended."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Literal
 

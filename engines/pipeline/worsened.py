@@ -5,8 +5,6 @@ out of a set because they fell, what is left would look better than it is: those
 lucky before. The choice is journalled before anybody reads them (`HeldOutShown`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from functools import partial

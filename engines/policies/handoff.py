@@ -8,8 +8,6 @@ of the request, so that neither order nor time matters. What was taken up moves 
 changed by somebody to `refused`: nothing is deleted.
 """
 
-from __future__ import annotations
-
 import asyncio
 import os
 from collections.abc import Iterable, Mapping, Sequence

@@ -10,8 +10,6 @@ Source: Chiu and Jain, Analysis of the increase and decrease algorithms for cong
     avoidance in computer networks, 1989.
 """
 
-from __future__ import annotations
-
 import asyncio
 import heapq
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -33,7 +31,7 @@ class Congestion:
     `tell` is told once, when the limit first falls.
     """
 
-    def __init__(self, slots: Slots, tell: Callable[[str], None] | None = None) -> None:
+    def __init__(self, slots: "Slots", tell: Callable[[str], None] | None = None) -> None:
         self._slots = slots
         self._most = slots.limit
         self._answered = 0  # since the limit last changed

@@ -3,8 +3,6 @@
 Owns the prefixes. Reads no environment and makes no connection; `ping` does that.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
@@ -87,7 +85,7 @@ def _open_rehearsal(spec: str, endpoint: EndpointSettings) -> Policy:
     return OpenAICompat(own, name=spec, transport=_rehearsal_transport)
 
 
-def _rehearsal_transport() -> httpx2.AsyncBaseTransport:
+def _rehearsal_transport() -> "httpx2.AsyncBaseTransport":
     from engines.policies.rehearsal.transport import RehearsalTransport
 
     return RehearsalTransport()

@@ -4,8 +4,6 @@ Does not look at logged rewards: verdicts are made anew. Makes nothing up: a que
 log does not hold is a failed call.
 """
 
-from __future__ import annotations
-
 import asyncio
 import unicodedata
 from collections.abc import Mapping, Sequence

@@ -3,8 +3,6 @@
 Works below the record, which holds what was said once: the prompts of all members follow from it.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -6,8 +6,6 @@ length in their place, until three quarters of the budget are filled; those of t
 Which are left out follows from the messages alone, so the whole conversation is what is recorded.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace

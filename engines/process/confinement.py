@@ -3,8 +3,6 @@
 Namespaces are not among them: `template.py` and `launch.py` make those before they fork.
 """
 
-from __future__ import annotations
-
 import contextlib
 import resource
 import sys

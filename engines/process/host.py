@@ -3,8 +3,6 @@
 Raises OSError where it, or a child of it, cannot be had.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import itertools

@@ -3,8 +3,6 @@
 Loads the C library that is there already; nothing is looked up by name.
 """
 
-from __future__ import annotations
-
 import ctypes
 import os
 import platform

@@ -4,8 +4,6 @@ Rights that the kernel does not know are left out, and `applied` tells by the ve
 Landlock hides nothing: names, sizes and times of files can still be asked for.
 """
 
-from __future__ import annotations
-
 import os
 import stat
 import struct

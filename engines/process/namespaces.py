@@ -4,8 +4,6 @@ What is mounted is read-only but for `writable` and the private temporary files.
 where the machine does not allow it; the process is then good for nothing but to end.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import sys

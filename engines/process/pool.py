@@ -4,8 +4,6 @@ Owns which process takes which call, each call's clock, the end of a process tha
 retry of the calls that were in it. Belongs to the event loop that first uses it.
 """
 
-from __future__ import annotations
-
 import asyncio
 import functools
 import itertools

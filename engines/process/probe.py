@@ -4,8 +4,6 @@ A layer holds when what it must prevent is prevented, not when its calls succeed
 module by `tiers.py`, on the way to a first request: it imports no more than it needs.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import resource

@@ -1,7 +1,5 @@
 """Temporary folders that do not outlive a process that is killed."""
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import functools

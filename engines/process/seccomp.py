@@ -5,8 +5,6 @@ fail with ENOSYS, as on an older kernel. What is left open is held by the other 
 mounts and landlock, memory and time by limits.
 """
 
-from __future__ import annotations
-
 import ctypes
 import functools
 import os

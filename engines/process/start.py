@@ -3,8 +3,6 @@
 A process gets its order as one line of JSON. What else goes to and fro, its module says.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

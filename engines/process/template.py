@@ -11,8 +11,6 @@ A child reads one JSON object a line, {"call": number, …}, and answers in orde
 it answers may be anything where its task runs code of others: whoever reads it trusts none of it.
 """
 
-from __future__ import annotations
-
 import contextlib
 import gc
 import importlib

@@ -3,8 +3,6 @@
 bubblewrap is not among them: it needs user namespaces as we do, and starts 20 times as slowly.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os
@@ -28,7 +26,7 @@ class SandboxError(StudioError):
     """There is no sandbox here, or it cannot be started. What code does is a result instead."""
 
     @classmethod
-    def of_start(cls, what: str, error: object) -> SandboxError:
+    def of_start(cls, what: str, error: object) -> "SandboxError":
         cause = f"{what} cannot be started ({error})."
         return cls("sandbox", cause, "Free processes and memory, and start again.")
 

@@ -1,7 +1,5 @@
 """A file that is only appended to, with one fsync for all writes that wait together."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import os

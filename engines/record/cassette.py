@@ -6,8 +6,6 @@ is played costs nothing. No tool is started then; the models that one asked are 
 the record of the run is whole.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 from array import array

@@ -3,8 +3,6 @@
 It holds no key: secrets are masked in every text, before it is folded into lines.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any

@@ -3,8 +3,6 @@
 Each line is chained to the one before.
 """
 
-from __future__ import annotations
-
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping

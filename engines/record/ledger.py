@@ -4,8 +4,6 @@ A record of `records/step-NNNN.jsonl` (or `eval-NNNN.jsonl`) is on disk before `
 before the journal names it.
 """
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence

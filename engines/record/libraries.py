@@ -3,8 +3,6 @@
 The journal is the truth; `vNNNN.yaml` files follow from it and are rewritten when missing.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -196,7 +194,7 @@ class LibraryFolder:
     @contextmanager
     def lock_for_commit(
         self, tell: Callable[[str], None] = lambda _: None, *, timeout_s: float | None = None
-    ) -> Iterator[Committer]:
+    ) -> "Iterator[Committer]":
         """Hold the library's lock with its head at hand; raises LockedError after `timeout_s`.
 
         None stands for `LOCK_WAIT_S`.

@@ -6,8 +6,6 @@ A torn end is cut and told, damage is refused with its number. In a chained file
 covers the one before, so that no line can be dropped, swapped or altered unseen.
 """
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Callable, Iterator

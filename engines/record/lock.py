@@ -4,8 +4,6 @@ The lock is the operating system's (flock), so it goes with the process that hel
 however that ended.
 """
 
-from __future__ import annotations
-
 import errno
 import os
 import pwd

@@ -6,8 +6,6 @@ costs the replies behind the damage, where the step under way needs them. What i
 journals needs no repair: see `derived.store`.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import os

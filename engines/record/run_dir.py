@@ -1,7 +1,5 @@
 """The folder of a run and the workspace around it: where things lie, by name."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Callable

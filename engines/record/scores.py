@@ -8,8 +8,6 @@ skipped: what it told is worked out again from the recorded reply, or paid for o
 them `about.json` tells people what was measured.
 """
 
-from __future__ import annotations
-
 import asyncio
 import errno
 import json

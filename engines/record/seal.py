@@ -4,8 +4,6 @@ Standing first it also tells of a file that was cut. A file without one is someb
 whoever changes a sealed one makes it their own by taking the seal away.
 """
 
-from __future__ import annotations
-
 import hashlib
 import re
 from contextlib import suppress

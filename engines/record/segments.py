@@ -5,8 +5,6 @@ which names the last checksum of the one before: so the chain runs through all o
 growing one does not count as closed is none of its journal, such as what a kill left of a roll.
 """
 
-from __future__ import annotations
-
 import os
 import re
 from bisect import bisect_right

@@ -1,7 +1,5 @@
 """The history of a run, read from its journal once and then only as far as it has grown."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """YAML as we read and write it: keys in order, texts of several lines as blocks, plain Unicode."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Makes rollouts: one concurrency limit, one deadline a task, every failure a fact."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence

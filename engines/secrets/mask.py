@@ -5,8 +5,6 @@ a key of neither kind cannot be told from any other word. Text that holds none c
 is, and JSON stays JSON.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable, Iterable
@@ -125,7 +123,7 @@ class Mask:
             return [self.tree(inner, key) for inner in value]
         return value
 
-    def stream(self, pass_on: Callable[[str], None]) -> StreamMask:
+    def stream(self, pass_on: Callable[[str], None]) -> "StreamMask":
         """A mask for text that comes in pieces."""
         return StreamMask(self, pass_on)
 

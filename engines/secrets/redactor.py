@@ -6,8 +6,6 @@ what it is once decoded, and, where it can be told from a word, wherever else it
 name without a sign (`setx TOKEN …`, `<token>…`) only what looks drawn by chance is masked.
 """
 
-from __future__ import annotations
-
 import re
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterable, Iterator
@@ -76,7 +74,7 @@ class Redactor:
         self.count = self.binary = self.private = 0
         self._harmless: set[str] = set()  # names and ids, which come again with every call
 
-    def knowing_all(self) -> Redactor:
+    def knowing_all(self) -> "Redactor":
         """One that masks what this one found wherever it stands: for a second reading."""
         return Redactor(self._values | self.found, anonymous=self._anonymous)
 

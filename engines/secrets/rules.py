@@ -8,8 +8,6 @@ and its maintained fork bc-detect-secrets (1.5.52) know 5, of the 36 lines of se
 115 ms to import, need requests, and read files and lines, not pieces of a stream (November 2026).
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass

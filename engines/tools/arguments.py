@@ -4,8 +4,6 @@ Three slips are mended: a code fence around it, an object written as a text, a c
 Whatever else is wrong is refused in words that a model can act on.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import re

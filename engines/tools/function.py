@@ -4,8 +4,6 @@ Name, schema and what the model is told come from the function itself. Runs in t
 process and is not contained: the code is the user's.
 """
 
-from __future__ import annotations
-
 import asyncio
 import concurrent.futures
 import inspect

@@ -4,8 +4,6 @@ What a server says is not trusted: descriptions are bounded and shown as they ar
 tool is refused before the run. A server that dies costs the calls of its tools, not the run.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import logging
@@ -42,7 +40,7 @@ class McpTool:
 
     spec: ToolSpec
     remote_name: str
-    server: McpServer
+    server: "McpServer"
 
     async def check(self) -> None:
         """It was listed when the server was opened."""
@@ -57,7 +55,7 @@ class McpTool:
 class _Connection:
     """A client, entered and left in a task of its own: cancel scopes do not cross tasks."""
 
-    def __init__(self, enter: Callable[[AsyncExitStack], Awaitable[Client]]) -> None:
+    def __init__(self, enter: "Callable[[AsyncExitStack], Awaitable[Client]]") -> None:
         self.client: asyncio.Future[Client] = asyncio.get_running_loop().create_future()
         self._closing, self._usable = asyncio.Event(), True
         self.task = asyncio.create_task(self._hold(enter))
@@ -72,7 +70,7 @@ class _Connection:
         if not self.client.done():
             self.task.cancel()
 
-    async def _hold(self, enter: Callable[[AsyncExitStack], Awaitable[Client]]) -> None:
+    async def _hold(self, enter: "Callable[[AsyncExitStack], Awaitable[Client]]") -> None:
         try:
             async with AsyncExitStack() as stack:
                 self.client.set_result(await enter(stack))
@@ -162,7 +160,7 @@ class McpServer:
                 raise
             return connection
 
-    async def _enter_client(self, stack: AsyncExitStack) -> Client:
+    async def _enter_client(self, stack: AsyncExitStack) -> "Client":
         from mcp import Client, StdioServerParameters
         from mcp.client.stdio import DEFAULT_INHERITED_ENV_VARS, stdio_client
         from mcp.client.streamable_http import streamable_http_client

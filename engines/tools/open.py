@@ -1,7 +1,5 @@
 """From what a run file says of an agent's tools to its toolbox."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace

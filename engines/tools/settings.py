@@ -1,7 +1,5 @@
 """What a run file can say of one tool of an agent."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal

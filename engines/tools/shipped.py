@@ -1,7 +1,5 @@
 """The tools that are shipped: a calculator, a question to another model, the interpreter."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Mapping
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """The tools of one agent, and what a call of one comes to, whatever a model made of it."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import Sequence

@@ -5,8 +5,6 @@ the step that calls it. What a member of a team says is a step of the agent, its
 Source: Harbor RFC 0001, version 1.7.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any

@@ -3,8 +3,6 @@
 What the SDK has to say of failed requests is left out: the end of a run says it once.
 """
 
-from __future__ import annotations
-
 import logging
 import socket
 import time
@@ -69,14 +67,14 @@ class OTLPCollector:
             return True
         return False
 
-    def _export(self, spans: Sequence[ReadableSpan]) -> bool:
+    def _export(self, spans: "Sequence[ReadableSpan]") -> bool:
         from opentelemetry.sdk.trace.export import SpanExportResult
 
         self._answer = ""
         return not self._closed and self._exporter.export(spans) is SpanExportResult.SUCCESS
 
     @cached_property
-    def _exporter(self) -> OTLPSpanExporter:
+    def _exporter(self) -> "OTLPSpanExporter":
         import requests
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 
@@ -86,7 +84,7 @@ class OTLPCollector:
         session.hooks["response"].append(self._check)
         return OTLPSpanExporter(self.url, headers=self._headers, session=session)
 
-    def _check(self, response: Response, **_: object) -> None:
+    def _check(self, response: "Response", **_: object) -> None:
         """What sends elsewhere, or a page for people, is no collector; the SDK takes it for one."""
         self._answer = f"it answers {response.status_code} {response.reason}"
         is_page = "html" in response.headers.get("Content-Type", "")
@@ -102,7 +100,7 @@ class OTLPCollector:
             self.reason = f"it cannot be asked: {kind}"
 
     @cached_property
-    def _resource(self) -> Resource:
+    def _resource(self) -> "Resource":
         from opentelemetry.sdk.resources import OTELResourceDetector, Resource
 
         # Between the two, so that the standard variables may name another service.
@@ -122,7 +120,7 @@ class _LastWords(logging.Handler):
         self._collector.note_failure(args[-1] if args else None)
 
 
-def _readable(span: Span, resource: Resource) -> ReadableSpan:
+def _readable(span: Span, resource: "Resource") -> "ReadableSpan":
     from opentelemetry.sdk.trace import ReadableSpan
     from opentelemetry.sdk.util.instrumentation import InstrumentationScope
     from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode, TraceFlags

@@ -4,8 +4,6 @@ Both are written, since collectors know the one or the other. Names of our own b
 Sources: OpenTelemetry semantic conventions (`gen_ai.*`), OpenInference 0.1 (`llm.*`, `tool.*`).
 """
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

@@ -3,8 +3,6 @@
 A monitor never stops a run: where it cannot write, that is told once.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager

@@ -6,8 +6,6 @@ shown more than it can attend to; none is dropped on the way without a reason. A
 from a reply that a person has mended: the whole text is understood, or it is said what is wrong.
 """
 
-from __future__ import annotations
-
 import asyncio
 import math
 from collections import Counter, defaultdict
@@ -85,7 +83,7 @@ class BatchEvidence:
     @classmethod
     def read(
         cls, batch: Sequence[Group], reflections: Sequence[Reflection], *, rewards_known: bool
-    ) -> BatchEvidence:
+    ) -> "BatchEvidence":
         drawn = [
             (group.id, proposal)
             for group, reflection in zip(batch, reflections, strict=True)
@@ -457,7 +455,7 @@ class Consolidator:
     def __init__(
         self,
         reflector: Reflector,
-        linter: OperationLinter,
+        linter: "OperationLinter",
         put_off: Callable[[], Sequence[Operation]],
     ) -> None:
         self._put_off = put_off  # operations of earlier steps that are still open

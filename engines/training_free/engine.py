@@ -7,8 +7,6 @@ paper, a group in which no try was good is read for what the verifier says of al
 Source: arXiv:2510.08191, Training-Free Group Relative Policy Optimization, section 2.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -38,7 +36,7 @@ class TrainingFreeEngine:
         self._reader = GroupReader(self.reflector)
         self._consolidator = Consolidator(self.reflector, *self._more)
 
-    def with_draft(self, draft: int) -> TrainingFreeEngine:
+    def with_draft(self, draft: int) -> "TrainingFreeEngine":
         """The same engine, whose questions about a batch are asked with seeds of their own."""
         now = self.reflector
         return TrainingFreeEngine(now.settings, now.policy, now.ledger, *self._more, draft)

@@ -14,8 +14,6 @@ Words are those of `engines.core.text.similarity.tokens`, in any language.
   of a task, such as "positive") and of no question of its own (rules name those things).
 """
 
-from __future__ import annotations
-
 import re
 from array import array
 from bisect import bisect_left

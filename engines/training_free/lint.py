@@ -5,8 +5,6 @@ nothing: rules and people do. Faults of a wording are found by the words of
 `wordings.yaml`.
 """
 
-from __future__ import annotations
-
 import asyncio
 import re
 from collections import Counter, defaultdict

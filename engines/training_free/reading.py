@@ -7,8 +7,6 @@ sentence that the repair turn shows to the model. What is only left out of a row
 anyway, is a note: recorded, and no reason to ask again.
 """
 
-from __future__ import annotations
-
 import asyncio
 import re
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """What a run file can say about how lessons are drawn, and when one is flagged."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from engines.core.settings import MAX_COUNT, derived, setting

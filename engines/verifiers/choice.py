@@ -3,8 +3,6 @@
 A response that names two options chooses none.
 """
 
-from __future__ import annotations
-
 import re
 import unicodedata
 from collections.abc import Mapping, Sequence

@@ -3,8 +3,6 @@
 Several criteria become one verifier: one reward, each criterion a metric.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import fsum

@@ -5,8 +5,6 @@ left (`STUDIO_APP`), `tests/` a copy of the tests (`STUDIO_TESTS`), and into `lo
 writes its reward (`STUDIO_LOGS`). What is not known is never reward 0.
 """
 
-from __future__ import annotations
-
 import asyncio
 import sys
 from collections.abc import Sequence

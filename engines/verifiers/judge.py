@@ -4,8 +4,6 @@ A reply that cannot be read, and a call that failed, leave the response unjudged
 anything about it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal

@@ -1,7 +1,5 @@
 """A reward that was learned from the verdicts of a run: a guess, and marked as one."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

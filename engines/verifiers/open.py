@@ -4,8 +4,6 @@ Reading comes first and opens nothing, so that a mistake anywhere in a list is f
 of it exists.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -153,7 +151,7 @@ KINDS: Mapping[str, VerifierKind] = {
 class ParsedCriterion:
     name: str
     weight: float
-    verifier: ParsedVerifier
+    verifier: "ParsedVerifier"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,5 @@
 """What a checking process does for patterns: Python's `re`, which cannot be interrupted."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from typing import Any

@@ -4,8 +4,6 @@ Judges no answer itself: that is the verifier's below `of`, and where that one s
 nothing is said here either. Every reward is in [0, 1]; what it was made of stands in its metrics.
 """
 
-from __future__ import annotations
-
 import asyncio
 import re
 from collections.abc import Sequence

@@ -3,8 +3,6 @@
 Each refusal has the key it is about, so that whoever knows the run file can name its line.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
 import re

@@ -5,8 +5,6 @@ answer is 42", and the same words in other languages. What stands in `<think>` i
 Every search is linear in the text or bounded by `TAIL_CHARS`, so that hostile text is cheap.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ Patterns run in a process that can be killed: Python's `re` cannot be interrupte
 backtracks without end would stop the whole run.
 """
 
-from __future__ import annotations
-
 import asyncio
 import re
 import unicodedata

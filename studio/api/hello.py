@@ -3,8 +3,6 @@
 The usual data set `gsm8k` has to be added to the workspace; the bundled model `tiny` has its own.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace

@@ -3,8 +3,6 @@
 Settings replace those of the run file: `practice__epochs=2`, or `**{"practice.epochs": 2}`.
 """
 
-from __future__ import annotations
-
 import asyncio
 import inspect
 import json

@@ -1,7 +1,5 @@
 """The names of AgentScope's tuner (1.0.19) on the studio's own practice, GRPO and evaluation."""
 
-from __future__ import annotations
-
 import json
 import math
 import os

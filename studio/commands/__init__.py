@@ -1,7 +1,5 @@
 """What commands share: options and arguments of one meaning, and the workspace."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -91,7 +89,7 @@ def choose_form(json: bool, form: str | None) -> str:
     return "json" if json else form or "text"
 
 
-def open_workspace(context: typer.Context, *, masks: bool = False) -> Workspace:
+def open_workspace(context: typer.Context, *, masks: bool = False) -> "Workspace":
     """`masks`: nothing is written into it that holds a secret, see `masking_workspace`."""
     if masks:
         from studio.secrets.workspace import masking_workspace
@@ -102,7 +100,7 @@ def open_workspace(context: typer.Context, *, masks: bool = False) -> Workspace:
     return Workspace(context.obj)
 
 
-def read_tape(record: Path | None, cassette: Path | None) -> Tape | None:
+def read_tape(record: Path | None, cassette: Path | None) -> "Tape | None":
     """The cassette that is to be recorded or played."""
     path = record or cassette
     if path is None:

@@ -1,7 +1,5 @@
 """`studio ctl`: show where a living run stands, and control it."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -162,7 +160,7 @@ def stop(
 
 
 def _ask(
-    context: typer.Context, run: str | None, json: bool, request: Request[Mapping[str, Any]]
+    context: typer.Context, run: str | None, json: bool, request: "Request[Mapping[str, Any]]"
 ) -> None:
     from studio.session import control_socket
     from studio.workspace.run_control import check_alive, choose_run, find_live_run

@@ -1,7 +1,5 @@
 """`studio data`: the problems one can practise on."""
 
-from __future__ import annotations
-
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`studio diff`: what changed between two versions of what was learned."""
 
-from __future__ import annotations
-
 from shlex import quote
 from typing import Annotated, Literal
 

@@ -1,7 +1,5 @@
 """`studio doctor`: check a workspace and repair it, and find out why a run does not work."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 import typer

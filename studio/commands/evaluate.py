@@ -1,7 +1,5 @@
 """`studio eval`, `studio compare`, `studio try`: measure on held-out problems, compare, try one."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Sequence
 from dataclasses import replace
@@ -264,7 +262,7 @@ def try_once(
 
 
 def _after_try(
-    loaded: LoadedRun, run: RunDir | None, runfile: str, overrides: Sequence[str]
+    loaded: "LoadedRun", run: "RunDir | None", runfile: str, overrides: Sequence[str]
 ) -> str:
     practise = "train" if loaded.config.trains else "headless"
     words = ["runs", "show", run.run] if run else [practise, runfile, *overrides]

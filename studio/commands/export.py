@@ -1,7 +1,5 @@
 """`studio export`: what a run trained, as a folder of its own."""
 
-from __future__ import annotations
-
 import shlex
 import sys
 from pathlib import Path

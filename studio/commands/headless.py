@@ -1,7 +1,5 @@
 """`studio headless`: practise in this process, without a screen."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 import typer

@@ -1,7 +1,5 @@
 """`studio library`: libraries shown, changed by hand, labelled, served, exported, imported."""
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Sequence
@@ -417,7 +415,9 @@ def export(
     print_result({**data, "evaluation": card.data()}, text, json=json)
 
 
-def _held_out_problems(found: FoundVersion, workspace: Workspace, n: int) -> tuple[Problem, ...]:
+def _held_out_problems(
+    found: "FoundVersion", workspace: "Workspace", n: int
+) -> "tuple[Problem, ...]":
     """Of the newest run that made the library, as its data is now."""
     from dataclasses import replace
 
@@ -524,9 +524,9 @@ def import_file(
 
 
 def _put_up(
-    workspace: Workspace,
-    target: Library,
-    operations: Sequence[Operation],
+    workspace: "Workspace",
+    target: "Library",
+    operations: "Sequence[Operation]",
     about: str,
     *,
     dry_run: bool,

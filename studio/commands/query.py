@@ -1,7 +1,5 @@
 """`studio query`: questions to all that was proposed, decided, learned and measured."""
 
-from __future__ import annotations
-
 import sys
 from typing import Annotated, Any, Literal, get_args
 

@@ -1,7 +1,5 @@
 """`studio rehearsal`: the scripted stand-in for a model, over real HTTP."""
 
-from __future__ import annotations
-
 import sys
 from typing import Annotated
 

@@ -1,7 +1,5 @@
 """`studio review`: decide open operations, and correct replies, in line mode."""
 
-from __future__ import annotations
-
 import shutil
 import sys
 from contextlib import redirect_stdout
@@ -94,7 +92,7 @@ def review(
     return exit_codes.OPERATIONS_OPEN if is_left else exit_codes.DONE
 
 
-def _review_by_mcp(workspace: Workspace, run: RunDir, person: str) -> int:
+def _review_by_mcp(workspace: "Workspace", run: "RunDir", person: str) -> int:
     import asyncio
 
     require_mcp()

@@ -1,7 +1,5 @@
 """`studio runs` and `studio report`: the runs of the workspace, and all about one of them."""
 
-from __future__ import annotations
-
 import sys
 from functools import partial
 from pathlib import Path

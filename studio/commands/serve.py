@@ -1,7 +1,5 @@
 """`studio serve` and `studio chat`: use what was learned, by any client or in the terminal."""
 
-from __future__ import annotations
-
 import os
 import sys
 from typing import Annotated

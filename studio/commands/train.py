@@ -1,7 +1,5 @@
 """`studio train`: update weights by practice, one stage after another."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated, cast
 

@@ -3,8 +3,6 @@
 Each error names the file with line or path, what is wrong there, and what to give instead.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -42,7 +40,7 @@ class Fields:
             raise self.as_error(f'"{name}" is {_kind(value)}.')
         return value
 
-    def section(self, name: str) -> Fields:
+    def section(self, name: str) -> "Fields":
         return Fields(self.require(name, dict), f"{self.place}: {name}", self.move)
 
     def optional_section(self, name: str) -> dict[str, Any]:

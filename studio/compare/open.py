@@ -1,7 +1,5 @@
 """Opening what is to be compared: the format of a file or folder, and which log of it is meant."""
 
-from __future__ import annotations
-
 import gc
 import re
 from collections.abc import Callable, Sequence

@@ -5,8 +5,6 @@ every cell that is not finished, so that the same command goes on where another 
 Owns no figures: what came of a cell is read from its run.
 """
 
-from __future__ import annotations
-
 import asyncio
 import re
 from collections import deque

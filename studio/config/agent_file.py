@@ -3,8 +3,6 @@
 Owns the exchange, and where the file's keys stand. What they may say is the settings'.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from engines.core.errors import ConfigError

@@ -3,8 +3,6 @@
 Owns the table of aliases, Youtu-Agent's field names, and the rule for a setting with two names.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from typing import Any

@@ -5,8 +5,6 @@ file and line, or an override. Files are read and merged here, with their places
 a tenth of a second to load, parses the values of overrides alone; OmegaConf resolves `${…}`.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

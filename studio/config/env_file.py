@@ -1,7 +1,5 @@
 """A file `.env` of NAME=VALUE lines, read for what the environment does not set."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

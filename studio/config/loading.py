@@ -4,8 +4,6 @@ The only module that reads the environment, and where refusals of values get the
 import, since it needs pydantic. Where no model will be asked, as by a dry run, it needs no key.
 """
 
-from __future__ import annotations
-
 import math
 import os
 import re

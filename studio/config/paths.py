@@ -4,8 +4,6 @@ Typed names are looked up from the current folder, written ones beside the file.
 that is no folder may be one of the hub, and is left as it is.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 from filecmp import cmp

@@ -3,8 +3,6 @@
 Owns what stands in a run folder's `run.yaml`. `studio.config.loading` reads it back.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

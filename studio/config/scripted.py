@@ -1,7 +1,5 @@
 """Whether replies are a model's: what people are told of a rehearsal, and of a cassette."""
 
-from __future__ import annotations
-
 from engines.core.team import FIXED
 from engines.record.cassette import Tape
 from engines.verifiers.open import asks_judge

@@ -3,8 +3,6 @@
 Owns telling them apart, finding a run file, and the refusal of what contradicts itself.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Settings as nested dicts and lists, before they are validated, and the keys into them."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterable
 from typing import Any

@@ -3,8 +3,6 @@
 Owns the errors of broken files. Does not compose: `studio.config.compose` does.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The data sets of a workspace and those that are bundled: finding them by name, adding files."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence

@@ -4,8 +4,6 @@
 or from the hub. A file appears whole or not at all, and none is replaced.
 """
 
-from __future__ import annotations
-
 import filecmp
 import hashlib
 import logging

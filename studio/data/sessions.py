@@ -3,8 +3,6 @@
 Nothing is written before it is redacted. The mark stands in the data file, with each item.
 """
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence

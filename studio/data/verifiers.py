@@ -3,8 +3,6 @@
 A file is parsed and never run: listing verifiers must not have side effects.
 """
 
-from __future__ import annotations
-
 import ast
 import warnings
 from collections.abc import Iterator

@@ -4,8 +4,6 @@ Pure. "At most" means: every group has contrast, every reply is as long as its l
 repaired, every verdict that can ask a judge does. Retries of failed calls are not counted.
 """
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence

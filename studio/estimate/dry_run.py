@@ -1,7 +1,5 @@
 """What a planned run would cost, printed before it begins or instead of running it."""
 
-from __future__ import annotations
-
 from contextlib import AsyncExitStack
 from dataclasses import replace
 

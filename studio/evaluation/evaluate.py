@@ -3,8 +3,6 @@
 Made in two steps, tries wait in the record of replies, so that nothing is paid twice.
 """
 
-from __future__ import annotations
-
 import asyncio
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -327,7 +325,7 @@ def run_eval(plan: EvalPlan, *, json: bool) -> int:
 
 
 def measure_or_end(
-    plan: EvalPlan, early: EarlyEnd, missing: int, called: str = "held-out rollouts"
+    plan: EvalPlan, early: "EarlyEnd", missing: int, called: str = "held-out rollouts"
 ) -> EvaluationResult | None:
     """Measure, telling how far it is; None where it ended `early`, which is told, too."""
     known = f", {plan.total - missing} known already" if missing < plan.total else ""

@@ -3,8 +3,6 @@
 A living run tries them itself; of another one the models are opened here, under the run's lock.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack

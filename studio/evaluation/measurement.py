@@ -3,8 +3,6 @@
 What `studio eval` and `studio gate` have in common.
 """
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
@@ -47,7 +45,7 @@ async def open_measuring(
     step: EvalStep = "all",
     temperature: float | None = None,
     account: Callable[[Usage], None] = lambda _: None,
-) -> tuple[MeasurementSetup, RecordLedger, UnjudgedTries | None]:
+) -> "tuple[MeasurementSetup, RecordLedger, UnjudgedTries | None]":
     """Open all that rollouts outside a run need; what is opened is closed with the stack.
 
     Replies go to `records`, which the caller has locked. `give_up` must cancel the caller's task;

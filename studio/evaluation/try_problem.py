@@ -3,8 +3,6 @@
 Its records go to a temporary folder, so that a try leaves no trace in the workspace.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack

@@ -3,8 +3,6 @@
 Owns which rollouts are looked at; `engines.pipeline.effect.regression` says what they tell.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial

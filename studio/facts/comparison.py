@@ -3,8 +3,6 @@
 Logs are paired set by set, problem by problem, against the first of them, the baseline. Pure.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import fmean

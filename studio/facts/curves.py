@@ -4,8 +4,6 @@ Pure: from the folded state. Owns what is on a curve and the words for one step 
 the drawer's.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """All that is told of data sets: those there are, what was added or prepared, what a check saw."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path

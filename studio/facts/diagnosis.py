@@ -1,7 +1,5 @@
 """What `studio doctor` tells: what was looked at, and each finding."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Self, get_args

@@ -1,7 +1,5 @@
 """All that is told of an epoch: what it did to the held-out problems, and what held it back."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """All that is told of what something would cost: calls, tokens and money by stage."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from studio.facts.subject import Subject
@@ -14,7 +12,7 @@ class Range:
     likely: float = 0.0
     at_most: float = 0.0
 
-    def __add__(self, other: Range) -> Range:
+    def __add__(self, other: "Range") -> "Range":
         return Range(self.likely + other.likely, self.at_most + other.at_most)
 
     def pick(self, most: bool) -> float:

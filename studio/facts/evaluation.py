@@ -3,8 +3,6 @@
 Pure: from what a run's journal adds up to.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal

@@ -1,7 +1,5 @@
 """All that is told of libraries: versions, how they came about, and the difference of two."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal

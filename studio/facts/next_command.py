@@ -1,7 +1,5 @@
 """What a run's status is called, and the command to go on with."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from shlex import quote

@@ -3,8 +3,6 @@
 Reads the run's journal and records; changes nothing.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field

@@ -3,8 +3,6 @@
 Pure from the folded state, but for the loaders, which read journals and look which files there are.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace

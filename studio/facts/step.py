@@ -3,8 +3,6 @@
 Reads the run's journal and records; changes nothing.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field, replace
 from typing import Literal
 

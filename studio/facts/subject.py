@@ -5,8 +5,6 @@ place from what lies on disk. Renderers in `studio.render` and the pages of the 
 words and widths: every figure they show is a field or a property here, hence in `--json`.
 """
 
-from __future__ import annotations
-
 LIFTED = {"lifted": True}
 """Metadata of a field whose own fields stand beside those of the subject in JSON."""
 

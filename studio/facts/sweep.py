@@ -1,7 +1,5 @@
 """All that is told of a sweep: each run before and after, and how much of a gain is each key's."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

@@ -3,8 +3,6 @@
 Knows no command and no terminal; who shows a page folds it.
 """
 
-from __future__ import annotations
-
 import re
 from difflib import get_close_matches
 from functools import cache

@@ -1,7 +1,5 @@
 """The evaluation card of a version: what runs measured of it, each in words and as values."""
 
-from __future__ import annotations
-
 import re
 import statistics
 from dataclasses import replace

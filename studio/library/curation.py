@@ -4,8 +4,6 @@ Owns how they get there, all of them or none: a kill leaves no run, and whoever 
 what waits already. It practises nothing; `studio review` decides, and commits on quitting.
 """
 
-from __future__ import annotations
-
 import asyncio
 import os
 from collections import Counter

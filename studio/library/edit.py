@@ -3,8 +3,6 @@
 They are committed under the library's lock and recorded in its journal, as those of practice are.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Sequence
 from shlex import quote

@@ -1,7 +1,5 @@
 """What `studio query` and the palette ask of the catalogue, and how a hit reads."""
 
-from __future__ import annotations
-
 import re
 import time
 from collections.abc import Mapping

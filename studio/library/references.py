@@ -4,8 +4,6 @@
 the held-out sets), a file that holds experiences (`agent.yaml`, `vNNNN.yaml`), or a bundled one.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from importlib.resources import files

@@ -1,7 +1,5 @@
 """The run files people start from; each begins with a comment that says what it is."""
 
-from __future__ import annotations
-
 import re
 from importlib.resources import files
 from pathlib import Path

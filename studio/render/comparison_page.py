@@ -1,7 +1,5 @@
 """A comparison of logs as a page: what `studio compare` prints as text, Markdown or HTML."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 
 from studio.facts.comparison import ComparisonFacts, LogFacts, SetPair

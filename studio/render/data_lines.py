@@ -1,7 +1,5 @@
 """Data sets as lines: what `studio data` prints."""
 
-from __future__ import annotations
-
 import re
 import textwrap
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """The difference of two libraries as a page."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 from studio.facts.library import Difference, ExperienceChange

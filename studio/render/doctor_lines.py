@@ -1,7 +1,5 @@
 """A diagnosis of `studio doctor` as lines of text."""
 
-from __future__ import annotations
-
 from engines.record import lines
 from engines.record.repair import Finding
 from studio.facts.diagnosis import Diagnosis

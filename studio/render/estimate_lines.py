@@ -1,7 +1,5 @@
 """An estimate as lines: a table by stage, and one line of all."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from engines.pipeline.budget import BudgetLimits

@@ -1,7 +1,5 @@
 """Held-out evaluations as lines: rates with interval and n, differences with their verdict."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from engines.core.events import EvaluationFinished

@@ -3,8 +3,6 @@
 The one renderer of `--json` for every subject of `studio.facts`. A subject needs no code here.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass

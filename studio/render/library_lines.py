@@ -1,7 +1,5 @@
 """Libraries as lines: what `studio library` and `studio diff` print."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime

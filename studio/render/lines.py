@@ -3,8 +3,6 @@
 Owns widths. The text of every cell is sanitized here, so that no caller can forget it.
 """
 
-from __future__ import annotations
-
 import math
 import os
 import sys

@@ -1,7 +1,5 @@
 """A rollout as lines of text: its prompt, its replies and the verdict."""
 
-from __future__ import annotations
-
 from engines.core.text.tool_text import CallMark, argument_text, said_text, split_marks
 from engines.core.types import Message
 from studio.facts.rollout import RolloutFacts

@@ -1,7 +1,5 @@
 """A run as lines: what `studio runs show` prints, and what stands at the end of a run."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from shlex import quote
 from typing import Any

@@ -1,7 +1,5 @@
 """One step of a run as lines of text."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from engines.core.types import GATE, NOT_ONE, LostWork, Operation, WeightUpdate

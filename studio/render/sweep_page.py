@@ -1,7 +1,5 @@
 """A sweep as a page: each run before and after, and which key its gain depends on."""
 
-from __future__ import annotations
-
 from studio.facts.sweep import Gain, SweepFacts
 from studio.render.comparison_page import p_text
 from studio.render.page import Items, Page, Part, Table

@@ -1,7 +1,5 @@
 """A training run as lines: figures of its updates with their rounding, and each one's outcome."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """Short texts of figures: counts, rates with their n, differences with their interval, spending."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 
 from engines.core.events import RolloutFinished

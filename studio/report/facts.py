@@ -3,8 +3,6 @@
 Reads the run's journal, the records that its lessons cite and its library; changes nothing.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime

@@ -1,7 +1,5 @@
 """The page of a report: what its facts say, section by section; and the file that it goes into."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections import Counter

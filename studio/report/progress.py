@@ -3,8 +3,6 @@
 Owns stderr. Listens to events and reads the folded state; decides nothing.
 """
 
-from __future__ import annotations
-
 import statistics
 import time
 from collections.abc import Callable
@@ -210,7 +208,7 @@ class Display:
         self._place = (state.step, state.under_review)
         self._live = Live(console=self._console, get_renderable=self._block_text, transient=True)
 
-    def __enter__(self) -> Display:
+    def __enter__(self) -> "Display":
         self._live.start()
         return self
 
@@ -225,7 +223,7 @@ class Display:
             self._place = place
             self._live.refresh()  # the block must not lag behind the line above it
 
-    def _block_text(self) -> Text:
+    def _block_text(self) -> "Text":
         from rich.text import Text
 
         eta = self._steps.remaining_text(self._state)

@@ -4,8 +4,6 @@ The screen's review page and line mode both act through `Decider`. Nothing count
 the run has written it to disk.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 

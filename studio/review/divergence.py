@@ -8,8 +8,6 @@ that is where they part, beside the winner's next one, and so is a step by which
 happens to reach the same number. Found so in GSM8K, by eye: see `tests/studio/review`.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

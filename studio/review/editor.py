@@ -4,8 +4,6 @@ Owns what a person has written in a review from the first letter until it is rec
 the run's folder, and the next `--editor` goes on with it. Meanwhile the run is not locked.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import signal
@@ -126,7 +124,7 @@ class EditorReview:
     def _text(self, path: Path) -> str:
         return path.read_text("utf-8-sig", errors="replace") if path.exists() else ""
 
-    def _read_queue(self) -> list[Block]:
+    def _read_queue(self) -> "list[Block]":
         self._queue = queue = self.review.read_queue()
         before, self._version = self._version, queue.base_version
         if before not in (None, self._version):
@@ -238,7 +236,7 @@ class Block:
     context: tuple[str, ...] = ()
     line: int = 0
 
-    def says_as(self, other: Block | None) -> bool:
+    def says_as(self, other: "Block | None") -> bool:
         mine = (self.head, self.text, self.because)
         return other is not None and mine == (other.head, other.text, other.because)
 

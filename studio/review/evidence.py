@@ -1,7 +1,5 @@
 """The rollouts behind an operation, as a reviewer reads them: question, reward, last words."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from threading import Lock

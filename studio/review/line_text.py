@@ -1,7 +1,5 @@
 """What line mode prints: help texts, a change, a flag, evidence, all without colour. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from textwrap import indent
 

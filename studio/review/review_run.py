@@ -4,8 +4,6 @@ Line mode, the editor and scripts share it. Owns what `--wait` waits for (a scre
 run's next steps), and that the decisions of a finished run are committed at the end.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import threading
@@ -49,7 +47,7 @@ class LoopThread:
     a context manager.
     """
 
-    def __enter__(self) -> LoopThread:
+    def __enter__(self) -> "LoopThread":
         self._runner = asyncio.Runner()
         self._loop = self._runner.get_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="session")

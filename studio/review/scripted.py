@@ -4,8 +4,6 @@ A batch is checked as a whole against the queue as it is, and nothing of it is r
 anything is wrong. What stands already is not recorded twice, so a batch may be sent again.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace

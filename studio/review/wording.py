@@ -1,7 +1,5 @@
 """Wordings that a reviewer puts together or compares: parts of a modify, two as one. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby

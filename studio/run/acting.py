@@ -1,7 +1,5 @@
 """What an agent acts with: its tools, its program, and the box that contains them."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys
@@ -74,16 +72,16 @@ class Acting:
 
     config: RunConfig
     tell: Tell = lambda _: None
-    toolbox: CheckedToolbox | None = None
-    sandbox: Sandbox | None = None
+    toolbox: "CheckedToolbox | None" = None
+    sandbox: "Sandbox | None" = None
     models: tuple[ToolModel, ...] = ()
     members: Mapping[Speaker, Member] = field(default_factory=dict)  # of a team, but the planner
     named: dict[str, tuple[Policy, Sampling]] = field(default_factory=dict)  # `agent.models`
     folder: Path | None = None
     embedders: list[Embedder] = field(default_factory=list)
-    reserve: Callable[[EmbeddingConfig], Reserve] | None = None  # counts what vectors cost
+    reserve: "Callable[[EmbeddingConfig], Reserve] | None" = None  # counts what vectors cost
     cassette: Cassette | None = None
-    dispatcher: Dispatcher | None = None  # of `dispatch: ray`; None: tries are made here
+    dispatcher: "Dispatcher | None" = None  # of `dispatch: ray`; None: tries are made here
     environ: Mapping[str, str] = field(default_factory=lambda: os.environ)
 
     def open_models(self, open_model: Callable[[PolicyConfig], Policy]) -> None:
@@ -92,7 +90,7 @@ class Acting:
             self.models += (model,)
             self.named[name] = model, sampling_of(settings)
 
-    def grading(self) -> HarborVerifier | None:
+    def grading(self) -> "HarborVerifier | None":
         """Runs the graders of task folders; None where the agent is no program."""
         from engines.verifiers.harbor import HarborVerifier
 
@@ -268,7 +266,7 @@ def sampling_of(settings: PolicyConfig) -> Sampling:
     return Sampling(settings.temperature, settings.top_p, settings.max_tokens)
 
 
-def _tool_settings(tool: ToolConfig, stack: AsyncExitStack, accepted: bool) -> ToolSettings:
+def _tool_settings(tool: ToolConfig, stack: AsyncExitStack, accepted: bool) -> "ToolSettings":
     from engines.process.start import STUDIO
     from engines.tools.settings import ToolSettings
 

@@ -1,7 +1,5 @@
 """From a planned run to its running parts: what is opened, and in which order."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
@@ -89,7 +87,7 @@ async def open_run_context(
     open_journal: Callable[..., Journal] = Journal,
     reviewers: Sequence[Reviewer] | None = None,
     watched: bool = False,
-    ranks: AcceleratedRanks | None = None,
+    ranks: "AcceleratedRanks | None" = None,
 ) -> RunContext:
     """Open everything a planned run needs; what is opened is closed with the stack.
 

@@ -1,7 +1,5 @@
 """The budget of a run file: its limits, the prices of each role, and what is spent."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from pathlib import Path
 

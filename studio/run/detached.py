@@ -4,8 +4,6 @@ It runs in a session of its own, out of reach of the terminal's signals, and wri
 which run it carries out, or why there is none.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

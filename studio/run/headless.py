@@ -1,7 +1,5 @@
 """A run in this process: opened, practised, open to requests, and reported on as it goes."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import os
@@ -54,7 +52,7 @@ async def run_headless(
     json: bool,
     tell_estimate: TellEstimate,
     ready_fd: int | None = None,
-    ranks: AcceleratedRanks | None = None,
+    ranks: "AcceleratedRanks | None" = None,
     tells_next: bool = True,
 ) -> int:
     """Practise a planned run to its end and print how it went; returns the exit code.

@@ -1,7 +1,5 @@
 """Held-out sets of a run file, and what their results depend on: the same in `studio eval`."""
 
-from __future__ import annotations
-
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any

@@ -4,8 +4,6 @@ A start is an empty library, an earlier version, a mounted agent's or a fork's. 
 agent with its experiences, and the catalogue.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Hashable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The linter of a run: it compares with problems, outputs of tools, and an embedding model."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack, suppress
 from pathlib import Path

@@ -3,8 +3,6 @@
 Imports nothing of torch until a model is opened.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager, AsyncExitStack, nullcontext
@@ -68,8 +66,8 @@ class Roles:
     judge: Policy | None  # None: the run file sets none, and the verifier asks none
     distinct: tuple[Policy, ...]
     acting: Acting
-    local: HFLocal | None = None  # the policy without its wrappers, if its weights are here
-    rollouts: VLLMRollouts | None = None  # samples in its place, with each new adapter
+    local: "HFLocal | None" = None  # the policy without its wrappers, if its weights are here
+    rollouts: "VLLMRollouts | None" = None  # samples in its place, with each new adapter
     cassette: Cassette | None = None  # of what all of them say
     remote: RemoteWork | None = None  # where tries are made; None: in this process
 
@@ -90,7 +88,7 @@ class Roles:
         """Gives a digest of the policy's weights as they are now; None: they are not here."""
         return None if self.local is None else self.local.local.weights_digest
 
-    def wrap(self, wrap: Callable[[Policy, PolicyConfig], Policy]) -> Roles:
+    def wrap(self, wrap: Callable[[Policy, PolicyConfig], Policy]) -> "Roles":
         """The same models, each wrapped; a log of replies, which is never asked, stays as it is."""
         config = self.acting.config
 
@@ -372,7 +370,7 @@ class LocalModels:
     training: bool = False  # the policy gets an adapter that can be trained
     threads: int | None = None  # of an earlier process of the run; None: as the run file says
 
-    def open(self, settings: PolicyConfig) -> HFLocal:
+    def open(self, settings: PolicyConfig) -> "HFLocal":
         """Load a model, which takes seconds."""
         from engines.policies.hf_local.loading import load_local
 
@@ -398,7 +396,7 @@ class LocalModels:
         )
 
 
-def open_vllm_rollouts(config: RunConfig, local: HFLocal, tell: Tell) -> VLLMRollouts:
+def open_vllm_rollouts(config: RunConfig, local: "HFLocal", tell: Tell) -> "VLLMRollouts":
     """The vLLM servers of `policy.local.rollouts_url`, asked with the ids of a local model."""
     from engines.policies.hf_local.chat_template import encode_prompt
     from engines.policies.vllm import RolloutServer, VLLMRollouts

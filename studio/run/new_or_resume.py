@@ -4,8 +4,6 @@ Owns the refusals of a resume: steps that do not exist, and settings, problems o
 silently be others.
 """
 
-from __future__ import annotations
-
 import hashlib
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -156,7 +154,7 @@ def check_recomputable(
 
 
 def check_weights(
-    run: str, state: RunState | None, fingerprint: Mapping[str, Any], local: LocalModel
+    run: str, state: RunState | None, fingerprint: Mapping[str, Any], local: "LocalModel"
 ) -> None:
     """Refuse a model or an adapter other than the one a run began with.
 
@@ -186,7 +184,7 @@ def check_weights(
         raise refusal(cause, "Put the adapter back")
 
 
-def weight_facts(local: LocalModel) -> dict[str, Any]:
+def weight_facts(local: "LocalModel") -> dict[str, Any]:
     """How a model was loaded, with a digest of the adapter that it began with."""
     return {**local.facts(), "adapter": _adapter_digest(local.settings.adapter)}
 
@@ -335,7 +333,7 @@ class RunRequest:
         """The run that is named by its id; None: the newest of the name is looked for."""
         return None if self.source.resume is None else self.workspace.run(self.source.resume)
 
-    def with_overrides(self, name: str | None, *overrides: str) -> RunRequest:
+    def with_overrides(self, name: str | None, *overrides: str) -> "RunRequest":
         """The same with another name and further overrides, which win."""
         source = replace(self.source, overrides=(*self.source.overrides, *overrides))
         return replace(self, source=source, name=name)

@@ -4,8 +4,6 @@ What a run file says of models stays with the run, keys above all: on a worker a
 which is asked through its try.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager

@@ -1,7 +1,5 @@
 """The parts of a run that trains weights: its engine, limits, checkpoints and curves."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -57,7 +55,7 @@ def training_warnings(config: RunConfig) -> list[str]:
     ]
 
 
-def check_demonstrations(plan: RunPlan, local: HFLocal, tell: Tell = lambda _: None) -> None:
+def check_demonstrations(plan: RunPlan, local: "HFLocal", tell: Tell = lambda _: None) -> None:
     """Check the data of a run that is fine-tuned; nothing where it learns from rollouts."""
     config = plan.loaded.config
     if config.practice.algorithm == "sft":
@@ -74,7 +72,7 @@ async def open_training(
     recorder: Recorder,
     tell: Tell,
     *,
-    ranks: AcceleratedRanks | None = None,
+    ranks: "AcceleratedRanks | None" = None,
 ) -> Training | None:
     """The parts of a run that trains weights; None of one that does not.
 
@@ -121,7 +119,7 @@ async def _publish_nothing() -> None:
 
 
 def _open_engine(
-    plan: RunPlan, local: HFLocal, tell: Tell, ranks: AcceleratedRanks | None
+    plan: RunPlan, local: "HFLocal", tell: Tell, ranks: "AcceleratedRanks | None"
 ) -> Engine:
     from engines.grpo.engine.grpo import GRPOEngine
     from engines.grpo.engine.sft import SFTEngine

@@ -3,8 +3,6 @@
 `engines.verifiers.open` knows the kinds, `studio.data.verifiers` the folders.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, contextmanager

@@ -3,8 +3,6 @@
 Owns one registry a process. What is written to files gets its mask handed in (`Mask`).
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager

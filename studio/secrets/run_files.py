@@ -4,8 +4,6 @@ Values that came from `${…}` are written back as that text; a secret written a
 and cannot be read back.
 """
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping

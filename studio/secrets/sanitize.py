@@ -3,8 +3,6 @@
 Secrets are masked before anything is cut, since half a key no longer looks like one.
 """
 
-from __future__ import annotations
-
 from engines.core.text.sanitize import escape_unsafe
 from studio.secrets.output import mask_text
 

@@ -5,8 +5,6 @@ which is enough to find one again and far too little to find out what it is), an
 command can know that writes from outside any run.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import secrets as random_bytes

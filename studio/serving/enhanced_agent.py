@@ -3,8 +3,6 @@
 Owns what is loaded for it, what a call of it becomes, and its server, which is a gateway.
 """
 
-from __future__ import annotations
-
 import asyncio
 import re
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence

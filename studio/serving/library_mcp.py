@@ -4,8 +4,6 @@ Owns what is served of a library, and that subscribers are told once another ver
 Imports the SDK, which is an extra: commands import this module when they are called.
 """
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import hmac

@@ -4,8 +4,6 @@ Owns the questions to that person. A client that cannot ask one gets no way to d
 Imports the SDK, as `studio.serving.library_mcp` does.
 """
 
-from __future__ import annotations
-
 import asyncio
 import secrets
 import time

@@ -4,8 +4,6 @@ A process whose path is too long for a socket binds in a short private folder an
 client whose path is too long, naming the workspace another way, connects through an open folder.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

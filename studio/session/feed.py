@@ -5,8 +5,6 @@ client is sent all that is new when it has read the rest, so a slow reader costs
 its events and no more.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
@@ -59,7 +57,7 @@ class RolloutText:
 class Outbox:
     """What one client is sent, in order. Filled by the event loop, emptied by `send`."""
 
-    def __init__(self, feed: Feed) -> None:
+    def __init__(self, feed: "Feed") -> None:
         self._feed = feed
         self._lines: deque[bytes] = deque()
         self._bytes = 0

@@ -5,8 +5,6 @@ of the events as they come. A request whose connection is lost is sent again, an
 once. Without a process a fallback session decides.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json

@@ -4,8 +4,6 @@ A worker thread holds the lock (which belongs to the thread that took it) and ru
 that has not finished commits nothing here: it commits when it is resumed.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 from collections.abc import Callable, Collection, Iterator

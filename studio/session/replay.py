@@ -4,8 +4,6 @@ Events come from the journal and the text of tries from the records, both at the
 Where nothing happened for longer than `MOST_WAIT_S`, as while a person thought, that is cut.
 """
 
-from __future__ import annotations
-
 import asyncio
 from bisect import bisect_left, bisect_right
 from collections import defaultdict

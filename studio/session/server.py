@@ -3,8 +3,6 @@
 A request that is sent again while its first is still being carried out gets that one's answer.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import os

@@ -4,8 +4,6 @@
 a process. The screen, line mode and scripts all decide through it.
 """
 
-from __future__ import annotations
-
 import asyncio
 from abc import ABC, abstractmethod
 from collections import deque

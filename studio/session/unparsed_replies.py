@@ -1,7 +1,5 @@
 """Replies of the model that could not be parsed: where one comes from, and its correction."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -39,7 +37,7 @@ class ReplySource:
 
 
 async def resubmit_reply(
-    run: RunDir, gate: Gate, repair_id: str, text: str, reviewer: str
+    run: RunDir, gate: "Gate", repair_id: str, text: str, reviewer: str
 ) -> Resubmission:
     """Parse a corrected reply; what it holds joins the queue where all of it is understood."""
     repair = gate.queue.unparsed_reply(repair_id)

@@ -1,7 +1,5 @@
 """Curves of a run by step: for TensorBoard, or a service that the run file names."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AsyncExitStack
 from importlib.util import find_spec

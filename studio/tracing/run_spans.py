@@ -1,7 +1,5 @@
 """Spans of a run on their way to a collector: while it goes on, and of one that is over."""
 
-from __future__ import annotations
-
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator

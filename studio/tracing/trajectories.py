@@ -1,7 +1,5 @@
 """Rollouts of a run as documents of ATIF, for other programs."""
 
-from __future__ import annotations
-
 from importlib.metadata import version
 from pathlib import Path
 

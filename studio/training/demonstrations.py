@@ -3,8 +3,6 @@
 A library in the prompts of a run is left out, so that the policy learns to do without it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any

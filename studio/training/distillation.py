@@ -3,8 +3,6 @@
 Compared are the policy without a library, with it, and trained without it, on the same problems.
 """
 
-from __future__ import annotations
-
 import asyncio
 import math
 import statistics

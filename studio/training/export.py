@@ -3,8 +3,6 @@
 Owns the choice of a checkpoint. `engines.grpo.checkpoint.export` copies and merges.
 """
 
-from __future__ import annotations
-
 import shlex
 import shutil
 import subprocess

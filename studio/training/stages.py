@@ -5,8 +5,6 @@ one that is done is not repeated, and the next begins only after it. A reward mo
 folder of the run whose verdicts it learned.
 """
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING, Any, Literal
 
 from engines.core.errors import ConfigError, ConflictError
@@ -77,7 +75,7 @@ def train_reward_model(loaded: LoadedRun, workspace: Workspace, run: RunDir, *, 
     return exit_codes.DONE
 
 
-def _judged_answers(run: RunDir) -> list[JudgedAnswer]:
+def _judged_answers(run: RunDir) -> "list[JudgedAnswer]":
     from engines.policies.hf_local.reward_head import JudgedAnswer
 
     numbers: dict[tuple[int, int], int] = {}

@@ -1,7 +1,5 @@
 """What the keys do that work on every page, and the screen that hears them."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

@@ -3,8 +3,6 @@
 Knows nothing about practice: pages render, the run decides.
 """
 
-from __future__ import annotations
-
 import asyncio
 import os
 import time
@@ -68,7 +66,7 @@ class StudioApp(TerminalApp, inherit_bindings=False):
         workspace: Workspace,
         *,
         run: str | None = None,
-        starting: StartingProcess | None = None,
+        starting: "StartingProcess | None" = None,
         session: Session | None = None,
         settings: ScreenSettings | None = None,
         environ: Mapping[str, str] | None = None,
@@ -268,7 +266,7 @@ def open_screen(
     workspace: Path,
     *,
     run: str | None = None,
-    starting: StartingProcess | None = None,
+    starting: "StartingProcess | None" = None,
     session: Session | None = None,
 ) -> tuple[Attachment, int]:
     """Open the screen, and return what it was attached to and an exit code when it is left."""

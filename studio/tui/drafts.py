@@ -3,8 +3,6 @@
 Losing it loses no decision, so nothing that is wrong with the file ever stops the screen.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 from pathlib import Path

@@ -3,8 +3,6 @@
 Fields give way as room runs out; the state, what waits for a person and "rehearsal" never do.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 

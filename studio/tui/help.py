@@ -1,7 +1,5 @@
 """The help: keys as they are now, what counts as safe, and facts for a report of a bug."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import groupby
 from typing import Any, ClassVar

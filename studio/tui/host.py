@@ -3,8 +3,6 @@
 `studio.tui.app` is the one implementation; nothing below it may import the app.
 """
 
-from __future__ import annotations
-
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 

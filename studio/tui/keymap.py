@@ -4,8 +4,6 @@ A letter has one meaning on all pages; an upper-case one has the wider effect. I
 of the screen settings name.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import import_module

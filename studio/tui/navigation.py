@@ -1,7 +1,5 @@
 """Which page is open, where escape leads back to, and the ways between panes."""
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Awaitable
 from typing import Any

@@ -1,7 +1,5 @@
 """What the pages have in common: a place among the number keys, and what the app asks of them."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import ClassVar, cast

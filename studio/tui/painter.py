@@ -1,7 +1,5 @@
 """Draws the open page and the lines around it: in the next frame for events, at once for keys."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from textual.geometry import Size

@@ -4,8 +4,6 @@ A key of another page only opens that page: what has not been seen is not acted 
 found besides is one more function in `SOURCES` or `FOLDERS`.
 """
 
-from __future__ import annotations
-
 import asyncio
 import heapq
 from collections.abc import Callable, Iterable, Iterator, Mapping

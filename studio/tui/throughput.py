@@ -1,7 +1,5 @@
 """How fast a run goes, in tokens a second; in seconds of any monotonic clock."""
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Iterable
 from itertools import islice

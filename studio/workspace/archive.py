@@ -4,8 +4,6 @@ A file is verified, member by member, before anything is removed. What was remov
 lists by a note in `archives/`, which says where the file is.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import re

@@ -1,7 +1,5 @@
 """Asking things that may hang or end their process, so that none hides another."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import signal

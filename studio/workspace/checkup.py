@@ -3,8 +3,6 @@
 Owns which of them are made, and that they are made at once.
 """
 
-from __future__ import annotations
-
 import asyncio
 import locale
 from collections.abc import Callable, Coroutine, Mapping, Sequence

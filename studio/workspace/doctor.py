@@ -5,8 +5,6 @@ folder, so that nothing is repaired where a living process writes. What is wrong
 told by `engines.record.repair`, what is wrong with the machine and a run's models by `checkup`.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace

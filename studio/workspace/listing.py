@@ -3,8 +3,6 @@
 Reads; changes nothing but the catalogue's cache.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from shlex import quote
@@ -170,7 +168,7 @@ def _listed_run(run: RunDir, row: Mapping[str, Any]) -> ListedRun:
     return ListedRun(row, status_of_row(run.run, row, alive=is_alive(run)))
 
 
-def _archived_runs(workspace: Workspace) -> Iterable[Archived]:
+def _archived_runs(workspace: Workspace) -> "Iterable[Archived]":
     if not workspace.archives.is_dir():
         return ()
     from studio.workspace.archive import archived_runs  # most workspaces have none
@@ -178,7 +176,7 @@ def _archived_runs(workspace: Workspace) -> Iterable[Archived]:
     return archived_runs(workspace)
 
 
-def _listed_archive(found: Archived) -> ListedRun:
+def _listed_archive(found: "Archived") -> ListedRun:
     move = f"bring it back: studio runs restore {quote(found.run)}"
     return ListedRun({**found.row, "archive": found.file}, RunStatus("archived", False, move))
 

@@ -3,8 +3,6 @@
 Reads; changes nothing.
 """
 
-from __future__ import annotations
-
 import locale
 import os
 import platform

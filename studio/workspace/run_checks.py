@@ -4,8 +4,6 @@ Data, verifier and tools are tried by their own checks in a process of their own
 that hangs or ends its process harms nothing, and a cluster leaves nothing behind.
 """
 
-from __future__ import annotations
-
 import asyncio
 import os
 import time

@@ -1,7 +1,5 @@
 """Finding the run that a command controls, and printing its status and events."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -43,7 +41,7 @@ def find_live_run(workspace: Path, run: str | None) -> LiveRun | None:
     return living[0] if len(living) == 1 else None
 
 
-def choose_run(workspace: Workspace, run: str | None) -> RunDir:
+def choose_run(workspace: "Workspace", run: str | None) -> "RunDir":
     """The named run; else the newest living one, else the newest. Raises ConflictError: none."""
     if run is not None:
         return workspace.run(run)
@@ -55,7 +53,7 @@ def choose_run(workspace: Workspace, run: str | None) -> RunDir:
     return (living or list(runs))[-1]
 
 
-def check_alive(run: RunDir, do: str) -> None:
+def check_alive(run: "RunDir", do: str) -> None:
     """Raise ConflictError where no process of the run is left to be asked to `do` something."""
     if control_socket.is_alive(run):
         return
@@ -124,7 +122,7 @@ def _subject_text(answer: Mapping[str, Any]) -> str:
     return f"library {answer['library']} v{answer['library_version']}"
 
 
-def follow(run: RunDir, *, as_json: bool) -> None:
+def follow(run: "RunDir", *, as_json: bool) -> None:
     """Print a living run's events until its process ends. Raises ConflictError: none answers."""
     from engines.core.events import event_from_dict
     from engines.core.state.fold import fold

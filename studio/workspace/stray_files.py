@@ -1,7 +1,5 @@
 """What lies in a workspace and is nobody's, may be read by others, or cannot be read."""
 
-from __future__ import annotations
-
 import os
 import re
 import stat

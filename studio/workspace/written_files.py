@@ -3,8 +3,6 @@
 Owns what is to be done about `run.yaml`, the agent files, evaluations and checkpoints.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from functools import partial

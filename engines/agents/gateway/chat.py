@@ -1,7 +1,5 @@
 """Chat completions, as OpenAI's API reference describes them (November 2026)."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

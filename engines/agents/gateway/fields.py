@@ -4,8 +4,6 @@ Raises BadRequest with a sentence for the program's author; nothing is passed ov
 what `Asked.given` names.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """Messages, as Anthropic's API reference describes them (November 2026)."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from typing import Any
 

@@ -3,8 +3,6 @@
 It looks at names and addresses, never at what passes through a tunnel.
 """
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import ipaddress

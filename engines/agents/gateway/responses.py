@@ -1,7 +1,5 @@
 """Responses, as OpenAI's API reference describes them (November 2026); nothing is stored."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any

@@ -4,8 +4,6 @@ Owns who may ask (a token) and where a request goes; what may be asked is the `A
 key of an endpoint is anywhere here: the policy has it.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextvars
 import hmac
@@ -114,7 +112,7 @@ class Gateway:
             env |= dict.fromkeys(("NO_PROXY", "no_proxy"), "127.0.0.1,localhost")
         return env
 
-    async def __aenter__(self) -> Gateway:
+    async def __aenter__(self) -> "Gateway":
         with self._listener or socket.create_server(("127.0.0.1", 0), backlog=256) as listener:
             await self.listen(listener)
         return self

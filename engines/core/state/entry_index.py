@@ -1,7 +1,5 @@
 """Entries by id and by text. A value: a change gives another index, which shares what it can."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Generic, Protocol, TypeVar
@@ -49,7 +47,7 @@ class EntryIndex(Generic[E]):
             at = next(n for n, entry in enumerate(self.entries) if entry is before)
         return (*self.entries[:at], *((after,) if after else ()), *self.entries[at + 1 :])
 
-    def index_of_change(self, entries: Sequence[E], name: str, after: E | None) -> EntryIndex[E]:
+    def index_of_change(self, entries: Sequence[E], name: str, after: E | None) -> "EntryIndex[E]":
         """The index of `entries`, which are these but for one; None: it is gone."""
         new = EntryIndex[E](())
         new.entries, new._base, new._texts = entries, self._base, self._texts

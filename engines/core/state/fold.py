@@ -4,8 +4,6 @@ Holds rollouts only of the step under way; of finished steps it keeps counts, so
 not grow with the length of a run.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace

@@ -4,8 +4,6 @@ The state of a run empties a step once it is finished; whoever shows, cites or c
 step that is over reads it here.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal

@@ -1,7 +1,5 @@
 """What a list of runs shows of one, and what it practises, as JSON values."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple

@@ -1,7 +1,5 @@
 """What a run's journal adds up to, as values: the run, its steps, its reviewers' figures."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -45,7 +43,7 @@ class Rewards:
     def mean(self) -> float | None:
         return self.total / self.n if self.n else None
 
-    def add(self, other: Rewards) -> None:
+    def add(self, other: "Rewards") -> None:
         self.total += other.total
         self.n += other.n
 

@@ -3,8 +3,6 @@
 A model that was not asked to cite may never do it: then there is nothing to find.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection, Iterable
 

@@ -4,8 +4,6 @@ Text of a model is parsed and walked, never evaluated as a program; no expressio
 limits takes longer than a moment.
 """
 
-from __future__ import annotations
-
 import ast
 import operator
 import re

@@ -3,8 +3,6 @@
 A prompt is a Markdown file with front matter that lists its variables and what its reply must be.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """An exchange for a reply of a set form: asked once, and once more with what was wrong with it."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence

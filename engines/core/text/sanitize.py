@@ -9,8 +9,6 @@ emoji sequences, one variation selector after a character that has variants, the
 the three flags that have some. Elsewhere the same characters carry text that nobody sees.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import unicodedata

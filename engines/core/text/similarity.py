@@ -1,7 +1,5 @@
 """How alike texts are, offline, which of many fit a question, and what changed word by word."""
 
-from __future__ import annotations
-
 import difflib
 import re
 from collections import Counter, defaultdict

@@ -1,7 +1,5 @@
 """How many tokens a text may be, where no endpoint has counted them."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Replies, tool calls and results as people read them, from what a trajectory holds of them."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ A trial of Harbor keeps its reward beside the trajectory.
 Source: Harbor RFC 0001.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path

@@ -4,8 +4,6 @@ Its lines are internal to it and change with its versions: what is not known is 
 Last looked at with versions 2.1.x.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from pathlib import Path

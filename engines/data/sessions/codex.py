@@ -4,8 +4,6 @@ Two logs run through one file: what the model is given (`response_item`) and wha
 (`event_msg`). The first is read, and of the second what only it holds.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from pathlib import Path

@@ -4,8 +4,6 @@ Source: EvalSample of inspect_ai/log/_log.py (0.3). Today's entries are compress
 which zipfile knows from Python 3.14 on.
 """
 
-from __future__ import annotations
-
 import re
 import zipfile
 from collections.abc import Iterator

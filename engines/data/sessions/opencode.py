@@ -1,7 +1,5 @@
 """opencode: its database (`opencode.db`, since 1.2), and exports."""
 
-from __future__ import annotations
-
 import sqlite3
 from collections.abc import Iterable, Iterator
 from contextlib import closing

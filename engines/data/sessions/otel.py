@@ -5,8 +5,6 @@ does (`llm.input_messages.0.message.role`), and flat as `gen_ai.prompt.0.role`. 
 the conversation so far: each message is taken once.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -79,7 +77,7 @@ class _Span:
         sides = () if self._is_agent else _SIDES
         self.messages = [one for side in sides for one in _side_messages(of, *side)]
 
-    def find_agents(self, spans: dict[str, _Span]) -> None:
+    def find_agents(self, spans: "dict[str, _Span]") -> None:
         above, met = spans.get(self._parent), {self.id}
         while above is not None and above.id not in met:
             met.add(above.id)

@@ -1,7 +1,5 @@
 """The formats of recorded sessions, and every session of a file or folder of one."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path

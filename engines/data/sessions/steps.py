@@ -4,8 +4,6 @@ Readers give steps in order and judge nothing; `tries` makes problems of them. W
 is counted by its kind, and never stops the rest.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections import Counter

@@ -5,8 +5,6 @@ went is read from what the person said next, from tests and from commits: the pe
 in English alone, and what says nothing stays unknown and is never 0.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections import deque

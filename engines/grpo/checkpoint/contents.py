@@ -3,8 +3,6 @@
 That a folder is whole or absent, and its files as they were written, is `folders`'.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -45,7 +43,7 @@ class EngineState:
     guard: dict[str, Tensor] = field(default_factory=dict)
 
 
-def write_checkpoint(folder: Path, local: LocalModel, state: EngineState) -> str:
+def write_checkpoint(folder: Path, local: "LocalModel", state: EngineState) -> str:
     """Save `state` as `folder`, which PEFT and vLLM load as an adapter too.
 
     Returns the digest over all files: that of the same state is always the same.
@@ -84,7 +82,7 @@ def write_checkpoint(folder: Path, local: LocalModel, state: EngineState) -> str
         return files.seal(partial)
 
 
-def read_checkpoint(folder: Path, local: LocalModel) -> EngineState:
+def read_checkpoint(folder: Path, local: "LocalModel") -> EngineState:
     """Load what `write_checkpoint` saved, bit for bit, on the CPU; the model is left as it is.
 
     Raises:
@@ -123,7 +121,7 @@ def read_checkpoint(folder: Path, local: LocalModel) -> EngineState:
     )
 
 
-def adapter_config(model: PeftModel) -> dict[str, Any]:
+def adapter_config(model: "PeftModel") -> dict[str, Any]:
     """What PEFT writes into adapter_config.json, in an order that is always the same."""
     config = model.peft_config[model.active_adapter]
     plain: dict[str, Any] = config.to_dict()
@@ -131,7 +129,7 @@ def adapter_config(model: PeftModel) -> dict[str, Any]:
     return {key: sorted(v) if isinstance(v, set) else v for key, v in plain.items()}
 
 
-def _check_same_adapter(folder: Path, model: PeftModel) -> None:
+def _check_same_adapter(folder: Path, model: "PeftModel") -> None:
     saved = json.loads((folder / files.ADAPTER_CONFIG).read_bytes())
     current = json.loads(_json_text(adapter_config(model)))
     for key in _DECIDES:
@@ -145,7 +143,7 @@ def _value_text(value: object) -> str:
     return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
-def _require_adapter(local: LocalModel) -> PeftModel:
+def _require_adapter(local: "LocalModel") -> "PeftModel":
     from peft import PeftModel
 
     if not isinstance(local.model, PeftModel):

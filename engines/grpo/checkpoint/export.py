@@ -3,8 +3,6 @@
 The adapter is copied, byte for byte and without torch; merged weights are computed.
 """
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Mapping, Sequence

@@ -3,8 +3,6 @@
 Needs nothing but the standard library. What lies in the files is `contents`'s.
 """
 
-from __future__ import annotations
-
 import glob
 import hashlib
 import json

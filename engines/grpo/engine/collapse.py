@@ -3,8 +3,6 @@
 Pure functions of the rewards that batches had; the engine keeps the weights that they name.
 """
 
-from __future__ import annotations
-
 import math
 import statistics
 from collections.abc import Collection, Mapping, Sequence
@@ -221,7 +219,7 @@ def _has_rollback_failed(watch: CollapseState, best: Candidate, drop: float) -> 
 class CollapseRollback:
     """Watches the reward, and keeps the adapters that a fall may lead back to."""
 
-    def __init__(self, settings: GRPOSettings, local: LocalModel) -> None:
+    def __init__(self, settings: GRPOSettings, local: "LocalModel") -> None:
         self._drop, self._patience = settings.collapse_drop, settings.collapse_patience
         self._local = local
         self._watch = CollapseState()
@@ -246,12 +244,12 @@ class CollapseRollback:
         self._watch = replace(self._watch, given_up=step)
         self._kept = {}
 
-    def roll_back(self, to: int, step: int) -> dict[str, Tensor]:
+    def roll_back(self, to: int, step: int) -> "dict[str, Tensor]":
         """The adapter of step `to`, which is gone back to; `step` is the one that asked for it."""
         self._watch = record_rollback(self._watch, to, step)
         return self._kept[to]
 
-    def state(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    def state(self) -> "tuple[dict[str, Any], dict[str, Tensor]]":
         """Plain values, and the kept adapters, each tensor's name behind `STEP/`."""
         kept = {
             f"{step}/{name}": tensor
@@ -260,7 +258,7 @@ class CollapseRollback:
         }
         return asdict(self._watch), kept
 
-    def load(self, remembered: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
+    def load(self, remembered: Mapping[str, Any], tensors: "Mapping[str, Tensor]") -> None:
         """Go on from what `state` gave."""
         self._watch, self._kept = from_dict(CollapseState, remembered), {}
         for key, tensor in tensors.items():

@@ -3,8 +3,6 @@
 Source: arXiv:2402.03300, Group Relative Policy Optimization.
 """
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -39,13 +37,13 @@ class GRPOEngine(WeightEngine):
     def __init__(
         self,
         settings: GRPOSettings,
-        local: LocalModel,
+        local: "LocalModel",
         *,
         total_steps: int,
         seed: int,
         ranks: Ranks = ALONE,
         tell: Callable[[str], None] = print,
-        make_optimiser: Callable[[LocalModel, GRPOSettings], Optimiser] = Optimiser,
+        make_optimiser: "Callable[[LocalModel, GRPOSettings], Optimiser]" = Optimiser,
     ) -> None:
         self.steps_per_batch = settings.optimiser_steps_per_batch
         optimiser = make_optimiser(local, settings)
@@ -113,7 +111,7 @@ class GRPOEngine(WeightEngine):
         self._weights = to
         self.learning_scale *= SLOWER
 
-    def _own_state(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    def _own_state(self) -> "tuple[dict[str, Any], dict[str, Tensor]]":
         guard, kept = self._guard.state()
         plain = {
             "weights": self._weights,
@@ -123,7 +121,7 @@ class GRPOEngine(WeightEngine):
         }
         return plain, kept
 
-    def _load_own_state(self, plain: Mapping[str, Any], kept: Mapping[str, Tensor]) -> None:
+    def _load_own_state(self, plain: Mapping[str, Any], kept: "Mapping[str, Tensor]") -> None:
         self._weights = int(plain["weights"])
         self.learning_scale = float(plain["learning_scale"])
         self._halved_to = plain["halved_to"]

@@ -6,8 +6,6 @@ take. In a packed row positions begin again with every example, from which trans
 attention mask that keeps them apart (wherever no other mask and no cache is given).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -44,7 +42,7 @@ a row's length (a step of fine-tuning hf:tiny took 0.22 s in rows of 627 tokens,
 FORWARD_TOKENS = 8192
 
 
-def token_losses(local: LocalModel, packed: PackedBatch) -> Tensor:
+def token_losses(local: LocalModel, packed: "PackedBatch") -> Tensor:
     """(N,) float32: -log p of each learnt token, row by row; with gradient where enabled."""
     base = local.base
     packed = packed.to(local.device)
@@ -114,7 +112,7 @@ class PackedBatch:
         """How many are learnt."""
         return int(self.learnt.sum())
 
-    def to(self, device: torch.device) -> PackedBatch:
+    def to(self, device: torch.device) -> "PackedBatch":
         parts = (self.ids, self.positions, self.targets, self.learnt)
         return PackedBatch(*(part.to(device) for part in parts))
 

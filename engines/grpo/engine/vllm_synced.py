@@ -3,8 +3,6 @@
 Owns when: before the first rollout and after whatever changes the weights. Computes nothing.
 """
 
-from __future__ import annotations
-
 import asyncio
 import shutil
 from pathlib import Path
@@ -26,7 +24,7 @@ class VLLMSyncedEngine:
     """
 
     def __init__(
-        self, engine: Engine, local: LocalModel, rollouts: VLLMRollouts, folder: Path
+        self, engine: Engine, local: "LocalModel", rollouts: "VLLMRollouts", folder: Path
     ) -> None:
         self.engine = engine
         self.plan, self.reflect = engine.plan, engine.reflect

@@ -5,8 +5,6 @@ everything back; only `apply` changes the policy. What is computed is a subclass
 fine-tuning.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import threading
@@ -101,7 +99,7 @@ class WeightEngine(ABC):
 
     def __init__(
         self,
-        settings: GRPOSettings | SFTSettings,
+        settings: "GRPOSettings | SFTSettings",
         local: LocalModel,
         optimiser: Optimiser,
         *,
@@ -201,11 +199,11 @@ class WeightEngine(ABC):
         """Take half as much to a forward from now on; the line to tell, None: not again."""
 
     @abstractmethod
-    def _own_state(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    def _own_state(self) -> "tuple[dict[str, Any], dict[str, Tensor]]":
         """Plain values of a checkpoint beside those of every engine, and adapters that it keeps."""
 
     @abstractmethod
-    def _load_own_state(self, plain: Mapping[str, Any], kept: Mapping[str, Tensor]) -> None: ...
+    def _load_own_state(self, plain: Mapping[str, Any], kept: "Mapping[str, Tensor]") -> None: ...
 
     def _roll_back(self, to: int, step: int) -> None:
         """Go back to the weights of step `to`, as step `step` proposed."""

@@ -4,8 +4,6 @@ Only those of replies are, never those of prompts. Nothing here loads torch; wha
 taken as the ids it was, and text is tokenised as the chat template would have it sampled.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -130,7 +128,7 @@ def parse_demonstration(problem: Problem, place: str = "") -> Demonstration:
 
 
 def tokenise_demonstration(
-    local: LocalModel, shown: Demonstration, instructions: str = ""
+    local: "LocalModel", shown: Demonstration, instructions: str = ""
 ) -> Example:
     """Tokenise a demonstration as the policy would have been shown it and would have replied.
 
@@ -156,13 +154,13 @@ def tokenise_demonstration(
     return example
 
 
-def fits_window(local: LocalModel, example: Example) -> bool:
+def fits_window(local: "LocalModel", example: Example) -> bool:
     """Whether something can be learnt from an example within the model's window."""
     return 1 < len(example) <= local.window
 
 
 def check_problems(
-    local: LocalModel,
+    local: "LocalModel",
     problems: Sequence[Problem],
     instructions: str,
     place: str,
@@ -205,7 +203,7 @@ def without_guidance(messages: Sequence[Message], guidance: str) -> tuple[Messag
     raise ValueError("the guidance does not stand in any system message")
 
 
-def reply_ids(local: LocalModel, text: str) -> tuple[int, ...]:
+def reply_ids(local: "LocalModel", text: str) -> tuple[int, ...]:
     """A reply as the policy would sample it: what the template opens it with, text, its end."""
     opening, end = _reply_affixes(local)
     ids = local.tokenizer(opening + text.strip(), add_special_tokens=False)["input_ids"]
@@ -308,7 +306,7 @@ def _parse_ids(place: str, name: str, value: Any) -> tuple[int, ...]:
     return tuple(value)
 
 
-def _reply_affixes(local: LocalModel) -> tuple[str, tuple[int, ...]]:
+def _reply_affixes(local: "LocalModel") -> tuple[str, tuple[int, ...]]:
     """What a template puts between the invitation and a reply, and the ids that end a reply."""
     tokenizer = local.tokenizer
     end = tuple(sorted(local.eos_ids)[:1])

@@ -7,8 +7,6 @@ Failures: whoever ends without a word closes its connections, and every other ra
 exchange then fails at once. A rank that hangs in a computation is given up after `TIMEOUT_S`.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress

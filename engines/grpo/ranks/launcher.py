@@ -3,8 +3,6 @@
 The only file beside `accelerated` that imports accelerate.
 """
 
-from __future__ import annotations
-
 import os
 from argparse import Namespace
 from collections.abc import Sequence

@@ -3,8 +3,6 @@
 Every rank is given the whole batch and the same calls in the same order.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, TypeVar
@@ -33,7 +31,7 @@ class Ranks:
         """The items that this rank, or another, computes: each belongs to exactly one rank."""
         return list(items[self.rank if rank is None else rank :: self.size])
 
-    def gather(self, tensor: Tensor) -> Tensor:
+    def gather(self, tensor: "Tensor") -> "Tensor":
         """(ranks, …): the tensors of all ranks, the same on each of them."""
         return tensor[None]
 

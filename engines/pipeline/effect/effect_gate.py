@@ -6,8 +6,6 @@ by content (`engines.record.scores`), so that the library without the operation 
 many, and a run that was cut repeats none.
 """
 
-from __future__ import annotations
-
 import asyncio
 import math
 from collections.abc import Callable, Iterator, Sequence

@@ -3,8 +3,6 @@
 The way back is proposed as operations like any other, so that whoever reviews decides about it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 

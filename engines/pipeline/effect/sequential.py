@@ -19,8 +19,6 @@ the recursion of Armitage, McPherson and Rowe (1969), as in Jennison and Turnbul
 `tests.bench.gate` shows by simulation what the rule's error and power are.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -205,7 +203,7 @@ class _Reached:
             for place, mass in zip(self._places, self._masses, strict=True)
         )
 
-    def move(self, boundary: float, more: float, drift: float = 0.0) -> _Reached:
+    def move(self, boundary: float, more: float, drift: float = 0.0) -> "_Reached":
         """Those that stay below it, by Simpson's rule on a grid."""
         mean, sd = drift * more, math.sqrt(more)
         low = min(self._places) + mean - 6 * sd

@@ -4,8 +4,6 @@ The probabilities that this needs are of the standard library alone, and agree w
 for parameters up to 10,000.
 """
 
-from __future__ import annotations
-
 import math
 import random
 import statistics
@@ -391,7 +389,7 @@ class Comparison:
     left_out: int = 0  # questions that could not be paired
 
 
-def compare(before: ByQuestion, after: ByQuestion, level: float = 0.95) -> Comparison | None:
+def compare(before: "ByQuestion", after: "ByQuestion", level: float = 0.95) -> Comparison | None:
     """Pair two evaluations by question and say whether the second is better; None without a pair.
 
     The difference is the mean over questions of (mean after - mean before). The verdict is "helps"
@@ -451,7 +449,7 @@ def minimum_detectable_effect(questions: int, k: int) -> float:
     return effect if effect <= 1 else math.inf
 
 
-def paired_changes(before: ByQuestion, after: ByQuestion) -> tuple[float, ...]:
+def paired_changes(before: "ByQuestion", after: "ByQuestion") -> tuple[float, ...]:
     """After less before in mean reward, of each question known on both sides."""
     pairs = ((known_rewards(row), known_rewards(after.get(q, ()))) for q, row in before.items())
     return tuple(math.fsum(b) / len(b) - math.fsum(a) / len(a) for a, b in pairs if a and b)

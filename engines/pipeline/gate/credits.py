@@ -1,7 +1,5 @@
 """What a step's attempts show of the experiences that stood in their prompts. Pure."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 from engines.core.library import Library

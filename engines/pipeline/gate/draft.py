@@ -4,8 +4,6 @@ A decision is checked against it: what objects to an operation, what a linter fl
 which id an addition gets. Journals nothing; the gate does.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -53,7 +51,7 @@ class Draft:
         """Make it anew from the standing decisions when it is next asked for."""
         self._library = None
 
-    def copy(self) -> Draft:
+    def copy(self) -> "Draft":
         """One to try decisions on that are not journalled yet."""
         known, made = dict(self.state.operations), dict(self.state.decisions)
         return replace(self, state=replace(self.state, operations=known, decisions=made))
@@ -69,7 +67,7 @@ class Draft:
         else:
             self.discard()
 
-    def adopt(self, tried: Draft) -> None:
+    def adopt(self, tried: "Draft") -> None:
         """Take over the library of a copy whose decisions are journalled by now."""
         self._library = tried._library
 

@@ -6,8 +6,6 @@ more to do than another (the rollouts of a group, and the turns of one, share th
 Does not limit how many calls run at once; `limits.Throttled` does, and is told what was refused.
 """
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
@@ -129,7 +127,7 @@ class OpenAICompat:
         """The same for one call, whose request has further fields."""
         return self._view(fields=fields)
 
-    def _view(self, **changes: Any) -> OpenAICompat:
+    def _view(self, **changes: Any) -> "OpenAICompat":
         view = copy(self)
         view.caller = replace(self.caller, **changes)
         return view
@@ -164,7 +162,7 @@ class OpenAICompat:
         for address in self._addresses:
             await address.client.aclose()
 
-    async def list_models(self, place: int = 0) -> Listing:
+    async def list_models(self, place: int = 0) -> "Listing":
         """What an address offers; nothing where it does not say."""
         import httpx2
         import openai

@@ -3,8 +3,6 @@
 Also knows which of its own fields some endpoints refuse, and what to send instead.
 """
 
-from __future__ import annotations
-
 import base64
 import mimetypes
 import re

@@ -4,8 +4,6 @@ Owns when a call is tried again, how long it waits (the jitter follows from a se
 with one seed wait alike), and its deadline. How a try is made is the client's.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, nullcontext

@@ -5,8 +5,6 @@ when a stream was asked for. Raw lines go to orjson: the client library's parsed
 times as much, and its line splitter also splits at U+2028 and U+0085, which JSON may hold.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field

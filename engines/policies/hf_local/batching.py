@@ -1,7 +1,5 @@
 """Collects calls and has them decoded together, in a thread. Knows no model."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 from collections import Counter

@@ -1,7 +1,5 @@
 """Builds a LocalModel with transformers and peft, and words what they refuse."""
 
-from __future__ import annotations
-
 import contextlib
 import math
 import os

@@ -4,8 +4,6 @@ What a policy sampled is never tokenised from text again, as far as the template
 place.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -24,7 +22,7 @@ _MARK = "\u27e6turn {number}\u27e7"
 
 
 def encode_prompt(
-    local: LocalModel, messages: Sequence[Message], tools: Tools = (), stop: Sequence[str] = ()
+    local: "LocalModel", messages: Sequence[Message], tools: Tools = (), stop: Sequence[str] = ()
 ) -> list[int]:
     """The ids of the messages and of what invites the next reply.
 
@@ -70,7 +68,7 @@ def cut_at_stop(text: str, stop: Sequence[str]) -> str:
     return text[: min(cuts)] if cuts else text
 
 
-def _sampled_text(local: LocalModel, message: Message, stop: Sequence[str]) -> str | None:
+def _sampled_text(local: "LocalModel", message: Message, stop: Sequence[str]) -> str | None:
     """The reply's whole text; None where `content` is no longer what was sampled."""
     body = local.decode_text(message.token_ids)
     same = message.content.strip() in (body.strip(), cut_at_stop(body, stop).strip())

@@ -5,8 +5,6 @@ numbers follow from its own seed and count, so its tokens do not depend on who s
 to rounding in the logits).
 """
 
-from __future__ import annotations
-
 import inspect
 import math
 from collections.abc import Callable, Sequence
@@ -68,7 +66,7 @@ class DecodeHooks:
 
 
 def decode(
-    local: LocalModel, rows: Sequence[DecodeRequest], watch: DecodeHooks | None = None
+    local: "LocalModel", rows: Sequence[DecodeRequest], watch: DecodeHooks | None = None
 ) -> list[DecodedReply]:
     """Sample a reply for each row, aligned with them; `finish` of a dropped one stays "".
 
@@ -85,7 +83,7 @@ def decode(
 
 
 def _decode_rows(
-    local: LocalModel,
+    local: "LocalModel",
     rows: Sequence[DecodeRequest],
     order: list[int],
     drawn: list[DecodedReply],
@@ -137,7 +135,7 @@ def _decode_rows(
         logits = decoder.step(tokens)
 
 
-def _finish_reason(local: LocalModel, row: DecodeRequest, one: DecodedReply) -> str:
+def _finish_reason(local: "LocalModel", row: DecodeRequest, one: DecodedReply) -> str:
     if one.token_ids[-1] in local.eos_ids:
         return "stop"
     if row.stop and _has_stop_string(local, row, one.token_ids):
@@ -145,7 +143,7 @@ def _finish_reason(local: LocalModel, row: DecodeRequest, one: DecodedReply) -> 
     return "length" if len(one.token_ids) >= row.max_tokens else ""
 
 
-def _has_stop_string(local: LocalModel, row: DecodeRequest, ids: list[int]) -> bool:
+def _has_stop_string(local: "LocalModel", row: DecodeRequest, ids: list[int]) -> bool:
     # A character takes at most four tokens, so an end that just came lies in this tail.
     tail = 4 * max(map(len, row.stop)) + 4
     text = local.tokenizer.decode(ids[-tail:], skip_special_tokens=True)
@@ -193,7 +191,7 @@ class PlainDecoder:
     Shares the computation of a prompt among its rows where the model's cache can be expanded.
     """
 
-    def __init__(self, local: LocalModel) -> None:
+    def __init__(self, local: "LocalModel") -> None:
         self.local = local
         named = inspect.signature(local.base.forward).parameters
         self.takes_positions = "position_ids" in named

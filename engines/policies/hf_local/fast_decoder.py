@@ -5,8 +5,6 @@ attention to the prompt is one product per prompt instead of one per row (9 time
 a prompt), and a finished row leaves little behind.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

@@ -1,7 +1,5 @@
 """A loaded model with its tokenizer and adapter. Whoever runs it holds `lock`."""
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import threading

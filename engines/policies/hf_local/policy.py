@@ -1,7 +1,5 @@
 """The policy: calls are encoded, decoded in batches and given back as completions."""
 
-from __future__ import annotations
-
 import secrets
 import sys
 from collections.abc import Callable, Sequence

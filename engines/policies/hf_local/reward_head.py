@@ -4,8 +4,6 @@ Owns the head and its card. What it says is a guess, learned from the verdicts o
 Source: pairs by Bradley and Terry, as in InstructGPT (arXiv:2203.02155, section 3.5).
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """How a local model is loaded. Imports nothing heavy: run files are read without torch."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal

@@ -1,7 +1,5 @@
 """Adapters on a model: making, loading, merging and digesting them."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import operator

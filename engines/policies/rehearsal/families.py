@@ -7,8 +7,6 @@ line, words of the family's condition and words of its rule; so rewording by a p
 and another family's condition in front of the rule does no good.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

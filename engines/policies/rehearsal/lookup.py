@@ -4,8 +4,6 @@ Owns the five kinds of question, with the right and the typical wrong way of eac
 what a page states is for the tools to tell. A member reads nothing but its prompt.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace

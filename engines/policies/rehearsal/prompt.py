@@ -3,8 +3,6 @@
 Knows nothing of the problems themselves: what is not in the text is not known here.
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence

@@ -4,8 +4,6 @@ Reads nothing but its prompt. Steps tell most; where attempts are plain sentence
 the kind of calculation that differs is the lesson.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress

@@ -3,8 +3,6 @@
 Every byte follows from the request: no clock, no chance but its seed.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 from typing import Any

@@ -4,8 +4,6 @@ The in-process transport shares it with the real server, which speaks HTTP to th
 unless it is given another host.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import errno

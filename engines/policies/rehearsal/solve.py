@@ -6,8 +6,6 @@ one; where none is expected it works the problem out, if it is of a kind that it
 no verdict on others.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import orjson

@@ -4,8 +4,6 @@ Owns the four kinds of problem, with the right and the typical wrong program of 
 answer: it is read from the tool's result, and without one it is a guess, which is wrong.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

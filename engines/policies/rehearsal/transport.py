@@ -4,8 +4,6 @@ A transport of our own because the client's stock one for ASGI apps keeps the bo
 back until it is whole, and nothing would stream.
 """
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
 
 import httpx2

@@ -4,8 +4,6 @@ Each row of a run or library tells which journal it was made from and is made ag
 another. So a lost, damaged or old catalogue costs a second, never a fact.
 """
 
-from __future__ import annotations
-
 import errno
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress

@@ -5,8 +5,6 @@ growing segment alone. Closed segments are not checked again then but for their 
 checksum that the next one names: `studio doctor` reads them all.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What can be asked of all runs and libraries at once: `studio query`."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -68,7 +66,7 @@ def condition(
     return fits
 
 
-def find_rows(workspace: Workspace, fits: QueryInstance) -> tuple[list[Row], list[str]]:
+def find_rows(workspace: Workspace, fits: QueryInstance) -> "tuple[list[Row], list[str]]":
     """Return the rows that fit, newest first, and why journals could not be asked."""
     hits: list[Row] = []
     errors: list[str] = []
@@ -89,7 +87,7 @@ def find_rows(workspace: Workspace, fits: QueryInstance) -> tuple[list[Row], lis
     return sorted(hits, key=lambda row: (-row["at"], row["id"], row["library"])), sorted(errors)
 
 
-def read_rows(journal: Path) -> list[Row]:
+def read_rows(journal: Path) -> "list[Row]":
     """Return all rows of a run or a library as its journal is now."""
     is_run = journal.parents[1].name == "runs"
     make = run_rows if is_run else library_rows

@@ -5,8 +5,6 @@ the folder may be thrown away at any time, no repair knows it, and where it cann
 nothing is lost but time.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextlib import suppress
 from functools import cache

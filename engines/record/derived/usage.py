@@ -3,8 +3,6 @@
 Files of finished steps never change, so that a resume reads those of the last few.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path

@@ -3,8 +3,6 @@
 Its next id is the highest number behind a hyphen, so `E7` is written as `E-00007`.
 """
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

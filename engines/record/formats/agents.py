@@ -3,8 +3,6 @@
 Everything outside the markers is somebody else's, and stays byte for byte.
 """
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -3,8 +3,6 @@
 Owns how it is told. `studio.library.card` finds who measured what.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any

@@ -3,8 +3,6 @@
 The predictor is called `predict`, as that of ChainOfThought; a program finds its own by name.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any

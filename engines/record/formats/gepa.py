@@ -1,7 +1,5 @@
 """GEPA: the best candidate, a text for each component of a system."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any

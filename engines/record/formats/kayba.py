@@ -1,7 +1,5 @@
 """Skillbook JSON of kayba (ace 0.9); later ones say `insight` for `content`."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The studio's own files: JSON that holds all of a version, `vNNNN.yaml` and `agent.yaml`."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

@@ -4,8 +4,6 @@ Text of ours is read line by line. Of others' every `[G0]. text` line is an expe
 is none, every item of a list; where there is no list, every paragraph that is no heading.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from itertools import takewhile

@@ -4,8 +4,6 @@ The body holds all that fits below 500 lines; the rest, the card and pins lie in
 metadata. Its evals are held-out problems.
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 from pathlib import Path

@@ -3,8 +3,6 @@
 What is lost by writing is found by reading back, so no format needs to know its own limits.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field

@@ -3,8 +3,6 @@
 It is composed by Hydra, so `${` stands escaped. Its model is the one of the checkout.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from engines.record.formats.card import Card

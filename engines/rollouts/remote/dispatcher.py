@@ -4,8 +4,6 @@ Owns which worker takes what, and what becomes of the work of one that is lost. 
 workers is behind `Cluster`; what is asked, paid and recorded stays with the run's process.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
@@ -96,7 +94,7 @@ class _Worker:
     line: Line
     resolve: Callable[[Ref], Policy]
     under_way: int = 0
-    tries: dict[int, ServedTry] = field(default_factory=dict)  # and what is judged
+    tries: "dict[int, ServedTry]" = field(default_factory=dict)  # and what is judged
 
     def serve(
         self,
@@ -104,7 +102,7 @@ class _Worker:
         key: CallKey | None = None,
         policy: TryPolicy | None = None,
         on_text: OnText | None = None,
-    ) -> ServedTry:
+    ) -> "ServedTry":
         return ServedTry(number, self.line, self.tries, self.resolve, key, policy, on_text)
 
 
@@ -401,7 +399,7 @@ class ServedTry:
 
     number: int
     line: Line
-    among: dict[int, ServedTry]  # all that the worker has under way
+    among: "dict[int, ServedTry]"  # all that the worker has under way
     resolve: Callable[[Ref], Policy]  # what a worker calls a model
     key: CallKey | None = None  # None: it is judged
     policy: TryPolicy | None = None

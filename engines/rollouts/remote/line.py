@@ -4,8 +4,6 @@ Owns which answer belongs to which question, and that none waits for ever: where
 all that was asked on it fails. How items get across is the owner's; they arrive whole and in order.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Coroutine
 from contextvars import Context
@@ -29,7 +27,7 @@ class PackedError:
     state: dict[str, Any]
 
     @classmethod
-    def pack(cls, error: BaseException) -> PackedError:
+    def pack(cls, error: BaseException) -> "PackedError":
         if isinstance(error, StudioError | CallFailed | TimeoutError):
             return cls(type(error), error.args, dict(vars(error)))
         return cls(type(error).__name__, (str(error),), {})

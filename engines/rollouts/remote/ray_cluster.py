@@ -4,8 +4,6 @@ Ray places workers, restarts nodes and scales; which try goes where is the dispa
 travels is in arguments of calls between processes: never in an environment, a file or a log.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import os
@@ -104,7 +102,7 @@ class RayCluster:
                 move = "Start one: ray start --head, or set ray.address=local."
                 raise StudioError("ray.address", f"no cluster answers ({said}).", move) from error
 
-    async def add_worker(self) -> RayProcess:
+    async def add_worker(self) -> "RayProcess":
         actor: Any = ray.remote(_Actor)
         made = actor.options(
             num_cpus=self._cpus, max_concurrency=MOST_CALLS, max_restarts=0, max_task_retries=0

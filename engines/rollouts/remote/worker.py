@@ -4,8 +4,6 @@ Models, records, budget and gate stay in the run's process, so that no key of an
 here; agents, tools, sandboxes and verifiers run here.
 """
 
-from __future__ import annotations
-
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
@@ -119,10 +117,10 @@ class Worker:
         self.line.tell("say", text)
 
     @property
-    def ledger(self) -> RemoteLedger:
+    def ledger(self) -> "RemoteLedger":
         return RemoteLedger(self.line)
 
-    def embedder(self, place: int, name: str) -> RemoteEmbedder:
+    def embedder(self, place: int, name: str) -> "RemoteEmbedder":
         return RemoteEmbedder(self.line, place, name)
 
     def _work_for(self, kind: str, args: Item) -> Work:
@@ -183,7 +181,7 @@ class Worker:
         self._listeners.pop(number, None)
 
     async def run_tools(
-        self, run: _ToolRun, calls: Sequence[ToolCall], specs: Sequence[ToolSpec]
+        self, run: "_ToolRun", calls: Sequence[ToolCall], specs: Sequence[ToolSpec]
     ) -> tuple[ToolResult, ...]:
         number = next(self._tokens)
         self._runs[number] = run

@@ -5,8 +5,6 @@ output, which goes to files. The code may do anything to this module: whoever re
 trusts none of it.
 """
 
-from __future__ import annotations
-
 import ast
 import builtins
 import contextlib

@@ -5,8 +5,6 @@ is one, then the fields of `ProgramResult` once nothing of the program is left; 
 cannot be confined. When the socket ends, so does the program.
 """
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import json

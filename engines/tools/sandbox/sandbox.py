@@ -15,8 +15,6 @@ network, any other process, memory, disk, time and output beyond `Limits`. It do
 of the kernel itself. Names of files outside can be asked for where there are no namespaces.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import importlib.util
@@ -81,7 +79,7 @@ class Sandbox:
             raise SandboxError.of_start("its first process", error) from error
         return report
 
-    def session(self) -> Session:
+    def session(self) -> "Session":
         """An interpreter for one rollout, to be closed after it. `start` comes first."""
         if self._host is None or self._report is None:
             raise RuntimeError("the sandbox is not started")
@@ -100,7 +98,7 @@ class Sandbox:
         network: Literal["none", "public"] = "none",
         port: int = 8080,
         limits: Limits | None = None,
-    ) -> Program:
+    ) -> "Program":
         """Start any program, with its children, apart from everything but `folder`.
 
         Args:
@@ -202,7 +200,7 @@ class Session:
     """
 
     def __init__(
-        self, host: Host, limits: Limits, *, on_close: Callable[[Session], object]
+        self, host: Host, limits: Limits, *, on_close: "Callable[[Session], object]"
     ) -> None:
         self._host, self._limits, self._on_close = host, limits, on_close
         self._interpreter: ForkedChild | None = None

@@ -6,8 +6,6 @@ connected to: no name can mean one thing when it is judged and another when it i
 found is kept in the workspace (`WebCache`): who asks again sees the same.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os
@@ -111,7 +109,7 @@ class Fetcher:
 
     user_agent: str
     guard: AddressGuard = field(default_factory=AddressGuard)
-    tls: SSLContext | None = None  # None: the machine's certificates
+    tls: "SSLContext | None" = None  # None: the machine's certificates
 
     async def fetch(self, url: str, limit_s: float = PAGE_S) -> Fetched:
         """A page, wherever it redirects to; FetchFailed where nothing of it can be read."""
@@ -171,8 +169,8 @@ class Fetcher:
 
     @asynccontextmanager
     async def _open(
-        self, url: httpx2.URL, headers: Mapping[str, str], body: bytes | None
-    ) -> AsyncIterator[httpx2.Response]:
+        self, url: "httpx2.URL", headers: Mapping[str, str], body: bytes | None
+    ) -> "AsyncIterator[httpx2.Response]":
         """The response of an address that was judged, its body yet to be read."""
         import httpx2
 
@@ -203,7 +201,7 @@ class Fetcher:
                 break
 
 
-def read_url(text: str) -> httpx2.URL:
+def read_url(text: str) -> "httpx2.URL":
     """An address as it is reached; FetchFailed where it is none that is read here."""
     import httpx2
 
@@ -219,7 +217,7 @@ def read_url(text: str) -> httpx2.URL:
     return url
 
 
-async def _read_body(response: httpx2.Response) -> tuple[bytes, bool]:
+async def _read_body(response: "httpx2.Response") -> tuple[bytes, bool]:
     """The body, unpacked piece by piece, so that a small one cannot fill the memory."""
     packed = response.headers.get("content-encoding", "identity").strip().lower()
     if packed not in ("identity", "gzip", "deflate"):
@@ -243,7 +241,7 @@ def _error_text(value: Any) -> str:
 
 
 @cache
-def _machine_tls() -> SSLContext:
+def _machine_tls() -> "SSLContext":
     """For all requests of this process: reading the machine's certificates takes 20 ms."""
     import httpx2
 

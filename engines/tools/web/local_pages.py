@@ -1,7 +1,5 @@
 """Pages that lie here: a fixture file in the place of the web, a folder in that of Wikipedia."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """From the settings of a tool of the web to the tool, with what it needs to answer."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial

@@ -3,8 +3,6 @@
 Replies are read leniently: what a service adds is passed over, a result without an address is none.
 """
 
-from __future__ import annotations
-
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 from urllib.parse import urlencode

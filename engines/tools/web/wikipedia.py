@@ -1,7 +1,5 @@
 """The tool `wikipedia`: a question, answered from the pages that a model chooses of ten."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -25,7 +23,7 @@ _FIELDS = ("matched_queries", "matched_query_ids")
 
 
 def wikipedia_tool(
-    pages: MediaWiki | LocalPages, chooser: Policy, reader: PageReader, cache: WebCache, kind: str
+    pages: "MediaWiki | LocalPages", chooser: Policy, reader: PageReader, cache: WebCache, kind: str
 ) -> FunctionTool:
     async def wikipedia(question: str, within: ToolTry) -> ToolResult:  # noqa: D417
         """Look a question up in an encyclopedia: at most 3 pages are read for it.

@@ -4,8 +4,6 @@ Both ways: a problem and its rollouts as plain JSON (parent), as arguments (work
 back as plain results (worker). The worker imports it, so it stays light.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Collection, Mapping, Sequence
@@ -34,7 +32,7 @@ class WrongReturn(Exception):
 
 
 def build_question(
-    problem: Problem, rollouts: Sequence[Rollout], timeout_score: float
+    problem: "Problem", rollouts: "Sequence[Rollout]", timeout_score: float
 ) -> dict[str, Any]:
     """The part of a call's message that says what is judged."""
     return {
@@ -57,7 +55,7 @@ def build_question(
     }
 
 
-def _message_fields(message: Message) -> dict[str, Any]:
+def _message_fields(message: "Message") -> dict[str, Any]:
     """With the tools it calls, where it calls any."""
     calls = [fields_of(call, "id", "name", "arguments") for call in message.tool_calls]
     return fields_of(message, "role", "content") | ({"tool_calls": calls} if calls else {})
@@ -163,7 +161,7 @@ def _trainer_state(rollouts: Sequence[Mapping[str, Any]]) -> SimpleNamespace:
     )
 
 
-def shared_columns(*sets: Sequence[Problem]) -> frozenset[str] | None:
+def shared_columns(*sets: "Sequence[Problem]") -> frozenset[str] | None:
     """The columns beside question and answer that every set of problems has somewhere.
 
     A row without one is told when its turn comes. None where there are no problems.

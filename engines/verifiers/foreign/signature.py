@@ -6,8 +6,6 @@ Sources: Youtu-Agent's `verify_func(sample, timeout_score, **kwargs)`, TRL's rew
 functions of `GRPOTrainer`, AgentScope's `JudgeType` (agentscope.tuner).
 """
 
-from __future__ import annotations
-
 import ast
 import inspect
 from collections.abc import Callable, Mapping, Sequence

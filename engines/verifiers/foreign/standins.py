@@ -5,8 +5,6 @@ those packages are not installed. A model asked through them is the run's judge;
 do the other framework's work exist so that a file loads, and say so when used.
 """
 
-from __future__ import annotations
-
 import copy
 import importlib.util
 import logging

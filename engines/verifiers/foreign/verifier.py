@@ -3,8 +3,6 @@
 The file itself runs in a process of its own (`process`), never in ours.
 """
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 import json
@@ -162,7 +160,7 @@ class FunctionVerifier:
         first, *others = self._verdicts(answer, access, len(rollouts))
         return [replace(first, usage=access.usage, refs=tuple(access.refs)), *others]
 
-    def _verdicts(self, answer: Answer, access: _JudgeAccess, count: int) -> list[Verdict]:
+    def _verdicts(self, answer: Answer, access: "_JudgeAccess", count: int) -> list[Verdict]:
         if isinstance(answer, Trouble):
             score = self._settings.timeout_score
             reward = None if score is None else rescale_reward(score, *self._settings.range)

@@ -10,8 +10,6 @@ Run as a program with the number of its socket. It gets {"load": …} once, answ
 {"refused": …}, and from then on speaks as `engines.process.pool.Launcher` says.
 """
 
-from __future__ import annotations
-
 import ast
 import asyncio
 import concurrent.futures

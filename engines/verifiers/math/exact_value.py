@@ -5,8 +5,6 @@ most answers are. Says nothing (None) to all else, and wherever the general chec
 leniency (units, percent, mixed numbers, rounding). sympy needs 2 to 80 ms for the same.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from fractions import Fraction

@@ -4,8 +4,6 @@ Signs and digits that are no ASCII (√3, ½, x², ３, an en dash for a minus),
 for powers of ten, and what a response denies ("not 42"). Linear in the text.
 """
 
-from __future__ import annotations
-
 import re
 import unicodedata
 from decimal import Decimal

@@ -5,8 +5,6 @@ where both sides name a known one, and converted by exact factors. An answer wit
 leaves it to the question.
 """
 
-from __future__ import annotations
-
 import re
 from fractions import Fraction
 from importlib.resources import files

@@ -3,8 +3,6 @@
 Runs in a process of `engines.process.pool`, because a check may hang or need too much memory.
 """
 
-from __future__ import annotations
-
 import functools
 import logging
 import re

@@ -4,8 +4,6 @@ Algebra runs in processes that can be killed (`task`): an answer that hangs or c
 costs its own verdict and nothing else. A problem with options is judged as a choice.
 """
 
-from __future__ import annotations
-
 import asyncio
 import importlib.util
 import re

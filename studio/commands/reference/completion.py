@@ -6,8 +6,6 @@ that loads pydantic, and for the meanings in zsh and fish rich. It took 130 ms o
 and 280 in fish (2026-11, least of 7, on a machine where `studio --help` took 240).
 """
 
-from __future__ import annotations
-
 import os
 import shlex
 from collections.abc import Iterable, Iterator, Sequence

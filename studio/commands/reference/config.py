@@ -1,7 +1,5 @@
 """`studio config`: what every setting of a run file and of the screen means."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator
 from dataclasses import asdict, replace
@@ -102,14 +100,14 @@ def explain(
 
 
 @cache
-def every_setting() -> list[Setting]:
+def every_setting() -> "list[Setting]":
     """Of run files, then of the screen."""
     from studio.config.settings.reference import run_settings
 
     return [*run_settings(), *_screen_settings()]
 
 
-def _screen_settings() -> Iterator[Setting]:
+def _screen_settings() -> "Iterator[Setting]":
     from studio.config.settings.reference import section_settings
     from studio.tui.drawing.themes import NAMES
     from studio.tui.settings.file import NOTIFICATION, ScreenSettings
@@ -132,7 +130,7 @@ def _screen_settings() -> Iterator[Setting]:
             )
 
 
-def _table(settings: list[Setting]) -> str:
+def _table(settings: "list[Setting]") -> str:
     rows = [
         (s.key, "" if s.kind == "section" else one_line(_value_text(s), 12), _meaning(s))
         for s in settings
@@ -140,11 +138,11 @@ def _table(settings: list[Setting]) -> str:
     return table(("KEY", "DEFAULT", "MEANING"), rows, fold=2)
 
 
-def _meaning(setting: Setting) -> str:
+def _meaning(setting: "Setting") -> str:
     return f"{setting.meaning} ({SCREEN_FILE})" if setting.file == SCREEN_FILE else setting.meaning
 
 
-def _lines(setting: Setting) -> Iterator[str]:
+def _lines(setting: "Setting") -> Iterator[str]:
     yield f"{setting.key}: {setting.meaning}"
     facts: dict[str, Any] = {
         "type": setting.kind,
@@ -158,7 +156,7 @@ def _lines(setting: Setting) -> Iterator[str]:
     yield from (f"  {name:<9}{text}" for name, text in facts.items() if text)
 
 
-def _value_text(setting: Setting) -> str:
+def _value_text(setting: "Setting") -> str:
     """The default as a run file has it."""
     if setting.required:
         return "none"

@@ -1,7 +1,5 @@
 """`studio guide`: the manual in the terminal."""
 
-from __future__ import annotations
-
 import sys
 from typing import Annotated
 

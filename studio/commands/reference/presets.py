@@ -1,7 +1,5 @@
 """`studio presets` and `studio init`: the run files people start from."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from typing import Annotated

@@ -1,7 +1,5 @@
 """`studio version`: what is installed here."""
 
-from __future__ import annotations
-
 import platform
 
 from engines.core.extras import installed_version

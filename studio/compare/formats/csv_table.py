@@ -1,7 +1,5 @@
 """CSV: columns problem and score; besides seed or try, set, tokens and cost."""
 
-from __future__ import annotations
-
 import csv
 from collections.abc import Iterator
 from pathlib import Path

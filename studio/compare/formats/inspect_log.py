@@ -4,8 +4,6 @@ Source: EvalSampleSummary of inspect_ai/log/_log.py, recorders/eval.py (0.3); va
 scorers.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any

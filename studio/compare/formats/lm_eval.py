@@ -4,8 +4,6 @@ Source: save_results_samples of lm_eval/loggers/evaluation_tracker.py, evaluate 
 lm_eval/evaluator.py (0.4.9). Files before 0.4.4 name neither filter nor metrics.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from pathlib import Path

@@ -3,8 +3,6 @@
 Source: EvaluateResult of promptfoo's src/types/index.ts (results of versions 2 and 3).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO

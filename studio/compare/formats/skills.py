@@ -3,8 +3,6 @@
 Source: agentskills.io, "Evaluating skill output quality".
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from engines.core.errors import DataError

@@ -3,8 +3,6 @@
 Source: Trace of verifiers/v1/trace.py (schema 1), written by verifiers/v1/cli/output.py.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from studio.compare.log import Fields, Format, read_lines

@@ -1,7 +1,5 @@
 """Settings of the agent that tries the problems, of its tools, and of its team."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
@@ -106,7 +104,7 @@ class ToolConfig(Settings):
         return given
 
     @model_validator(mode="after")
-    def _validate_kind(self) -> ToolConfig:
+    def _validate_kind(self) -> "ToolConfig":
         given = (self.name, self.function, self.url, self.command or None)
         if sum(value is not None for value in given) != 1:
             cause = "a tool has one of name, function, command and url"
@@ -302,7 +300,7 @@ class AgentConfig(Settings):
         return made
 
     @model_validator(mode="after")
-    def _validate_kind(self) -> AgentConfig:
+    def _validate_kind(self) -> "AgentConfig":
         if self.kind == "team" and not self.tools:
             move = "Set agent.tools, for example to [my_tools.py:look_up]."
             raise refusal("tools", "a team has nothing to find anything out with", move)

@@ -1,7 +1,5 @@
 """What all settings have in common: their base class and the types of their values."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Annotated, Any, LiteralString, get_args, get_origin, get_type_hints

@@ -3,8 +3,6 @@
 Owns which settings are compared, each written so that it means the same in a moved workspace.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any

@@ -3,8 +3,6 @@
 Owns what an address, a key and a header may hold.
 """
 
-from __future__ import annotations
-
 import re
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
@@ -165,7 +163,7 @@ class PolicyConfig(Settings):
     )
 
     @model_validator(mode="after")
-    def _validate_pace(self) -> PolicyConfig:
+    def _validate_pace(self) -> "PolicyConfig":
         if self.pace_tokens_per_s is not None and not is_scripted(self.model):
             move = "Leave it out; rehearsal and replay:FILE have a pace."
             raise refusal("pace_tokens_per_s", "a real model streams at its own pace", move)

@@ -3,8 +3,6 @@
 A section holds the engine's own settings class, and besides it the keys that other parts read.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
@@ -56,7 +54,7 @@ class EvaluationConfig(Settings):
     )
 
     @model_validator(mode="after")
-    def _validate_data(self) -> EvaluationConfig:
+    def _validate_data(self) -> "EvaluationConfig":
         if self.do_eval and not self.data:
             cause = "evaluation is on, but evaluation.data names no data set"
             raise refusal("do_eval", cause, "Set evaluation.data, or evaluation.do_eval=false.")

@@ -3,8 +3,6 @@
 All of it is read from where a setting is declared; nothing is written twice.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from inspect import cleandoc

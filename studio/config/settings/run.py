@@ -1,7 +1,5 @@
 """What a run file may say: one frozen tree of settings, and what they demand of each other."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
@@ -289,7 +287,7 @@ class RunConfig(Settings):
         return 0 if self.practice.algorithm == "sft" else self.practice.group_size
 
     @model_validator(mode="after")
-    def _validate_training(self) -> RunConfig:
+    def _validate_training(self) -> "RunConfig":
         if not self.trains:
             return self
         policy, practice = self.policy, self.practice
@@ -317,7 +315,7 @@ class RunConfig(Settings):
         return self
 
     @model_validator(mode="after")
-    def _validate_sampling(self) -> RunConfig:
+    def _validate_sampling(self) -> "RunConfig":
         if self.practice.sampling == "learnable" and self.trains:
             cause = "updates of weights compare groups of one size"
             move = "Leave it out, or set practice.algorithm=training_free."
@@ -328,7 +326,7 @@ class RunConfig(Settings):
         return self
 
     @model_validator(mode="after")
-    def _validate_gate(self) -> RunConfig:
+    def _validate_gate(self) -> "RunConfig":
         gate = self.review.gate
         if gate.roll_back and not self.evaluation.do_eval:
             cause = "nothing is evaluated that could tell"
@@ -356,7 +354,7 @@ class RunConfig(Settings):
         return self
 
     @model_validator(mode="after")
-    def _validate_dropout(self) -> RunConfig:
+    def _validate_dropout(self) -> "RunConfig":
         if self.practice.dropout and self.trains:
             cause = "weights are updated, so that what an experience is worth changes each step"
             raise refusal("practice.dropout", cause, "Leave it out.")
@@ -367,7 +365,7 @@ class RunConfig(Settings):
         return self
 
     @model_validator(mode="after")
-    def _validate_paced_roles(self) -> RunConfig:
+    def _validate_paced_roles(self) -> "RunConfig":
         for role, own in (("reflector", self.reflector), ("judge", self.judge)):
             if own is not None and own.pace_tokens_per_s is not None:
                 cause = "only rollouts are watched as they stream"

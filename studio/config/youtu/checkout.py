@@ -1,7 +1,5 @@
 """A checkout of Youtu-Agent: where its configs, data, verifiers and `.env` lie."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path

@@ -4,8 +4,6 @@
 the field that it sets there, or an option of ours.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Sequence

@@ -4,8 +4,6 @@ Between two flushes text is only kept; a flush marks the cells that differ from 
 Geometry comes from the widget's size and the number of panes alone.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby, zip_longest
@@ -109,7 +107,7 @@ class StreamCanvas(Widget, can_focus=True):
             self.focused_id = order[min(at, len(order) - 1)] if order else None
         self._arrange()
 
-    def set_mode(self, mode: Mode) -> None:
+    def set_mode(self, mode: "Mode") -> None:
         """Zoom: one line each, a grid, or the focused one alone."""
         if mode != self.mode:
             self.mode, self.follow = mode, True
@@ -379,7 +377,7 @@ class StreamCanvas(Widget, can_focus=True):
         return [(f"{signs.v}{pad(text, box.width - 2)}{signs.v}", "")]
 
 
-def _add_hidden(caption: str, boxes: Sequence[Box], panes: int) -> str:
+def _add_hidden(caption: str, boxes: "Sequence[Box]", panes: int) -> str:
     """The caption of the wall, and how many panes are above and below those in view."""
     above, below = (boxes[0].index, panes - 1 - boxes[-1].index) if boxes else (0, panes - 1)
     hidden = [f"{above} above"] * (above > 0) + [f"{below} below"] * (below > 0)
@@ -403,11 +401,11 @@ def _make_segments(spans: Sequence[Span], base: Style, theme: str) -> list[Segme
     return out
 
 
-def _title_region(box: Box) -> Region:
+def _title_region(box: "Box") -> Region:
     return Region(box.x, box.y, box.width, 1)
 
 
-def _has_footer(pane: Pane, box: Box) -> bool:
+def _has_footer(pane: Pane, box: "Box") -> bool:
     return bool(pane.head.footer) and box.height >= 6
 
 

@@ -4,8 +4,6 @@ Terminals disagree about joined emoji, variation selectors, skin tones and flags
 through `normalize_width` first: then a row is as wide as the sum of its characters everywhere.
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 

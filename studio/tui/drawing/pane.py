@@ -4,8 +4,6 @@ Wrapping costs what is added, not what is kept. What is shown is `wrap(escape_un
 what is kept, wherever the text was cut on its way.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -166,7 +164,7 @@ class TailBuffer:
         """The same with marks, to be fed to another buffer."""
         return self._join_pieces(lambda block: block.marks)
 
-    def _join_pieces(self, write: Callable[[ToolBlock], str]) -> str:
+    def _join_pieces(self, write: "Callable[[ToolBlock], str]") -> str:
         pieces = self._pieces
         if self.blocks:
             pieces = [write(self.blocks[p]) if p in self.blocks else p for p in pieces]

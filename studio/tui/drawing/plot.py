@@ -5,8 +5,6 @@ textual-plotext 1.0.1 took 216 ms and sent 8 KB an update, textual-plot 0.10.1 1
 The first is of 2024 and for plotext 5 (6 has another interface), the second needs numpy at once.
 """
 
-from __future__ import annotations
-
 import math
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence

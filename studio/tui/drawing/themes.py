@@ -4,8 +4,6 @@ No state is told by colour alone: whoever draws one writes its glyph or word bes
 (`studio.tui.drawing.cells.Glyphs`), and in `studio-mono` attributes are all there is.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from functools import lru_cache
 

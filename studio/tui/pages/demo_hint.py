@@ -3,8 +3,6 @@
 Of any other run it says nothing. Keys are those of the table, so that a remap holds here too.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 

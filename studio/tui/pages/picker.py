@@ -1,7 +1,5 @@
 """A list to choose from in the place of what a page shows, narrowed by what is typed above it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 from textual import events
@@ -23,7 +21,7 @@ class PickLine(Input):
     PickLine:focus { border: none; }
     """
 
-    def __init__(self, picker: Picker, *, id: str) -> None:
+    def __init__(self, picker: "Picker", *, id: str) -> None:
         super().__init__(id=id, select_on_focus=False, placeholder="type here")
         make_compact(self)
         self.cursor_blink = False

@@ -1,7 +1,5 @@
 """Texts of models as every page draws, measures and filters them."""
 
-from __future__ import annotations
-
 from engines.core.library_notes import UseCounts
 from studio.secrets.sanitize import sanitize
 from studio.tui.drawing.cells import normalize_width

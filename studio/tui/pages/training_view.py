@@ -3,8 +3,6 @@
 Pure. Which figures there are and the outcome of each update is `studio.facts.training`'s.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """How a person wants the screen: theme, keys, notification; kept in `screen.yaml`."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -112,8 +110,8 @@ def _read(path: Path) -> ScreenSettings:
 
 
 def _fields(
-    node: yaml.Node | None, path: Path, known: tuple[str, ...] | None, inside: str
-) -> Iterator[tuple[str, yaml.Node, str]]:
+    node: "yaml.Node | None", path: Path, known: tuple[str, ...] | None, inside: str
+) -> "Iterator[tuple[str, yaml.Node, str]]":
     """Name, value and place of each key; of `known` names only, where they are given."""
     import yaml
 
@@ -138,7 +136,7 @@ def _fields(
         yield name, value, place
 
 
-def _parse_text(node: yaml.Node, place: str) -> str:
+def _parse_text(node: "yaml.Node", place: str) -> str:
     import yaml
 
     if not isinstance(node, yaml.ScalarNode):
@@ -146,7 +144,7 @@ def _parse_text(node: yaml.Node, place: str) -> str:
     return str(node.value).strip()
 
 
-def _parse_value(name: str, node: yaml.Node, place: str) -> str | bool | None:
+def _parse_value(name: str, node: "yaml.Node", place: str) -> str | bool | None:
     text = _parse_text(node, place)
     if name == "command":
         try:
@@ -164,7 +162,7 @@ def _parse_value(name: str, node: yaml.Node, place: str) -> str | bool | None:
     return known[text.lower()]
 
 
-def _parse_keys(node: yaml.Node, place: str) -> str:
+def _parse_keys(node: "yaml.Node", place: str) -> str:
     import yaml
 
     parts = node.value if isinstance(node, yaml.SequenceNode) else [node]

@@ -1,7 +1,5 @@
 """The settings over a page: what each one means, changed by one key, kept in the workspace."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import fields, replace
 from typing import Any, ClassVar

@@ -3,8 +3,6 @@
 Whether a terminal took it cannot be known; the file always can be read.
 """
 
-from __future__ import annotations
-
 import base64
 from collections.abc import Mapping
 

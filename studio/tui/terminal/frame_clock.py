@@ -3,8 +3,6 @@
 Nothing else may draw streams; keys never wait for it.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, cast
@@ -41,7 +39,7 @@ class FrameClock:
         self,
         *,
         low_bandwidth: bool = False,
-        pacer: Pacer | None = None,
+        pacer: "Pacer | None" = None,
         queued: Callable[[], bool] = lambda: False,
         probe: Callable[[], None] = lambda: None,
         unpaced: str = "",
@@ -66,11 +64,11 @@ class FrameClock:
         """Call this at every beat, before canvases are flushed."""
         self._drains.append(drain)
 
-    def watch(self, canvas: StreamCanvas) -> None:
+    def watch(self, canvas: "StreamCanvas") -> None:
         if canvas not in self.canvases:
             self.canvases.append(canvas)
 
-    def unwatch(self, canvas: StreamCanvas) -> None:
+    def unwatch(self, canvas: "StreamCanvas") -> None:
         if canvas in self.canvases:
             self.canvases.remove(canvas)
 
@@ -114,7 +112,7 @@ class FrameClock:
 
 
 def install_frame_clock(
-    app: App[Any], environ: Mapping[str, str], *, low_bandwidth: bool = False
+    app: "App[Any]", environ: Mapping[str, str], *, low_bandwidth: bool = False
 ) -> FrameClock:
     """Give an app its clock (`app.frame_clock`); call it once, when the app is mounted.
 
@@ -134,7 +132,7 @@ def install_frame_clock(
 
 
 def _make_paced_clock(
-    app: App[Any], driver: Any, environ: Mapping[str, str], low_bandwidth: bool
+    app: "App[Any]", driver: Any, environ: Mapping[str, str], low_bandwidth: bool
 ) -> FrameClock:
     write = driver.write
     inside_tmux = bool(environ.get("TMUX"))
@@ -169,7 +167,7 @@ def _make_paced_clock(
 
     process = driver.process_message
 
-    def handle_terminal_message(message: Message) -> None:
+    def handle_terminal_message(message: "Message") -> None:
         if isinstance(message, TerminalSupportsSynchronizedOutput):
             clock.record_answer()
         process(message)

@@ -5,8 +5,6 @@ with every piece; a widget that is drawn anew is sent whole. Here the cells that
 shows are known, and only others are sent.
 """
 
-from __future__ import annotations
-
 import re
 import unicodedata
 from collections.abc import Iterable, Sequence

@@ -1,7 +1,5 @@
 """How an app looks on its terminal: theme, colours or none, signs in ASCII."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Mapping
 from typing import Any

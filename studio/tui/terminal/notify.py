@@ -3,8 +3,6 @@
 Never moves the cursor or the focus, and sends no text of a model.
 """
 
-from __future__ import annotations
-
 import subprocess
 import threading
 from collections.abc import Callable, Mapping

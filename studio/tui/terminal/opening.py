@@ -3,8 +3,6 @@
 Imports nothing that takes time: on a slow machine the screen itself takes seconds to import.
 """
 
-from __future__ import annotations
-
 import contextlib
 import gc
 import os
@@ -16,7 +14,7 @@ from typing import Any
 
 _ENTER, _LEAVE = "\x1b[?1049h\x1b[?25l\x1b[2J", "\x1b[?1049l\x1b[?25h"
 _TEXT = "\x1b[H studio: opening ...\x1b[K"
-_shown: OpeningLine | None = None
+_shown: "OpeningLine | None" = None
 
 
 class OpeningLine:

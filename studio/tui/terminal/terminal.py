@@ -1,7 +1,5 @@
 """How the terminal is left in every case."""
 
-from __future__ import annotations
-
 import asyncio
 import codecs
 import contextlib

@@ -4,8 +4,6 @@ Only this folder touches such parts: pyproject.toml pins Textual's minor version
 `tests/studio/tui/terminal/test_textual_parts.py` lists them.
 """
 
-from __future__ import annotations
-
 import time
 import traceback
 from collections import deque

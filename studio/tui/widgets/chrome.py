@@ -1,7 +1,5 @@
 """The lines that stand on every page: where the run is, the pages, the last action, the keys."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 from textual.events import Click

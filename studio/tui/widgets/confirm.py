@@ -1,7 +1,5 @@
 """A question over the page, for what is destructive, or a list to tick for what concerns many."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """A text that is edited in place: enter hands it in, escape keeps it for later."""
 
-from __future__ import annotations
-
 import math
 import time
 from typing import ClassVar
@@ -51,7 +49,7 @@ class EditBox(TextArea):
     class HandedIn(Message):
         """Enter: the text as it stands."""
 
-        def __init__(self, box: EditBox, text: str, anyway: bool) -> None:
+        def __init__(self, box: "EditBox", text: str, anyway: bool) -> None:
             super().__init__()
             self.box, self.text, self.anyway = box, text, anyway
 

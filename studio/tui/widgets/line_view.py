@@ -1,7 +1,5 @@
 """Lines that scroll, of which only those that changed are sent to the terminal."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections import deque

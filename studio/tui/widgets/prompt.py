@@ -1,7 +1,5 @@
 """One line at the bottom that asks for a text, without covering anything."""
 
-from __future__ import annotations
-
 from asyncio import Future, get_running_loop
 from collections.abc import Callable, Sequence
 from typing import cast

@@ -1,7 +1,5 @@
 """A list with a cursor that stays on what it stands for, whatever is inserted above it."""
 
-from __future__ import annotations
-
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from itertools import accumulate
@@ -18,7 +16,7 @@ class RowList(LineView):
     """Rows of one line or several, one under the cursor: marked `>`, what is plain there bold."""
 
     class Moved(Message):
-        def __init__(self, rows: RowList, key: str) -> None:
+        def __init__(self, rows: "RowList", key: str) -> None:
             super().__init__()
             self.rows, self.key = rows, key
 

@@ -3,8 +3,6 @@
 References and how the difference is told are those of `studio diff`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import datetime

@@ -1,7 +1,5 @@
 """Diff: any two versions, epochs, steps, runs or files beside each other."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Sequence
 from functools import partial

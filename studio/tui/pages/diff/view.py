@@ -3,8 +3,6 @@
 Texts are sanitized before anything is compared, so that what is marked is what is drawn.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

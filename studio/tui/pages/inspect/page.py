@@ -1,7 +1,5 @@
 """Inspect: one rollout whole, among those of its group, or a winner and a loser side by side."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 from textual.app import ComposeResult, SuspendNotSupported

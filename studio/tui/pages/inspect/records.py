@@ -3,8 +3,6 @@
 Methods whose names begin with `_load` block, and are called in a thread.
 """
 
-from __future__ import annotations
-
 import asyncio
 import os
 import shlex

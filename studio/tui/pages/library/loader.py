@@ -3,8 +3,6 @@
 The functions block; `LibraryLoader` calls them in threads, and has the page drawn.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Mapping
 from functools import partial

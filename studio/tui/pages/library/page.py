@@ -1,7 +1,5 @@
 """Library: what has been learned; changes become operations in the same queue as all others."""
 
-from __future__ import annotations
-
 import asyncio
 from asyncio import Future, get_running_loop
 from collections.abc import Awaitable, Callable, Sequence
@@ -213,7 +211,7 @@ class LibraryPage(Page):
 
     # -- keys: looking ---------------------------------------------------------------------
 
-    def _toggle_side(self, side: Side) -> None:
+    def _toggle_side(self, side: "Side") -> None:
         self.side.show("about" if self.side.shows == side else side)
         if self.contents is not None:
             self.side.draw(self.entries.item, self.contents)

@@ -1,7 +1,5 @@
 """A library as a list and one experience of it in detail, as lines. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal

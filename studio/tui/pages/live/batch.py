@@ -3,8 +3,6 @@
 A view of `engines.core.state.run_state.StepState`. Pure.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping, Set
 from dataclasses import dataclass, replace

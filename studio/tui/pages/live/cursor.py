@@ -1,7 +1,5 @@
 """Where the person looks on the live page: which batch, which of its groups, and how near."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from studio.tui.drawing.canvas import Mode

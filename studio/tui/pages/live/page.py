@@ -1,7 +1,5 @@
 """The live page: groups of the batch under way, their rollouts as they stream, what happened."""
 
-from __future__ import annotations
-
 import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence

@@ -3,8 +3,6 @@
 Owns what is known of each text and what is subscribed to, and not the text itself.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 from collections.abc import Callable, Collection, Mapping, Sequence

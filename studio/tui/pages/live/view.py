@@ -1,7 +1,5 @@
 """What the live page shows of a batch: its groups, its stages, its counts. Pure."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace

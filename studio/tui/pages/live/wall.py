@@ -1,7 +1,5 @@
 """The rollouts of the live page: their canvas, the one that is followed, what stands instead."""
 
-from __future__ import annotations
-
 from typing import ClassVar
 
 from rich.text import Text

@@ -1,7 +1,5 @@
 """Progress: reward, held-out sets, commits, tokens and cost over the steps of a run."""
 
-from __future__ import annotations
-
 import asyncio
 import re
 from bisect import bisect_right
@@ -38,7 +36,7 @@ from studio.tui.widgets.chrome import Chrome
 from studio.tui.widgets.line_view import LineView
 
 
-def load_run(workspace: Workspace, run: str) -> ShownRun:
+def load_run(workspace: Workspace, run: str) -> "ShownRun":
     """A run as its journal has it now.
 
     Raises StudioError: there is none of this name, or its journal is damaged.
@@ -85,7 +83,7 @@ class RunPicker(Picker):
 class PlotPane(LineView):
     """The picture. Keys that move go from point to point."""
 
-    def __init__(self, page: ProgressPage) -> None:
+    def __init__(self, page: "ProgressPage") -> None:
         super().__init__(id="progress-plot", classes="pane")
         self._page = page
 
@@ -136,7 +134,7 @@ class ProgressPage(Page):
     # -- what is shown ---------------------------------------------------------------------
 
     @property
-    def shown(self) -> ShownRun | None:
+    def shown(self) -> "ShownRun | None":
         """The open run; made anew only where one of its curves changed."""
         state = self.state
         if state is None or state.started is None:

@@ -5,8 +5,6 @@ has been painted is decided. What concerns many is shown before it is made. Word
 box or from $EDITOR; each letter is kept until a text is handed in.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial

@@ -4,8 +4,6 @@ Reads block, so they go to a thread, one at a time, and have the page drawn once
 What was found is kept.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -34,7 +32,7 @@ _Key = tuple[str, str, int, bool]
 class Findings:
     """The findings about one operation. `trouble` says why some of it could not be read."""
 
-    groups: tuple[GroupEvidence, ...] = ()
+    groups: "tuple[GroupEvidence, ...]" = ()
     near: tuple[Near, ...] = ()
     changes: tuple[Change, ...] | None = None  # of a long text; None: it is short
     answers: Mapping[str, str] = field(default_factory=dict)  # by rollout id, once opened
@@ -160,7 +158,7 @@ class ReviewLoader:
 
     # -- in a thread -------------------------------------------------------------------------
 
-    def _open_evidence(self) -> EvidenceLoader:
+    def _open_evidence(self) -> "EvidenceLoader":
         if self._evidence is None:
             from studio.review.evidence import EvidenceLoader
 
@@ -187,7 +185,7 @@ class ReviewLoader:
         changes = word_diff(wanted.before, wanted.after) if wanted.long else None
         return Findings(groups, near, changes, answers, trouble)
 
-    def _load_answers(self, groups: tuple[GroupEvidence, ...]) -> dict[str, str]:
+    def _load_answers(self, groups: "tuple[GroupEvidence, ...]") -> dict[str, str]:
         answers = {}
         for witness in (witness for group in groups for witness in group.witnesses):
             try:

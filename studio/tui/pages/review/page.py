@@ -3,8 +3,6 @@
 The page hears the keys; a part with a module of its own answers each.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Sequence
 from typing import Literal

@@ -4,8 +4,6 @@ A pane has the rows that its content needs. That is seen to when another operati
 cursor, for a key or another size, never for what a run says meanwhile.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Self
@@ -93,7 +91,7 @@ class ChangeView(LineView):
 class TabRows(RowList):
     """A list that shares its place with others where there is no room for all."""
 
-    def __init__(self, panes: ReviewPanes, id: str) -> None:
+    def __init__(self, panes: "ReviewPanes", id: str) -> None:
         super().__init__(id=id, classes="pane")
         self._panes = panes
 

@@ -4,8 +4,6 @@
 shows one item whole, with what it rests on and resembles. Neither decides anything.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from engines.core.library import Experience, Library

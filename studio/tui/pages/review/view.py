@@ -4,8 +4,6 @@ First the list of operations, then what one of them would change (markers of a w
 printed; colour only repeats them), then the rollouts behind it and the experiences like it.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import lru_cache
@@ -624,7 +622,7 @@ def rollout_of(key: str) -> str:
 
 
 def evidence_rows(
-    groups: Sequence[GroupEvidence],
+    groups: "Sequence[GroupEvidence]",
     width: int,
     *,
     opened: bool = False,
@@ -662,7 +660,7 @@ def evidence_rows(
     return out
 
 
-def _parting_rows(parting: Sequence[PartingWords], width: int, signs: Glyphs) -> list[Row]:
+def _parting_rows(parting: "Sequence[PartingWords]", width: int, signs: Glyphs) -> list[Row]:
     """The step at which a winner and a loser part, its words marked."""
     out: list[Row] = []
     for sign, name, words in parting:
@@ -677,7 +675,7 @@ def _parting_rows(parting: Sequence[PartingWords], width: int, signs: Glyphs) ->
 
 
 def _witness_rows(
-    witness: EvidenceRollout, width: int, opened: bool, answer: str | None, signs: Glyphs
+    witness: "EvidenceRollout", width: int, opened: bool, answer: str | None, signs: Glyphs
 ) -> list[Row]:
     sign = {"+": signs.won, "-": signs.lost}.get(witness.sign, "?")
     style = {"+": "won", "-": "lost"}.get(witness.sign, "flag")
@@ -707,7 +705,7 @@ def _witness_rows(
     return rows + [Row(f"{witness.id}/{n}", line("     ", each)) for n, each in enumerate(pieces)]
 
 
-def _verdict_text(witness: EvidenceRollout, *, whole: bool = False) -> str:
+def _verdict_text(witness: "EvidenceRollout", *, whole: bool = False) -> str:
     verdict = witness.verdict
     if verdict is None:
         return "not judged"
@@ -717,7 +715,7 @@ def _verdict_text(witness: EvidenceRollout, *, whole: bool = False) -> str:
     return display_text(said[:_WHOLE_CHARS]) if whole else excerpt(said)
 
 
-def record_files_text(groups: Sequence[GroupEvidence]) -> str:
+def record_files_text(groups: "Sequence[GroupEvidence]") -> str:
     """Where the rollouts are recorded: `records/step-0001.jsonl`."""
     files = dict.fromkeys(
         f"records/{ref.file}"
