@@ -21,9 +21,15 @@ Decoder = Callable[[Any], Any]
 def dumps(value: object) -> bytes:
     """Encode as one line of JSON. Lone surrogates become U+FFFD: UTF-8 has no place for them."""
     try:
-        return orjson.dumps(value, option=orjson.OPT_NON_STR_KEYS)
+        return orjson.dumps(value, _list_set, option=orjson.OPT_NON_STR_KEYS)
     except TypeError:
-        return orjson.dumps(_fix_all_surrogates(value), option=orjson.OPT_NON_STR_KEYS)
+        return orjson.dumps(_fix_all_surrogates(value), _list_set, option=orjson.OPT_NON_STR_KEYS)
+
+
+def _list_set(value: object) -> list[Any]:
+    if isinstance(value, set):
+        return sorted(value)
+    raise TypeError
 
 
 def fix_surrogates(text: str) -> str:

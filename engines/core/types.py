@@ -591,6 +591,13 @@ def weights_operation(step: int, update: WeightUpdate) -> Operation:
     )
 
 
+def lesson_operations(lesson: Lesson) -> tuple[Operation, ...]:
+    """What reviewers decide of a lesson: its operations, or its weight update as one."""
+    if lesson.update is None:
+        return lesson.operations
+    return (*lesson.operations, weights_operation(lesson.step, lesson.update))
+
+
 _SHOWN = {name: name for name in ("reward", "loss", "kl", "clip_share", "entropy", "grad_norm")}
 _SHOWN |= {"kl": "KL", "clip_share": "clipped", "grad_norm": "gradient", "length": "length"}
 

@@ -4,13 +4,12 @@ Reads the run's journal and records; changes nothing.
 """
 
 from dataclasses import dataclass, field, replace
-from typing import Literal
 
 from engines.core import events as ev
 from engines.core.errors import ConflictError
 from engines.core.library import OperationOutcome
 from engines.core.state.history import AnsweredReply, StepHistory
-from engines.core.types import Decision, Lesson, Operation, Reflection, group_id
+from engines.core.types import Decision, Lesson, Reflection, group_id
 from engines.record.run_dir import RunDir
 from engines.record.step_history import read_step
 from studio.facts.rollout import ModelCall, read_calls
@@ -26,17 +25,6 @@ class GroupFacts(Subject):
     rewards: tuple[float | None, ...]  # None: it has none
     calls: tuple[ModelCall, ...]
     reflection: Reflection = field(metadata=LIFTED)
-
-
-@dataclass(frozen=True, slots=True)
-class Resubmission(Subject):
-    """A person's answer to a reply that could not be understood."""
-
-    repair: str
-    what: Literal["mended", "dropped"]
-    reviewer: str
-    reason: str
-    operations: tuple[Operation, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +43,7 @@ class StepFacts(Subject):
     choice: ev.LessonsCompared | None
     choice_text: str
     own: tuple[ev.OperationProposed, ...]  # operations that people proposed
-    repaired: tuple[Resubmission, ...]
+    repaired: tuple[AnsweredReply, ...]
     decisions: tuple[Decision, ...]
     outcomes: tuple[OperationOutcome, ...]
     committed_version: int | None
@@ -88,7 +76,7 @@ def step_facts(run: RunDir, number: int) -> StepFacts:
         choice=step.choice,
         choice_text=step.choice.text if step.choice else "",
         own=tuple(step.proposed),
-        repaired=tuple(_resubmission(answer) for answer in step.resubmissions),
+        repaired=tuple(step.answers),
         decisions=tuple(step.decisions),
         outcomes=committed.outcomes if committed else (),
         committed_version=committed.library_version if committed else None,
@@ -105,10 +93,4 @@ def _group_facts(run: RunDir, step: StepHistory, reflection: Reflection) -> Grou
         rewards=tuple(rewards.get((position, index)) for index in indexes),
         calls=read_calls(run, reflection.refs),
         reflection=reflection,
-    )
-
-
-def _resubmission(answer: AnsweredReply) -> Resubmission:
-    return Resubmission(
-        answer.repair, answer.outcome, answer.reviewer, answer.reason, answer.operations
     )

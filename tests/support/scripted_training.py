@@ -316,7 +316,7 @@ async def opened(
             policy_version=version,
         )
     else:
-        opening = ev.RunResumed(1, epochs, "auto", {}, again=True, steps_per_epoch=steps)
+        opening = ev.RunResumed(1, epochs, "auto", {}, steps_per_epoch=steps)
     await recorder.record(opening)
     if not state.engine_facts:
         await recorder.record(ev.EngineOpened({"threads": 1}))

@@ -44,16 +44,11 @@ class AnsweredReply:
     """What a person made of a reply that could not be understood."""
 
     repair: str  # id of the `UnparsedReply`
-    outcome: Literal["mended", "dropped"]
+    what: Literal["mended", "dropped"]
     reviewer: str
     reason: str = ""
     operations: tuple[Operation, ...] = ()
     fates: tuple[ProposalFate, ...] = ()
-
-    @property
-    def step(self) -> int:
-        """The step of the reply, which may have been over long before a person answered."""
-        return int(self.repair.removeprefix("s").partition("p")[0])
 
 
 @dataclass(slots=True)
@@ -84,7 +79,7 @@ class StepHistory:
     planned_steps: int = 0  # of the whole run, as planned when the lesson was proposed
     proposed: list[ev.OperationProposed] = field(default_factory=list)
     # About replies of this step, also where a person answered in a later one.
-    resubmissions: list[AnsweredReply] = field(default_factory=list)
+    answers: list[AnsweredReply] = field(default_factory=list)
     decisions: list[Decision] = field(default_factory=list)  # also those that were taken back
     committed: ev.LessonCommitted | None = None  # of step 0: the latest one
     evaluations: list[ev.EvaluationFinished] = field(default_factory=list)
@@ -118,7 +113,7 @@ class StepHistory:
     @property
     def operations(self) -> tuple[Operation, ...]:
         """Every operation it brought: of its lesson, of resubmitted replies, and people's own."""
-        resubmitted = (op for answer in self.resubmissions for op in answer.operations)
+        resubmitted = (op for answer in self.answers for op in answer.operations)
         of_lesson = self.lesson.operations if self.lesson else ()
         return (*of_lesson, *resubmitted, *(event.operation for event in self.proposed))
 
@@ -126,7 +121,7 @@ class StepHistory:
     def fates(self) -> tuple[ProposalFate, ...]:
         """Of every proposal, also where a person has mended the reply about it."""
         found = self.lesson.fates if self.lesson else ()
-        for answer in self.resubmissions:
+        for answer in self.answers:
             found = replace_dropped(found, answer.fates)
         return found
 

@@ -3,7 +3,7 @@
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from engines.core import events as ev
@@ -190,7 +190,6 @@ class RunState:
     streaks: dict[str, int] = field(default_factory=dict)
     usage: Usage = NO_USAGE
     spent_on: dict[Stage, Usage] = field(default_factory=dict)  # what `usage` is made of
-    under_way: Usage = NO_USAGE  # see `RunEnded.under_way`
     paid: Usage | None = None  # what the records added up to when a process last let go of it
     doubts: dict[str, str] = field(default_factory=dict)  # rollout → why its verdict is doubted
     remarks: tuple[str, ...] = ()  # see `RunEnded.remarks`; of all processes, each once
@@ -309,7 +308,7 @@ class RunState:
         Events know nothing of what is under way, and count a reply again that a new try
         reuses; so while a run goes on this is the greater of both.
         """
-        counted = self.usage + self.under_way
+        counted = self.usage
         if self.paid is None or (not self.ending and counted.calls >= self.paid.calls):
             return counted
         return self.paid
@@ -402,19 +401,3 @@ def means_by_question(found: EvaluationFinished) -> dict[str, float]:
         if known:
             tries.setdefault(question_of(problem), []).extend(known)
     return {question: math.fsum(row) / len(row) for question, row in tries.items()}
-
-
-def state_data(state: RunState) -> dict[str, Any]:
-    """The fields of a state; JSON knows no sets, and no keys of two numbers."""
-    data = {one.name: getattr(state, one.name) for one in fields(state) if one.name != "live"}
-    data |= {name: sorted(value) for name, value in data.items() if isinstance(value, set)}
-    return data | {"steps": {number: _step_data(one) for number, one in state.steps.items()}}
-
-
-def _step_data(step: StepState) -> StepState | dict[str, Any]:
-    if not step.rollouts and not step.verdicts:
-        return step  # all but the one under way
-    data = {one.name: getattr(step, one.name) for one in fields(step)}
-    for name in ("rollouts", "verdicts"):
-        data[name] = {f"{position} {index}": v for (position, index), v in data[name].items()}
-    return data
