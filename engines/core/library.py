@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 
-from engines.core.ids import digest
+from engines.core.codec import digest
 from engines.core.library_notes import (
     KEPT_CREDITS,
     KEPT_CURATED,

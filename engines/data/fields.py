@@ -7,8 +7,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from engines.core.codec import digest
 from engines.core.errors import DataError
-from engines.core.ids import digest
 from engines.core.types import Problem, turns_of
 from engines.data.choices import LABELS, find_choices
 from engines.data.rows import json_kind

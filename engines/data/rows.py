@@ -18,8 +18,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal
 
-from engines.core.errors import DataError
-from engines.core.extras import install_command
+from engines.core.errors import DataError, install_command
 from engines.data.folder import (
     SUFFIXES,
     TASK_FILE,

@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any
 from zipfile import BadZipFile, ZipFile
 
-from engines.core.errors import DataError
-from engines.core.extras import install_command
+from engines.core.errors import DataError, install_command
 
 MOST_BYTES = 2 << 30
 FREE_BYTES = 64 << 20

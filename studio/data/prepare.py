@@ -18,8 +18,7 @@ from typing import Any
 
 from filelock import FileLock
 
-from engines.core.errors import ConfigError, DataError, RecordError, did_you_mean
-from engines.core.extras import install_command
+from engines.core.errors import ConfigError, DataError, RecordError, did_you_mean, install_command
 from engines.data.folder import USUAL, find_splits, stem_of
 from engines.data.public_layouts import LAYOUTS, Cleaned, MissingField, by_level, shuffled
 from engines.data.rows import Row, open_table, to_json_value

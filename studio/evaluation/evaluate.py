@@ -13,8 +13,8 @@ from pathlib import Path
 from shlex import quote
 from typing import Any, Literal
 
+from engines.core.codec import digest
 from engines.core.errors import ConfigError
-from engines.core.ids import digest
 from engines.core.library import Library
 from engines.core.types import NO_USAGE, Problem, Usage
 from engines.core.waiting import gather_all

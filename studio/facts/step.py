@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from engines.core import events as ev
 from engines.core.errors import ConflictError
 from engines.core.library import OperationOutcome
-from engines.core.state.history import AnsweredReply, StepHistory
+from engines.core.state.run_state import AnsweredReply, StepHistory
 from engines.core.types import Decision, Lesson, Reflection, group_id
 from engines.record.run_dir import RunDir
 from engines.record.step_history import read_step

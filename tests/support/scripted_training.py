@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from engines.core import events as ev
+from engines.core.codec import digest
 from engines.core.errors import ConflictError, DamagedError
-from engines.core.ids import digest
 from engines.core.library import Library
 from engines.core.protocols import OnText, Policy, Reviewer
 from engines.core.state.fold import fold

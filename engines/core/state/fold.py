@@ -10,23 +10,21 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from engines.core import events as ev
-from engines.core.ids import question_of
+from engines.core.codec import question_of
 from engines.core.library import CommitResult, Library
 from engines.core.library_notes import StepCredits
-from engines.core.state.history import (
-    AnsweredReply,
-    OperationHistory,
-    RolloutHistory,
-    RunHistory,
-    StepHistory,
-)
 from engines.core.state.run_state import (
+    AnsweredReply,
     Live,
+    OperationHistory,
     ReviewerStats,
     Rewards,
+    RolloutHistory,
+    RunHistory,
     RunState,
     Stage,
     Status,
+    StepHistory,
     StepState,
 )
 from engines.core.types import (

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Literal, get_args
 
-from engines.core.ids import seed_for
+from engines.core.codec import seed_for
 
 # How near two wordings of a lesson are, judged by their words alone: it plays the part of a model's
 # judgement, so it shares no code with the check of the studio.

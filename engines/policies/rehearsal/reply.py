@@ -9,7 +9,7 @@ from typing import Any
 
 import orjson
 
-from engines.core.ids import digest, seed_for
+from engines.core.codec import digest, seed_for
 from engines.policies.rehearsal.families import are_slips, chance_slips
 from engines.policies.rehearsal.lookup import is_team_prompt, look_up, team_reply
 from engines.policies.rehearsal.reflect import parse_task_name, reflector_reply

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import orjson
 
-from engines.core.ids import seed_for
+from engines.core.codec import seed_for
 from engines.policies.rehearsal import prompt
 from engines.policies.rehearsal.families import Family, Stance, Step, recognise, stance
 

@@ -21,7 +21,6 @@ from engines.core.protocols import (
     Verifier,
     judges_whole_groups,
 )
-from engines.core.tools import ToolResult, ToolSpec
 from engines.core.types import (
     Attempt,
     CallKey,
@@ -33,6 +32,8 @@ from engines.core.types import (
     Rollout,
     Sampling,
     ToolCall,
+    ToolResult,
+    ToolSpec,
     Verdict,
 )
 from engines.rollouts.remote.line import Item, Line, Work

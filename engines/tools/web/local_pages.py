@@ -5,8 +5,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from engines.core.errors import ToolError
 from engines.core.text.similarity import index_words, tokens
-from engines.core.tools import ToolError
 from engines.tools.web.fetch import FetchFailed
 from engines.tools.web.read_page import PageText
 

@@ -7,7 +7,8 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 from urllib.parse import urlencode
 
-from engines.core.tools import NOTHING_FOUND, ToolError, ToolResult
+from engines.core.errors import ToolError
+from engines.core.types import NOTHING_FOUND, ToolResult
 from engines.tools.function import FunctionTool
 from engines.tools.web.fetch import Fetcher, FetchFailed, WebCache
 from engines.tools.web.local_pages import LocalPages

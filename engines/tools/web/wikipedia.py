@@ -11,8 +11,7 @@ from engines.core.protocols import Policy, ToolTry
 from engines.core.text.prompts import load_prompt, quote
 from engines.core.text.reply import ReplyProblem, find_objects
 from engines.core.text.sanitize import one_line
-from engines.core.tools import NOTHING_FOUND, ToolResult
-from engines.core.types import NO_USAGE, Message, Sampling, Usage
+from engines.core.types import NO_USAGE, NOTHING_FOUND, Message, Sampling, ToolResult, Usage
 from engines.tools.function import FunctionTool
 from engines.tools.web.fetch import Fetcher, FetchFailed, WebCache
 from engines.tools.web.local_pages import MAX_TITLES, LocalPages

@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engines.core.tools import SHOWN_CHARS
+from engines.core.types import SHOWN_CHARS
 from engines.tools.toolbox import MAX_RESULT_CHARS, shorten_result
 
 VALUES: st.SearchStrategy[Any] = st.recursive(
