@@ -15,7 +15,7 @@ from torch.utils.checkpoint import checkpoint
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from engines.grpo.loss.collate import Rows
+    from engines.grpo.loss.loss import Rows
     from engines.policies.hf_local.model import LocalModel
 
 

@@ -28,8 +28,7 @@ from engines.record.run_dir import RunDir, Workspace
 from engines.record.scores import problem_digest
 from engines.training_free.consolidation import plan_calls
 from studio.config.settings.policy import Role
-from studio.config.settings.practice import PracticeConfig
-from studio.config.settings.run import RunConfig
+from studio.config.settings.run import PracticeConfig, RunConfig
 from studio.facts.estimate import Estimate, Range, Stage
 from studio.run.budget import embedding_terms, terms_of
 from studio.run.held_out import (

@@ -21,7 +21,7 @@ from engines.record.cassette import open_cassette
 from engines.record.ledger import RecordLedger
 from engines.record.run_dir import Workspace
 from studio.config.loading import LoadedRun
-from studio.config.settings.practice import VerifierConfig
+from studio.config.settings.run import VerifierConfig
 from studio.run.budget import apply_budget, open_budget
 from studio.run.held_out import measuring_setup
 from studio.run.linter import count_vectors
