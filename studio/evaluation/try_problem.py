@@ -37,7 +37,7 @@ from studio.config.scripted import is_rehearsal, played_note, rehearsal_note
 from studio.config.settings.run import RunConfig
 from studio.render.json import print_result
 from studio.render.lines import to_stderr
-from studio.render.rollout_lines import streamed_text
+from studio.render.run_lines import streamed_text
 from studio.render.words import count_text, metrics_text, try_acts_text, usage_text
 from studio.run.held_out import prompt_writer
 from studio.run.library import choose_library
