@@ -206,12 +206,13 @@ def _is_same(step: _Step, other: _Step) -> bool:
 def _mark_words(ours: _Step, theirs: _Step) -> tuple[PartingStep, PartingStep]:
     """Both steps with what only one of them says."""
     old, new = ([token for token, _, _ in step.tokens] for step in (ours, theirs))
-    marks: tuple[list[tuple[int, int]], list[tuple[int, int]]] = [], []
-    for tag, *ends in SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
-        for side, step, start, end in ((0, ours, *ends[:2]), (1, theirs, *ends[2:])):
-            if tag != "equal" and start < end:
-                marks[side].append((step.tokens[start][1], step.tokens[end - 1][2]))
+    ours_marked, theirs_marked = list[tuple[int, int]](), list[tuple[int, int]]()
+    for tag, i, j, k, m in SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
+        if tag in ("replace", "delete"):
+            ours_marked.append((ours.tokens[i][1], ours.tokens[j - 1][2]))
+        if tag in ("replace", "insert"):
+            theirs_marked.append((theirs.tokens[k][1], theirs.tokens[m - 1][2]))
     return (
-        PartingStep(ours.key, ours.start, ours.end, tuple(marks[0])),
-        PartingStep(theirs.key, theirs.start, theirs.end, tuple(marks[1])),
+        PartingStep(ours.key, ours.start, ours.end, tuple(ours_marked)),
+        PartingStep(theirs.key, theirs.start, theirs.end, tuple(theirs_marked)),
     )
