@@ -109,6 +109,7 @@ async def test_two_runs_against_the_same_faults_learn_the_same(tmp_path: Path) -
     assert one.decisions() == other.decisions()
 
 
+@pytest.mark.nightly
 async def test_the_real_program_ends_with_exit_4_and_says_what_was_lost(tmp_path: Path) -> None:
     async with faulty_endpoint(0.2, seed=7) as faulty:
         child = await asyncio.create_subprocess_exec(

@@ -221,6 +221,7 @@ def single_runs(workspace: Path) -> SweepFacts:
     return sweep_facts(grid, Workspace(workspace))
 
 
+@pytest.mark.nightly
 def test_a_sweep_that_was_killed_and_stopped_goes_on_and_equals_its_single_runs(
     tmp_path: Path,
 ) -> None:
@@ -285,6 +286,7 @@ PRICED = (
 )
 
 
+@pytest.mark.nightly
 def test_a_budget_is_over_all_and_what_it_leaves_out_is_said(tmp_path: Path) -> None:
     asked = ("sweep", "rehearsal", "seed=1,2", *SHARED, *PRICED, "--json")
     done = studio(*asked, "--budget", "0.5", workspace=tmp_path / "swept")

@@ -8,6 +8,7 @@ import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from textual.pilot import Pilot
@@ -175,6 +176,7 @@ async def _played(steps: list[tuple[str, object]]) -> None:
                     break
 
 
+@pytest.mark.nightly
 @settings(
     max_examples=3,
     derandomize=True,

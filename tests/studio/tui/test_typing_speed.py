@@ -186,6 +186,7 @@ async def _type_keys(seed: int, count: int, opened: set[str]) -> None:
                     check_painted(app)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("seed", [1, 2])
 async def test_two_thousand_keys_at_typing_speed_end_no_screen(seed: int) -> None:
     assert not await type_keys(seed, 1_000)

@@ -82,6 +82,7 @@ async def test_marks_stream_into_blocks_that_one_key_unfolds(
         check_painted(live.app)
 
 
+@pytest.mark.nightly
 async def test_keys_at_speed_while_marks_stream_leave_what_is_there(tmp_path: Path) -> None:
     async with watching(tmp_path) as live:
         await live.press("right_square_bracket")
