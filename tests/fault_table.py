@@ -694,7 +694,7 @@ FAULTS = (
     ),
     Fault(
         "a leaked held-out question counts as a practised one",
-        "engines/training_free/leaks.py",
+        "engines/training_free/lint.py",
         "self._held_out = len(hidden)",
         "self._held_out = 0",
         (

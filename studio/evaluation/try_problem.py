@@ -24,7 +24,7 @@ from engines.core.text.tool_text import count_acts
 from engines.core.types import CallKey, Job, Message, Problem, Rollout, Verdict
 from engines.data.dataset import read_problems
 from engines.data.fields import ID_BYTES
-from engines.pipeline.judging import add_own_figures
+from engines.pipeline.evaluation.evaluate import add_own_figures
 from engines.policies.limits import Slots
 from engines.record.cassette import is_played, open_cassette
 from engines.record.ledger import RecordLedger
