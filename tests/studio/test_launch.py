@@ -274,6 +274,7 @@ def test_processes_are_started_by_accelerate_and_their_exit_code_is_the_runs(
     assert (told["ACCELERATE_USE_FSDP"], told["FSDP_VERSION"]) == ("true", "2")
 
 
+@pytest.mark.nightly
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="two processes need two cores")
 def test_two_processes_train_the_tiny_policy_divided_and_leave_one_journal(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

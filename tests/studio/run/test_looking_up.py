@@ -30,6 +30,7 @@ def researched(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("research") / "practice"
 
 
+@pytest.mark.nightly
 def test_a_team_learns_to_look_up_and_every_role_stands_in_its_trajectory(
     researched: Path,
 ) -> None:

@@ -72,6 +72,7 @@ def turns_a_try(workspace: Path, step: int) -> float:
     return sum(map(len, found)) / len(found)
 
 
+@pytest.mark.nightly
 def test_what_was_never_shown_the_calculator_learns_to_ask_and_then_that_asking_pays(
     trained: Path,
 ) -> None:

@@ -147,6 +147,7 @@ def furthest(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> fl
     return max(float((one[name] - other[name]).abs().max()) for name in one)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("how", KINDS)
 async def test_two_ranks_make_of_uneven_groups_the_weights_that_one_makes(
     how: str, follower: Follower, base: Path, tmp_path: Path
