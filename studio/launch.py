@@ -27,7 +27,7 @@ from studio.commands import AcceptChanges, EventsAsJson, Name, Overrides, Restar
 from studio.config.loading import LoadedRun
 from studio.config.source import Source, parse_source
 from studio.errors import describe_error
-from studio.estimate.dry_run import tell_estimate
+from studio.estimate.cost import tell_estimate
 from studio.presets import presets_folder
 from studio.process import harden
 from studio.render.lines import to_stderr
