@@ -3,8 +3,8 @@
 Speaks chat completions as server-sent events from canned bytes, after a set delay. Of the
 tries at one question every second one is right, so that every group of two or more has
 something to learn from; a reflector's question gets one proposal, a merge or a consolidation
-one operation that rests on every proposal it is shown. Prints its port. `GET /stats` tells what was asked and when, and begins anew;
-`POST /script` sets the delay and the length of replies.
+one operation that rests on every proposal it is shown. Prints its port. `GET /stats` tells
+what was asked and when, and begins anew; `POST /script` sets the delay and the length of replies.
 """
 
 from __future__ import annotations
