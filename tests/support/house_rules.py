@@ -21,7 +21,7 @@ from engines.core.protocols import OnText
 from engines.core.types import Completion, Message, Problem, Rollout, Sampling, Usage, Verdict
 from engines.pipeline.context import RunContext
 from engines.policies.rehearsal.reply import write_reply
-from engines.training_free.engine import TrainingFreeEngine
+from engines.training_free.consolidation import TrainingFreeEngine
 
 RULES = {
     "weight": "Weight: when a note gives a weight, round it down to whole tens.",

@@ -12,7 +12,7 @@ for name in (
     "openai.resources.chat.completions.completions",
     "studio.cli",
     "studio.commands.review",
-    "studio.estimate.dry_run",
+    "studio.estimate.cost",
     "studio.run.assemble",
     "studio.run.headless",
     "studio.tui.app",

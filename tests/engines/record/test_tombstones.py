@@ -155,6 +155,7 @@ def test_a_rule_that_rejects_a_duplicate_leaves_no_tombstone(reviewer: str, held
     )  # the next prompt is told of it all the same
 
 
+@pytest.mark.nightly
 def test_not_every_pair_of_a_thousand_rejections_is_compared() -> None:
     def text(n: int, words: int) -> str:
         return " ".join(f"w{(n * 7919 + k * k * 31) % 4999}" for k in range(words))

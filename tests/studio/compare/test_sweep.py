@@ -24,9 +24,9 @@ from studio.compare import sweep
 from studio.compare.sweep import Grid, parse_grid, remember_grid, sweep_facts
 from studio.config.loading import load_run
 from studio.facts.sweep import Gain, SweepFacts, decompose, f_tail
+from studio.render.comparison_page import sweep_page
 from studio.render.json import json_data
 from studio.render.page import render_text
-from studio.render.sweep_page import sweep_page
 from tests.support.figures import missing_figures
 from tests.support.run_studio import studio
 
@@ -221,6 +221,7 @@ def single_runs(workspace: Path) -> SweepFacts:
     return sweep_facts(grid, Workspace(workspace))
 
 
+@pytest.mark.nightly
 def test_a_sweep_that_was_killed_and_stopped_goes_on_and_equals_its_single_runs(
     tmp_path: Path,
 ) -> None:
@@ -285,6 +286,7 @@ PRICED = (
 )
 
 
+@pytest.mark.nightly
 def test_a_budget_is_over_all_and_what_it_leaves_out_is_said(tmp_path: Path) -> None:
     asked = ("sweep", "rehearsal", "seed=1,2", *SHARED, *PRICED, "--json")
     done = studio(*asked, "--budget", "0.5", workspace=tmp_path / "swept")

@@ -179,6 +179,7 @@ def test_an_addition_that_waits_is_priced_as_if_it_were_an_entry(tmp_path: Path)
     assert Workspace(workspace).library("rehearsal").head().effects == {}
 
 
+@pytest.mark.nightly
 def test_practice_with_dropout_tells_for_free_what_wordings_are_worth(tmp_path: Path) -> None:
     workspace = tmp_path / "practice"
     more = ("practice.dropout=0.3", "practice.epochs=6", "data.truncate=24")

@@ -115,6 +115,7 @@ def test_what_a_measurement_can_show_and_what_leaving_one_out_costs() -> None:
     assert false_discovery_bounds([0.04, 0.01, 0.9]) == pytest.approx([0.06, 0.03, 0.9])
 
 
+@pytest.mark.nightly
 def test_simulated_libraries_give_up_what_is_worth_something_and_little_else() -> None:
     found = tally(halves, "spread", 12).facts()
     # 60 real ones and 180 idle ones: 3 standard errors below 0.90, and above 0.06.

@@ -236,6 +236,7 @@ def test_the_chat_template_closes_every_turn_and_opens_the_reply() -> None:
     assert one == "<|user|>Q<|end|>"
 
 
+@pytest.mark.nightly
 def test_lessons_raise_the_share_of_right_answers_and_neutral_lines_do_not() -> None:
     from sample_data.measure_tiny import load_held_out, measure_condition
 

@@ -230,6 +230,7 @@ def test_with_the_lessons_nine_in_ten_are_right():
     assert accuracy(LESSONS.values())[0] > 0.9
 
 
+@pytest.mark.nightly
 def test_a_lesson_helps_its_own_family_only():
     for family, lesson in LESSONS.items():
         for other in LESSONS:
