@@ -237,9 +237,9 @@ FAULTS = (
     ),
     Fault(
         "rehearsal takes the larger number from the smaller one",
-        "engines/policies/rehearsal/families.py",
-        "_subtraction_task(int(found[2]), int(found[1]))",
-        "_subtraction_task(int(found[1]), int(found[2]))",
+        "engines/policies/rehearsal/solve.py",
+        'from\\s+(\\d+)": r"\\2-\\1"',
+        'from\\s+(\\d+)": r"\\1-\\2"',
         ("tests/engines/policies/rehearsal/test_rehearsal.py",),
     ),
     Fault(
