@@ -28,17 +28,17 @@ FAULTS = (
         ("tests/engines/core/text/test_pairing.py",),
     ),
     Fault(
-        "a result that both have hides the step at which a loser went wrong",
+        "a detour to a number that both go on with parts a winner from a loser",
         "studio/review/divergence.py",
-        "                _drop_detours(step, ours[match], theirs, apart, since)",
-        "                apart.clear()",
+        "        if i in shared or step.result in used:",
+        "        if i in shared:",
         ("tests/studio/review/test_divergence.py",),
     ),
     Fault(
         "the loser's parting step stands beside the winner's first",
         "studio/review/divergence.py",
-        "_find_counterpart(theirs[i], ours, passed + 1, asked)",
-        "_find_counterpart(theirs[i], ours, 0, asked)",
+        "    rest = ours[passed + 1 :] or ours[-1:]",
+        "    rest = ours",
         ("tests/studio/review/test_divergence.py",),
     ),
     Fault(
@@ -168,14 +168,14 @@ FAULTS = (
     ),
     Fault(
         "the last turn of a try is discounted too",
-        "engines/grpo/loss/collate.py",
+        "engines/grpo/loss/loss.py",
         "(len(turns) - 1 - number)",
         "(len(turns) - number)",
         ("tests/engines/grpo/loss/test_collate.py",),
     ),
     Fault(
         "gradients are cleared between the minibatches of one optimiser step",
-        "engines/grpo/engine/update.py",
+        "engines/grpo/engine/grpo.py",
         "            for minibatch in window:\n                work",
         "            for minibatch in window:\n"
         "                self._optimiser.zero_grad()\n"
@@ -237,9 +237,9 @@ FAULTS = (
     ),
     Fault(
         "rehearsal takes the larger number from the smaller one",
-        "engines/policies/rehearsal/families.py",
-        "_subtraction_task(int(found[2]), int(found[1]))",
-        "_subtraction_task(int(found[1]), int(found[2]))",
+        "engines/policies/rehearsal/solve.py",
+        'from\\s+(\\d+)": r"\\2-\\1"',
+        'from\\s+(\\d+)": r"\\1-\\2"',
         ("tests/engines/policies/rehearsal/test_rehearsal.py",),
     ),
     Fault(
@@ -694,7 +694,7 @@ FAULTS = (
     ),
     Fault(
         "a leaked held-out question counts as a practised one",
-        "engines/training_free/leaks.py",
+        "engines/training_free/lint.py",
         "self._held_out = len(hidden)",
         "self._held_out = 0",
         (

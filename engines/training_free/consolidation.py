@@ -4,7 +4,12 @@ Owns what each proposal rests on, which are alike, and what reviewers made of ea
 proposals are consolidated by one call. More are merged first, group by group, so that no call is
 shown more than it can attend to; none is dropped on the way without a reason. Also takes operations
 from a reply that a person has mended: the whole text is understood, or it is said what is wrong.
+
+Source: arXiv:2510.08191, Training-Free Group Relative Policy Optimization, section 2. Beyond the
+paper, a group in which no rollout was good is read for what the verifier says of all of them.
 """
+
+from __future__ import annotations
 
 import asyncio
 import math
@@ -13,11 +18,13 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain, pairwise
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from engines.core.errors import CallFailed
 from engines.core.library import Library, Provenance
 from engines.core.library_notes import PastDecision
+from engines.core.protocols import Earlier, Ledger, Policy
 from engines.core.text.prompts import load_prompt, quote
 from engines.core.text.reply import ParsedReply, RepairResult, ReplyProblem
 from engines.core.text.similarity import SimilarTexts, similarity
@@ -37,14 +44,17 @@ from engines.core.types import (
     Reflection,
     UnparsedReply,
     Usage,
+    WeightUpdate,
     operation_id,
     resubmitted_operation_id,
 )
 from engines.core.waiting import gather_all
+from engines.training_free.lint import OperationLinter
 from engines.training_free.reading import (
     PACKAGE,
     ConsolidationRow,
     DropRow,
+    GroupReader,
     Reflector,
     Suggestion,
     library_seen,
@@ -55,9 +65,7 @@ from engines.training_free.reading import (
     proposals_block,
     reply_losses,
 )
-
-if TYPE_CHECKING:
-    from engines.training_free.lint import OperationLinter
+from engines.training_free.settings import TrainingFreeSettings
 
 ALIKE = 0.35
 """Similarity from which two proposals are put before the reflector together."""
@@ -83,7 +91,7 @@ class BatchEvidence:
     @classmethod
     def read(
         cls, batch: Sequence[Group], reflections: Sequence[Reflection], *, rewards_known: bool
-    ) -> "BatchEvidence":
+    ) -> BatchEvidence:
         drawn = [
             (group.id, proposal)
             for group, reflection in zip(batch, reflections, strict=True)
@@ -455,7 +463,7 @@ class Consolidator:
     def __init__(
         self,
         reflector: Reflector,
-        linter: "OperationLinter",
+        linter: OperationLinter,
         put_off: Callable[[], Sequence[Operation]],
     ) -> None:
         self._put_off = put_off  # operations of earlier steps that are still open
@@ -680,3 +688,48 @@ def _named(rows: Sequence[ConsolidationRow]) -> set[int]:
 
 def _proposals_text(shown: Sequence[Candidate], evidence: BatchEvidence) -> str:
     return proposals_block([(one.proposal, evidence.note(one)) for one in shown])
+
+
+class TrainingFreeEngine:
+    """Implements `engines.core.protocols.Engine` with a frozen model that reads."""
+
+    def __init__(
+        self,
+        settings: TrainingFreeSettings,
+        reflector: Policy,
+        ledger: Ledger,
+        linter: OperationLinter | None = None,
+        put_off: Callable[[], Sequence[Operation]] = lambda: (),
+        draft: int = 0,
+    ) -> None:
+        self._more = (linter or OperationLinter(), put_off)
+        self.reflector = Reflector(settings, reflector, ledger, draft)
+        self._reader = GroupReader(self.reflector)
+        self._consolidator = Consolidator(self.reflector, *self._more)
+
+    def with_draft(self, draft: int) -> TrainingFreeEngine:
+        """The same engine, whose questions about a batch are asked with seeds of their own."""
+        now = self.reflector
+        return TrainingFreeEngine(now.settings, now.policy, now.ledger, *self._more, draft)
+
+    def plan(self, total_steps: int) -> str:
+        """Nothing here follows from how long a run is."""
+        return ""
+
+    async def reflect(self, group: Group, library: Library, earlier: Earlier = ()) -> Reflection:
+        return await self._reader.reflect(group, library, earlier)
+
+    async def consolidate(
+        self, batch: Sequence[Group], reflections: Sequence[Reflection], library: Library
+    ) -> Lesson:
+        return await self._consolidator.consolidate(batch, reflections, library)
+
+    async def apply(self, update: WeightUpdate) -> int:
+        raise ValueError("a frozen model has no weights to update")
+
+    async def save(self, folder: Path) -> str:
+        """The library is the only state, and it is not the engine's."""
+        return ""
+
+    async def restore(self, folder: Path) -> None:
+        """See `save`."""

@@ -24,7 +24,7 @@ from engines.core.types import Usage
 from engines.core.user_code import is_loaded_by_us
 from engines.pipeline.evaluation.statistics import Comparison, Interval, mean_at_k, mean_interval
 from engines.pipeline.guidance import PromptWriter
-from engines.pipeline.run import practise
+from engines.pipeline.step import practise
 from engines.record.appender import make_folder, write_atomic
 from engines.record.derived.catalogue import refresh_catalogue
 from engines.record.run_dir import RunDir, Workspace

@@ -39,22 +39,21 @@ from engines.core.types import (
     WeightUpdate,
 )
 from engines.data.sampler import Sampler
-from engines.pipeline.alternating import AlternatingEngine
-from engines.pipeline.context import RunContext
+from engines.pipeline.context import AlternatingEngine, RunContext
 from engines.pipeline.control import RunControl
 from engines.pipeline.evaluation.evaluate import Evaluation, HeldOutSet, MeasurementSetup
 from engines.pipeline.gate.gate import Gate
 from engines.pipeline.recorder import Recorder
 from engines.pipeline.replay_training import Checkpoints, load_history, policy_version_after
 from engines.pipeline.reviewers import AutoReviewer
-from engines.pipeline.run import practise
+from engines.pipeline.step import practise
 from engines.policies.limits import Slots
 from engines.record.journal import Journal
 from engines.record.ledger import RecordLedger
 from engines.record.run_dir import RunDir, Workspace
 from engines.record.scores import ScoreBook
 from engines.rollouts.manager import RolloutManager
-from studio.config.settings.practice import PracticeConfig
+from studio.config.settings.run import PracticeConfig
 
 GROUP = 2
 BATCH = 2

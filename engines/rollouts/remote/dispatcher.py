@@ -32,8 +32,7 @@ from engines.core.types import (
     try_id,
 )
 from engines.core.waiting import pause_deadlines, slow_stage
-from engines.rollouts.remote.line import Item, Line, Work
-from engines.rollouts.remote.worker import KEPT_TEXTS, Ref, SharedText
+from engines.rollouts.remote.worker import KEPT_TEXTS, Item, Line, Ref, SharedText, Work
 
 MOST_FAILED_STARTS = 3
 """In a row, of one worker: after them it is given up."""

@@ -4,6 +4,9 @@ Models, records, budget and gate stay in the run's process, so that no key of an
 here; agents, tools, sandboxes and verifiers run here.
 """
 
+from __future__ import annotations
+
+import asyncio
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
@@ -13,6 +16,7 @@ from functools import partial
 from itertools import count, takewhile
 from typing import Any
 
+from engines.core.errors import CallFailed, StudioError
 from engines.core.protocols import (
     Agent,
     EmbeddingResult,
@@ -35,7 +39,6 @@ from engines.core.types import (
     ToolCall,
     Verdict,
 )
-from engines.rollouts.remote.line import Item, Line, Work
 
 KEPT_TEXTS = 4
 """Guidance of so many library versions at once: held-out tries and practice may differ."""
@@ -117,10 +120,10 @@ class Worker:
         self.line.tell("say", text)
 
     @property
-    def ledger(self) -> "RemoteLedger":
+    def ledger(self) -> RemoteLedger:
         return RemoteLedger(self.line)
 
-    def embedder(self, place: int, name: str) -> "RemoteEmbedder":
+    def embedder(self, place: int, name: str) -> RemoteEmbedder:
         return RemoteEmbedder(self.line, place, name)
 
     def _work_for(self, kind: str, args: Item) -> Work:
@@ -181,7 +184,7 @@ class Worker:
         self._listeners.pop(number, None)
 
     async def run_tools(
-        self, run: "_ToolRun", calls: Sequence[ToolCall], specs: Sequence[ToolSpec]
+        self, run: _ToolRun, calls: Sequence[ToolCall], specs: Sequence[ToolSpec]
     ) -> tuple[ToolResult, ...]:
         number = next(self._tokens)
         self._runs[number] = run
@@ -330,3 +333,115 @@ def ref_of(policy: Policy) -> Ref:
     while not isinstance(policy, RemoteModel):
         policy = policy.inner  # type: ignore[attr-defined]
     return policy.ref
+
+
+Item = tuple[Any, ...]
+Work = tuple[Coroutine[Any, Any, Any], Context | None]
+"""What answers a question, and the context it runs in; None: that of the line."""
+
+
+@dataclass(frozen=True, slots=True)
+class PackedError:
+    """An error on its way. One that is not the studio's own keeps its name and its text."""
+
+    kind: type[Exception] | str
+    args: tuple[Any, ...]
+    state: dict[str, Any]
+
+    @classmethod
+    def pack(cls, error: BaseException) -> PackedError:
+        if isinstance(error, StudioError | CallFailed | TimeoutError):
+            return cls(type(error), error.args, dict(vars(error)))
+        return cls(type(error).__name__, (str(error),), {})
+
+    def unpack(self) -> Exception:
+        kind = self.kind
+        if isinstance(kind, str):  # its class may not be known here
+            kind = type(kind, (Exception,), {})
+        error = kind.__new__(kind, *self.args)
+        error.args = self.args
+        vars(error).update(self.state)
+        return error
+
+
+class Line:
+    """One end of a line.
+
+    `send` takes items for the other end. `work_for` makes the work that answers a question, and
+    `told` takes what wants no answer; both are called in the order in which items arrive.
+    """
+
+    def __init__(
+        self,
+        send: Callable[[Item], None],
+        work_for: Callable[[str, Item], Work],
+        told: Callable[[str, Item], None],
+    ) -> None:
+        self._send, self._work_for, self._told = send, work_for, told
+        self._numbers = count()
+        self._asked: dict[int, asyncio.Future[Any]] = {}
+        self._working: dict[int, asyncio.Task[Any]] = {}
+        self._lost: Exception | None = None
+
+    @property
+    def working(self) -> tuple[asyncio.Task[Any], ...]:
+        """What is under way here for the other end."""
+        return tuple(self._working.values())
+
+    async def ask(self, kind: str, *args: Any) -> Any:
+        """The other end's answer, or the error it ended with; cancelled here, it is there, too."""
+        if self._lost is not None:
+            raise self._lost
+        number, answer = next(self._numbers), asyncio.get_running_loop().create_future()
+        self._asked[number] = answer
+        self._send(("ask", number, kind, args))
+        try:
+            return await answer
+        except asyncio.CancelledError:
+            if number in self._asked:
+                self._send(("cancel", number))
+            raise
+        finally:
+            self._asked.pop(number, None)
+
+    def tell(self, kind: str, *args: Any) -> None:
+        if self._lost is None:
+            self._send(("tell", kind, args))
+
+    def receive(self, item: Item) -> None:
+        match item:
+            case ("ask", number, kind, args):
+                work, context = self._work_for(kind, args)
+                task = asyncio.get_running_loop().create_task(work, context=context)
+                self._working[number] = task
+                task.add_done_callback(lambda done: self._answer(number, done))
+            case ("tell", kind, args):
+                self._told(kind, args)
+            case ("cancel", number):
+                if number in self._working:
+                    self._working[number].cancel()
+            case ("answer", number, value):
+                if (waiting := self._asked.get(number)) and not waiting.done():
+                    waiting.set_result(value)
+            case ("error", number, raised):
+                if (waiting := self._asked.get(number)) and not waiting.done():
+                    waiting.set_exception(raised.unpack())
+
+    def lose(self, error: Exception) -> None:
+        """Fail what is asked here, now and later; what works for the other end goes on."""
+        self._lost = self._lost or error
+        for waiting in self._asked.values():
+            if not waiting.done():
+                waiting.set_exception(error)
+
+    def _answer(self, number: int, done: asyncio.Task[Any]) -> None:
+        self._working.pop(number, None)
+        if done.cancelled():  # by whoever asked, or because all ends
+            return
+        error = done.exception()
+        if self._lost is not None:
+            return
+        if error is None:
+            self._send(("answer", number, done.result()))
+        else:
+            self._send(("error", number, PackedError.pack(error)))

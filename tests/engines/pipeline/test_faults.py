@@ -21,7 +21,7 @@ from engines.core.types import Completion, Proposal, Reflection, Sampling, Usage
 from engines.policies.limits import Priority, Slots
 from engines.record.ledger import RecordLedger
 from engines.record.run_dir import Workspace
-from engines.training_free.engine import TrainingFreeEngine
+from engines.training_free.consolidation import TrainingFreeEngine
 from engines.training_free.settings import TrainingFreeSettings
 from engines.verifiers.judge import JudgeContext, JudgeSettings, JudgeVerifier
 from tests.support.builders import a_group, a_library, a_problem, a_rollout, answering

@@ -26,7 +26,7 @@ from engines.core.types import (
     Verdict,
 )
 from engines.record.ledger import RecordLedger, read_record
-from engines.training_free.engine import TrainingFreeEngine
+from engines.training_free.consolidation import TrainingFreeEngine
 from engines.training_free.lint import OperationLinter
 from engines.training_free.settings import TrainingFreeSettings
 from tests.support.builders import (

@@ -19,11 +19,10 @@ from engines.pipeline.context import RunContext
 from engines.record.run_dir import Workspace
 from engines.record.step_history import read_history
 from studio.evaluation.try_problem import print_piece
-from studio.facts.rollout import rollout_facts
 from studio.facts.run import load_run_facts
+from studio.facts.step import rollout_facts
 from studio.render.evaluation_lines import finished_text
-from studio.render.rollout_lines import rollout_text
-from studio.render.run_lines import run_text
+from studio.render.run_lines import rollout_text, run_text
 from studio.render.words import try_acts_text
 from tests.support.harness import practised
 

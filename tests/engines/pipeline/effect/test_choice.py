@@ -21,7 +21,7 @@ from engines.pipeline.effect.effect_gate import (
     compare_lessons,
 )
 from studio.facts.step import step_facts
-from studio.render.step_lines import step_text
+from studio.render.run_lines import step_text
 from studio.report.progress import LinePrinter
 from studio.run.held_out import choice_text
 from tests.engines.pipeline.effect.test_effect_gate import (
