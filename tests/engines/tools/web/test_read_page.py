@@ -10,10 +10,10 @@ import pytest
 
 from engines.core.types import Completion, ToolResult, Usage
 from engines.tools.web.fetch import AddressGuard, Fetcher, WebCache
-from engines.tools.web.local_pages import LocalPages
 from engines.tools.web.read_page import (
     MAX_TEXT_CHARS,
     LoadPage,
+    LocalPages,
     PageReader,
     load_by_jina,
     load_directly,
