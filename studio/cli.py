@@ -35,8 +35,7 @@ from studio.commands import (
     serve,
     train,
 )
-from studio.commands.reference import completion, config, guide, presets
-from studio.commands.reference.version import version
+from studio.commands.reference import completion, config, guide
 from studio.config.youtu.checkout import translate_flags
 from studio.errors import describe_error, os_error_text
 from studio.process import harden, open_streams, silence_stream
@@ -106,7 +105,7 @@ def _check_workspace(path: Path) -> Path:
 
 COMMANDS: dict[str, typer.Typer | Callable[..., object]] = {
     "demo": screen.demo,
-    "init": presets.init,
+    "init": guide.init,
     "try": evaluate.try_once,
     "run": screen.run,
     "attach": screen.attach,
@@ -122,7 +121,7 @@ COMMANDS: dict[str, typer.Typer | Callable[..., object]] = {
     "library": library.app,
     "data": data.app,
     "runs": runs.app,
-    "presets": presets.presets,
+    "presets": guide.presets,
     "report": runs.report,
     "train": train.train,
     "export": export.export,
@@ -132,7 +131,7 @@ COMMANDS: dict[str, typer.Typer | Callable[..., object]] = {
     "doctor": doctor.doctor,
     "guide": guide.guide,
     "config": config.app,
-    "version": version,
+    "version": guide.version,
     "completion": completion.completion,
 }
 """In the order of the help: a function, or a group of its own."""

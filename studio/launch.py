@@ -139,43 +139,39 @@ def check_devices(process: LaunchedProcess, *, gpus: int, cores: int) -> None:
 
 def _check_kind(environment: Mapping[str, str]) -> None:
     """Refuse what the forwards or the rollouts here cannot go with."""
-    for variable, what in (
-        ("ACCELERATE_USE_MEGATRON_LM", "Megatron-LM"),
-        ("ACCELERATE_USE_PARALLELISM_CONFIG", "a parallelism config"),
-    ):
-        if _is_set(environment, variable):
-            raise _refusal(f"{what} is not done here.", f"Use {launch_command('fsdp')}.")
-    if _is_set(environment, "ACCELERATE_USE_FSDP") and environment.get("FSDP_VERSION") != "2":
-        raise _refusal("version 1 of FSDP is not done here.", "Write fsdp_version: 2.")
-    if not _is_set(environment, "ACCELERATE_USE_DEEPSPEED"):
-        return
-    if environment.get("ACCELERATE_DEEPSPEED_CONFIG_FILE"):
-        move = f"Write its fields into deepspeed_config, as {config_path('zero2')} does."
-        raise _refusal("a DeepSpeed config file of its own is not read here.", move)
-    if _number(environment, "ACCELERATE_DEEPSPEED_ZERO_STAGE", 2) > 2:
-        move = f"Use zero_stage 2, or {launch_command('fsdp')}, which divides the weights, too."
-        raise _refusal("ZeRO stage 3 is not done here.", move)
-    for which in ("OPTIMIZER", "PARAM"):
-        where = environment.get(f"ACCELERATE_DEEPSPEED_OFFLOAD_{which}_DEVICE", "none")
-        if where != "none":
-            cause = f"offload_{which.lower()}_device {where} is not done here."
-            raise _refusal(cause, "Set it to none: an adapter's state is small.")
+    fsdp_1 = _is_set(environment, "ACCELERATE_USE_FSDP") and environment.get("FSDP_VERSION") != "2"
+    refused = {
+        "Megatron-LM": _is_set(environment, "ACCELERATE_USE_MEGATRON_LM"),
+        "a parallelism config": _is_set(environment, "ACCELERATE_USE_PARALLELISM_CONFIG"),
+        "version 1 of FSDP": fsdp_1,
+    }
+    if _is_set(environment, "ACCELERATE_USE_DEEPSPEED"):
+        refused |= {
+            "a DeepSpeed config file of its own": environment.get(
+                "ACCELERATE_DEEPSPEED_CONFIG_FILE"
+            ),
+            "ZeRO stage 3": _number(environment, "ACCELERATE_DEEPSPEED_ZERO_STAGE", 2) > 2,
+        }
+        for which in ("OPTIMIZER", "PARAM"):
+            name = f"ACCELERATE_DEEPSPEED_OFFLOAD_{which}_DEVICE"
+            is_offloaded = environment.get(name, "none") != "none"
+            refused[f"offload_{which.lower()}_device"] = is_offloaded
+    for what, is_asked in refused.items():
+        if is_asked:
+            move = f"Use {launch_command('fsdp')}, or start from {config_path('zero2')}."
+            raise _refusal(f"{what} is not done here.", move)
 
 
 def _check_single(environment: Mapping[str, str]) -> None:
-    """Refuse a single process where accelerate was asked for several."""
-    if "ACCELERATE_MIXED_PRECISION" not in environment:
-        raise _refusal(
-            "accelerate did not start it.",
-            f"Start it so: {launch_command('ddp')}; or train with one process: studio train "
-            "RUNFILE.",
-        )
-    if "MASTER_PORT" in environment:
-        raise _refusal(
-            "several processes were asked for and one was started: with --cpu or MULTI_CPU "
-            "accelerate leaves the others to mpirun.",
-            f"Start them so: {launch_command('cpu')}.",
-        )
+    """Refuse a single process where nobody started it, or several were asked for."""
+    if "ACCELERATE_MIXED_PRECISION" in environment and "MASTER_PORT" not in environment:
+        return
+    raise _refusal(
+        "accelerate did not start it, or started one process of several: with --cpu it leaves "
+        "them to mpirun.",
+        f"Start it so: {launch_command('ddp')} (cpu in the place of ddp without a GPU); or train "
+        "with one process: studio train RUNFILE.",
+    )
 
 
 def _is_set(environment: Mapping[str, str], name: str) -> bool:

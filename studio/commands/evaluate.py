@@ -242,7 +242,7 @@ def try_once(
         suggest_problem,
         trials_of,
     )
-    from studio.run.budget import limits_of
+    from studio.run.models import limits_of
 
     given = runfile, overrides or []
     loaded = load_run(*given, context.obj, keyless=cassette is not None)

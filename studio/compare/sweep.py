@@ -33,8 +33,8 @@ from studio.process import on_stop_signal
 from studio.render.comparison_page import sweep_page
 from studio.render.lines import to_stderr
 from studio.render.page import print_facts
-from studio.run.budget import check_budget
 from studio.run.detached import studio_command
+from studio.run.models import check_budget
 from studio.run.new_or_resume import RunRequest, check_run_name, plan_run
 from studio.session.control_socket import is_alive
 

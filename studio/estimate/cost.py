@@ -44,7 +44,6 @@ from studio.render.estimate_lines import (
 from studio.render.json import json_data, print_result
 from studio.render.lines import tell_next, to_stderr
 from studio.run.assemble import check_verifier
-from studio.run.budget import check_budget, embedding_terms, limits_of, open_budget, terms_of
 from studio.run.held_out import (
     evaluated_sets,
     measurement_settings,
@@ -52,7 +51,14 @@ from studio.run.held_out import (
     score_book_opener,
 )
 from studio.run.library import choose_library
-from studio.run.models import weights_digest
+from studio.run.models import (
+    check_budget,
+    embedding_terms,
+    limits_of,
+    open_budget,
+    terms_of,
+    weights_digest,
+)
 from studio.run.new_or_resume import RunPlan, forked_library
 
 _PURPOSES = {

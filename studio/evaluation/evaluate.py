@@ -65,7 +65,6 @@ from studio.render.evaluation_lines import eval_text
 from studio.render.json import json_data, print_json, print_result
 from studio.render.lines import tell_next, to_stderr
 from studio.render.words import count_text
-from studio.run.budget import apply_budget, check_budget, limits_of, open_budget
 from studio.run.held_out import (
     detectable_effect,
     held_out_sets,
@@ -78,7 +77,18 @@ from studio.run.held_out import (
 )
 from studio.run.library import choose_library
 from studio.run.linter import count_vectors
-from studio.run.models import Roles, Tell, open_roles, rollout_slots, tell_each, weights_digest
+from studio.run.models import (
+    Roles,
+    Tell,
+    apply_budget,
+    check_budget,
+    limits_of,
+    open_budget,
+    open_roles,
+    rollout_slots,
+    tell_each,
+    weights_digest,
+)
 from studio.run.verifier import fingerprint_of, masked_answers_warning, open_run_verifier
 from studio.secrets.sanitize import one_line
 

@@ -37,7 +37,6 @@ from studio.config.run_yaml import dump_run_yaml
 from studio.config.settings.run import RunConfig
 from studio.render.run_lines import agent_lines
 from studio.run.acting import Acting, sampling_of
-from studio.run.budget import apply_budget, open_budget, prior_usage
 from studio.run.held_out import (
     evaluated_sets,
     measuring_setup,
@@ -51,11 +50,14 @@ from studio.run.linter import count_vectors, open_run_embedder, open_run_linter
 from studio.run.models import (
     Roles,
     Tell,
+    apply_budget,
     apply_pace,
     make_pausable,
     make_rollouts,
+    open_budget,
     open_roles,
     pace_of,
+    prior_usage,
     rollout_slots,
     slots_for,
     tell_each,

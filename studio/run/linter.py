@@ -19,9 +19,8 @@ from engines.record.run_dir import RunDir, Workspace
 from engines.training_free.lint import OperationLinter
 from studio.config.loading import LoadedRun, load_run
 from studio.config.settings.policy import EmbeddingConfig
-from studio.run.budget import embedding_terms
 from studio.run.held_out import held_out_sets
-from studio.run.models import open_vectors
+from studio.run.models import embedding_terms, open_vectors
 from studio.run.new_or_resume import RunPlan
 
 

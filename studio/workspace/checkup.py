@@ -13,7 +13,6 @@ from pathlib import Path
 from engines.core.errors import StudioError, installed_version
 from engines.process.tiers import find_tier
 from engines.record.repair import Finding
-from studio.workspace.ask import run_check
 from studio.workspace.machine import (
     PACKAGE,
     cluster_findings,
@@ -23,6 +22,7 @@ from studio.workspace.machine import (
     gpu_findings,
     open_files_limit,
     read_mounts,
+    run_check,
     terminal_findings,
 )
 

@@ -6,30 +6,44 @@ told by `engines.record.repair`, what is wrong with the machine and a run's mode
 """
 
 import os
+import re
+import stat
+import time
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from engines.core.errors import StudioError
+import yaml
+
+from engines.core.errors import ConflictError, StudioError
 from engines.core.state.run_state import RunState
+from engines.grpo.checkpoint.folders import check_seal
+from engines.pipeline.evaluation.evaluate import format_result, result_path
+from engines.pipeline.replay_training import Checkpoints
 from engines.record import lines
+from engines.record.derived.catalogue import load_run_rows, write_dataset_row
 from engines.record.derived.run_state import read_run
-from engines.record.lock import is_held
-from engines.record.repair import Finding, library_findings, run_findings, score_findings
-from engines.record.run_dir import RunDir, Workspace
-from studio.data.catalogue import listed_data
-from studio.facts.diagnosis import Diagnosis
-from studio.workspace.stray_files import (
-    catalogue_findings,
-    data_findings,
-    leftover_findings,
-    permission_findings,
-    pid_text,
-    stray_findings,
-    unfinished_findings,
+from engines.record.libraries import LibraryFolder
+from engines.record.lock import holder_pid, is_held, write_lock
+from engines.record.repair import (
+    Finding,
+    Grade,
+    library_findings,
+    move_aside,
+    read_written,
+    remove,
+    run_findings,
+    score_findings,
+    written_finding,
 )
-from studio.workspace.written_files import run_file_findings, written_findings
+from engines.record.run_dir import RunDir, Workspace
+from engines.record.seal import ALTERED, own_run_file_move, read_sealed, seal_fits
+from engines.record.yaml_text import load_yaml
+from studio.data.catalogue import dataset_row, listed_data
+from studio.facts.diagnosis import Diagnosis
+from studio.session.control_socket import is_alive
 
 _Look = Callable[[], Iterable[Finding]]
 
@@ -127,3 +141,249 @@ def _catch_unreadable(look: _Look) -> Iterator[Finding]:
         if isinstance(error, OSError):
             error = lines.unreadable_error(Path(error.filename or "."), error)
         yield Finding("fix", error.place, error.cause, error.move)
+
+
+_LEFT_BY = re.compile(r"^\..+\.(\d+)\.tmp$|^\.removed-.+-(\d+)$|^\..+\.tmp$")
+"""What a process is about to rename, or to remove, with its number; some do not say theirs."""
+OLD_S = 86_400.0
+"""No process takes a day to write a file."""
+_PRIVATE = (
+    *("journal*.json*", "run.yaml", "agent*.yaml", "studio.log", "records/*", "evals/*"),
+    "derived/*",
+)
+
+
+def stray_findings(workspace: Workspace) -> Iterator[Finding]:
+    """What stands among the runs and libraries, and is none."""
+    for name, what in (("runs", "run"), ("libraries", "library")):
+        folder = workspace.path / name
+        if folder.is_dir():
+            for path in sorted(folder.iterdir()):
+                yield from _entry_findings(path, what)
+        elif os.path.lexists(folder):
+            move = "Move it away: the folder is made when it is needed."
+            yield Finding("fix", str(folder), "it is no folder.", move)
+
+
+def _entry_findings(path: Path, what: str) -> Iterator[Finding]:
+    journal = path / "journal.jsonl"
+    if path.name.startswith(".") or (path.is_dir() and journal.is_file()):
+        if path.is_symlink():
+            cause = f"it is a link to {path.resolve()}, where the {what} is read and written."
+            move = "Nothing need be done: whatever removes it here removes the link alone."
+            yield Finding("note", str(path), cause, move)
+    elif path.is_dir() and journal.is_dir():
+        if what == "run":  # of a library it is told where its journal is read
+            move = "Move it away, or put the file back from a copy."
+            yield Finding("fix", str(journal), "cannot be read: it is a folder.", move)
+    elif what == "run" and any(path.glob("records/*.jsonl")):
+        move = "Put it back from a copy: without it nothing goes on from these records."
+        yield Finding("fix", str(journal), "it is gone, and its run's records are there.", move)
+    else:
+        cause = "it has no journal." if path.is_dir() else "it is a file."
+        if not path.exists():
+            cause = "it is a link that leads nowhere."
+        move = f"Move it away, or restore its journal if it was a {what}."
+        if survivors := LibraryFolder(path).describe_survivors():
+            move += f" Or {survivors}"
+        yield Finding("note", str(path), f"it is no {what}: {cause}", move)
+
+
+def catalogue_findings(workspace: Workspace) -> Iterator[Finding]:
+    """A catalogue that people cannot query; the studio makes it again when it is needed."""
+    path = workspace.catalogue
+    if os.path.lexists(path) and (not path.is_file() or read_sealed(path) is None):
+        move = f"{lines.REPAIR} makes it again, as whatever lists runs does."
+        repair = partial(_make_catalogue, workspace)
+        yield Finding("note", str(path), "it is damaged or altered.", move, repair, alone=True)
+
+
+def _make_catalogue(workspace: Workspace) -> str:
+    if not workspace.catalogue.is_file():
+        move_aside(workspace.catalogue)
+    load_run_rows(workspace)
+    for data in listed_data(workspace, bundled=False):
+        path = Path(data.path)
+        if data.where == "workspace" and data.n is not None and path.is_file():
+            write_dataset_row(workspace, dataset_row(path, path.read_bytes(), data.n))
+    return "made again from the journals"
+
+
+def leftover_findings(folder: Path, run: RunDir | None = None) -> Iterator[Finding]:
+    """A socket or a holder's note of a process that is gone; nothing behind a link is removed."""
+    if folder.is_symlink() or is_held(folder):
+        return
+    if run is not None and os.path.lexists(run.socket) and not is_alive(run):
+        yield _removable_finding(run.socket, "the process that made this socket is gone.")
+    if (holder := folder / ".holder").exists():
+        yield _removable_finding(holder, f"the process that wrote here{pid_text(folder)} is gone.")
+
+
+def pid_text(folder: Path) -> str:
+    pid = holder_pid(folder)
+    return "" if pid is None else f" (pid {pid})"
+
+
+def unfinished_findings(workspace: Workspace) -> Iterator[Finding]:
+    """Files that a killed process was about to rename, and runs it was about to remove."""
+    for path in sorted(workspace.path.rglob(".*")):
+        if (match := _LEFT_BY.match(path.name)) and _is_left(path, match[1] or match[2]):
+            yield _removable_finding(path, "a process that is gone left this half done.")
+
+
+def _is_left(path: Path, pid: str | None) -> bool:
+    """Whether no process is at it: none of that number lives, or another has the number by now."""
+    if pid is not None and not _is_process_alive(int(pid)):
+        return True
+    with suppress(OSError):
+        return time.time() - path.lstat().st_mtime > OLD_S
+    return False
+
+
+def _removable_finding(path: Path, cause: str) -> Finding:
+    move = f"It is in nobody's way; {lines.REPAIR} removes it."
+    return Finding("note", str(path), cause, move, partial(remove, path), alone=True)
+
+
+def _is_process_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except (PermissionError, OverflowError):
+        pass  # somebody else's, or no process of this machine
+    return True
+
+
+def permission_findings(workspace: Workspace, runs: Iterable[RunDir]) -> Iterator[Finding]:
+    """Files that others may read."""
+    places = [workspace.catalogue, *workspace.evaluations.glob("*/*")]
+    for run in runs:
+        places += [path for pattern in _PRIVATE for path in run.path.glob(pattern)]
+    for path in sorted(places):
+        if not path.is_file():
+            continue
+        mode = stat.S_IMODE(path.stat().st_mode)
+        if mode & 0o077:
+            cause = f"others may read it (mode {mode:04o}), and it could hold secrets."
+            repair = partial(_restrict, path)
+            yield Finding("note", str(path), cause, f"chmod 600 {path}", repair, alone=True)
+
+
+def _restrict(path: Path) -> str:
+    path.chmod(0o600)
+    return "now 0600"
+
+
+def data_findings(workspace: Workspace) -> Iterator[Finding]:
+    """Data sets that cannot be read."""
+    for data in listed_data(workspace, bundled=False):
+        if data.where == "workspace" and data.n is None:
+            place, _, cause = data.trouble.partition(": ")
+            yield Finding("fix", place, cause or data.trouble, f"studio data check {data.path}")
+
+
+_OWN = "it has no seal, so it counts as somebody's own."
+_CHECKPOINT = (
+    "Nothing mends it, and the run goes on without: an earlier one serves, and later steps are "
+    "computed again from what was recorded."
+)
+
+
+def run_file_findings(run: RunDir) -> Iterator[Finding]:
+    """What a run is resumed from: it can be read, and is as it was. Its journal needs it not."""
+    data, cause = read_written(run.run_file)
+    fits = seal_fits(data)
+    cause = cause or _why_no_settings(data) or (_OWN if fits is None else "")
+    if fits is False:
+        yield Finding("fix", str(run.run_file), ALTERED, own_run_file_move(run.run_file))
+    elif cause:
+        move = f"Resume with a run file of your own: studio headless FILE --name {run.run}."
+        yield Finding("note", str(run.run_file), cause, move)
+
+
+def _why_no_settings(data: bytes) -> str:
+    try:
+        return "" if isinstance(load_yaml(data.decode()), dict) else "it holds no settings."
+    except (ValueError, yaml.YAMLError, RecursionError):
+        return "it cannot be read."
+
+
+def written_findings(run: RunDir, state: RunState, workspace: Workspace) -> Iterator[Finding]:
+    """Checkpoints, agents and evaluations that are not what was written."""
+    yield from _checkpoint_findings(run, state)
+    yield from _evaluation_findings(run, state)
+    first = state.started.forked_steps if state.started else 0
+    has_agent = not state.curates and (state.steps_finished > first or bool(state.ending))
+    yield from _agent_findings(run.agent_file, has_agent, run, workspace)
+    has_best = has_agent and state.best_step is not None
+    yield from _agent_findings(run.best_agent_file, has_best, run, workspace)
+
+
+def _evaluation_findings(run: RunDir, state: RunState) -> Iterator[Finding]:
+    folder = run.path / "evals"
+    results = {result_path(folder, result): result for result in state.evaluations}
+    for path in sorted({*folder.glob("*.json"), *results}):
+        result = results.get(path)
+        expected = None if result is None else format_result(result)
+        yield from written_finding(run.path, path, expected)
+
+
+def _agent_findings(
+    path: Path, is_due: bool, run: RunDir, workspace: Workspace
+) -> Iterator[Finding]:
+    is_there = os.path.lexists(path)
+    if not (is_there or is_due):
+        return
+    data, cause = read_written(path)
+    fits = seal_fits(data)
+    if not cause and fits is None and not _why_no_settings(data):
+        yield Finding("note", str(path), _OWN, "Nothing need be done: it is read as it is.")
+    elif cause or not fits:
+        kept = ", and keeps this one" if is_there else ""
+        move = f"{lines.REPAIR} writes it again{kept}. Or delete its line `# sha256 …`."
+        grade: Grade = "fix" if is_there else "note"
+        repair = partial(_rewrite_agent, path, run, workspace)
+        yield Finding(grade, str(path), cause or ALTERED, move, repair, alone=True)
+
+
+def _rewrite_agent(path: Path, run: RunDir, workspace: Workspace) -> str:
+    """Write an agent file as its run left it; raises StudioError where that cannot be made."""
+    from studio.config.loading import load_run
+    from studio.run.library import make_publisher
+
+    with write_lock(run.path):
+        state = run.state()
+        loaded = load_run(str(run.run_file), [], workspace.path)
+        folder = workspace.library(state.started.library if state.started else run.run)
+        library = folder.at(state.library_version)
+        if state.content_hash not in ("", library.content_hash):
+            cause = "it is not the library that the run used."
+            raise ConflictError(str(folder.path), cause, "Restore it from a copy.")
+        publish = make_publisher(loaded, run, state, folder, only=path)
+        kept = move_aside(path) + ", and " if os.path.lexists(path) else ""
+        publish(library)
+    return f"{kept}written again"
+
+
+def _checkpoint_findings(run: RunDir, state: RunState) -> Iterator[Finding]:
+    """Checkpoints that are not as they were written, or gone although nothing removes them."""
+    if not state.checkpoints:
+        return
+    removed = Checkpoints(run.path, run.path, _save_nothing).removable_checkpoints(state)
+    for saved in state.checkpoints:
+        folder = run.path / saved.folder
+        if not folder.exists():
+            if saved not in removed:
+                cause = f"the checkpoint of step {saved.step} is gone."
+                yield Finding("note", str(folder), cause, _CHECKPOINT)
+            continue
+        try:
+            check_seal(folder)
+        except StudioError as error:
+            move = f"{_CHECKPOINT} Once nothing of it is needed, remove the folder."
+            yield Finding("fix", error.place, error.cause, move)
+
+
+async def _save_nothing(folder: Path) -> str:
+    raise AssertionError(f"nothing is saved in {folder} by a look at it")

@@ -1,25 +1,102 @@
-"""Whether this machine can run a practice: disk space, encoding, closed memory.
+"""Checks of this machine, each made so that one that hangs or ends its process hides no other.
 
 Reads; changes nothing.
 """
 
+import asyncio
 import locale
 import os
 import platform
 import shutil
+import signal
 import sys
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import orjson
 from packaging.requirements import Requirement
 
+from engines.core.codec import fields_of
 from engines.core.errors import StudioError, install_command, installed_version
-from engines.record.repair import Finding, Grade
+from engines.record.repair import Finding
 from studio.process import is_hardened
 from studio.render.words import count_text
-from studio.workspace.ask import ask_apart, ask_program, ask_python
+from studio.secrets.output import mask_text
+from studio.secrets.sanitize import one_line
+
+_ROOT = str(Path(__file__).parents[2])
+
+
+async def run_check(
+    place: str, check: Awaitable[Iterable[Finding]], limit_s: float
+) -> tuple[Finding, ...]:
+    """What a check finds; that it fails or hangs is a finding, too."""
+    try:
+        async with asyncio.timeout(limit_s):
+            return tuple(await check)
+    except TimeoutError:
+        cause = f"it did not answer within {limit_s:g} s."
+        return (Finding("note", place, cause, "Ask again; what hangs may be seen with `top`."),)
+    except StudioError as error:
+        return (Finding("fix", error.place, error.cause, error.move),)
+    except Exception as error:  # whatever it is, the other checks are of use all the same
+        text = f"it could not be looked at ({type(error).__name__}: {error})."
+        return (Finding("note", place, text),)
+
+
+async def ask_program(*command: str, given: bytes = b"") -> tuple[int, str, str]:
+    """Exit code, output and errors of a program; it is killed where whoever asks is cancelled."""
+    pipe = asyncio.subprocess.PIPE
+    process = await asyncio.create_subprocess_exec(
+        *command, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True
+    )
+    try:
+        out, err = await process.communicate(given)
+    finally:
+        if process.returncode is None:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            await process.wait()
+    return process.returncode or 0, out.decode(errors="replace"), err.decode(errors="replace")
+
+
+async def ask_python(code: str, order: object = None) -> Any:
+    """The JSON that Python code prints last, in a process of its own that can import the studio.
+
+    So it is asked of libraries that take seconds to import, or of code that may hang.
+    """
+    start = f"import sys; sys.path.insert(0, {_ROOT!r})\n"
+    start += "from studio.process import harden; harden()\n"
+    command = (sys.executable, "-P", "-c", start + code)
+    status, out, err = await ask_program(*command, given=orjson.dumps(order))
+    try:
+        return orjson.loads(out.strip().rpartition("\n")[2])
+    except orjson.JSONDecodeError:
+        said = err.strip().rpartition("\n")[2] or f"exit code {status}"
+        raise RuntimeError(said) from None
+
+
+async def ask_apart(check: str, *order: object) -> list[Finding]:
+    """What `MODULE:FUNCTION` finds in a process of its own, given the order as JSON values."""
+    code = f"from {__name__} import answer; answer({check!r})"
+    return [Finding(**row) for row in await ask_python(code, order)]
+
+
+def answer(check: str) -> None:
+    """The other process: look, and print what was found, without secrets."""
+    module, _, name = check.partition(":")
+    order = orjson.loads(sys.stdin.buffer.read())
+    try:
+        found = list(getattr(import_module(module), name)(*order))
+    except StudioError as error:
+        found = [Finding("fix", error.place, error.cause, error.move)]
+    rows = [fields_of(finding, "grade", "place", "cause", "move") for finding in found]
+    print(mask_text(orjson.dumps(rows).decode()), flush=True)
+
 
 LEAST_FREE = 200_000_000
 """Bytes: a run of 10,000 rollouts writes about as much."""
@@ -127,8 +204,8 @@ def file_system(folder: Path, mounts: str) -> str:
     return kind
 
 
-LEAST, WANTED = (60, 16), (80, 24)
-"""Columns and rows from which the screen works, and for which it is made."""
+WANTED = (80, 24)
+"""Columns and rows for which the screen is made."""
 
 
 def terminal_findings(
@@ -141,25 +218,13 @@ def terminal_findings(
     if missing is not None:
         move = "`studio headless` and `studio review` do without."
         return [Finding("note", missing[0], f"{missing[1]}.", move)]
-    term = environ.get("TERM", "")
     columns, rows = size
-    shown = f"{term}, {columns}x{rows}, {_colours(environ)}, {encoding}"
-    found = [Finding("ok", "terminal", f"{shown}.")]
+    text = f"{environ.get('TERM', '')}, {columns}x{rows}, {encoding}."
+    found = [Finding("ok", "terminal", text)]
     if columns < WANTED[0] or rows < WANTED[1]:
         cause = f"it has {columns}x{rows}, and the screen is made for {WANTED[0]}x{WANTED[1]}."
-        worse = columns < LEAST[0] or rows < LEAST[1]
-        move = "Make it larger: a list is all that is shown so." if worse else "Make it larger."
-        found.append(Finding("note", "terminal", cause, move))
+        found.append(Finding("note", "terminal", cause, "Make it larger."))
     return found
-
-
-def _colours(environ: Mapping[str, str]) -> str:
-    term = environ.get("TERM", "")
-    if environ.get("NO_COLOR") or term.startswith("vt"):
-        return "no colours" + (" (NO_COLOR)" if environ.get("NO_COLOR") else "")
-    if environ.get("COLORTERM") in ("truecolor", "24bit") or "direct" in term:
-        return "truecolor"
-    return "256 colours" if "256" in term else "16 colours"
 
 
 PACKAGE = "practice-studio"
@@ -186,37 +251,31 @@ def extra_findings(
 ) -> list[Finding]:
     """`requires` is what the package's metadata ask for."""
     every = [Requirement(text) for text in requires]
-    found, whole = list[Finding](), list[str]()
+    findings, whole = list[Finding](), list[str]()
     for extra in GIVES:
-        parts = _parts(every, extra)
-        have = {part.name: version_of(part.name) for part in parts}
-        if trouble := _lacks(parts, have):
-            grade: Grade = "ok" if None in have.values() else "note"
-            cause, move = f"{trouble}; it gives {GIVES[extra]}.", f"Run: {install_command(extra)}"
-            found.append(Finding(grade, f"extra {extra}", cause, move))
+        versions = {name: version_of(name) for name in _packages(every, extra)}
+        if None in versions.values():
+            missing = ", ".join(name for name, version in versions.items() if version is None)
+            cause = f"not installed ({missing}); it gives {GIVES[extra]}."
+            move = f"Run: {install_command(extra)}"
+            findings.append(Finding("ok", f"extra {extra}", cause, move))
         else:
-            told = ", ".join(f"{name} {version}" for name, version in have.items())
-            whole.append(f"{extra} ({told or 'part of Python'})")
-    return [*found, *([Finding("ok", "extras", f"{', '.join(whole)}.")] if whole else [])]
+            packages = ", ".join(f"{name} {version}" for name, version in versions.items())
+            whole.append(f"{extra} ({packages or 'part of Python'})")
+    if whole:
+        findings.append(Finding("ok", "extras", f"{', '.join(whole)}."))
+    return findings
 
 
-def _parts(every: list[Requirement], extra: str) -> list[Requirement]:
+def _packages(every: list[Requirement], extra: str) -> list[str]:
+    """Names of what an extra installs beside the studio's own requirements."""
     return [
-        part
-        for part in every
-        if (marker := part.marker) is not None
+        requirement.name
+        for requirement in every
+        if (marker := requirement.marker) is not None
         and marker.evaluate({"extra": extra})
         and not marker.evaluate({"extra": ""})
     ]
-
-
-def _lacks(parts: list[Requirement], have: Mapping[str, str | None]) -> str:
-    missing = [name for name, version in have.items() if version is None]
-    if missing:
-        partly = "" if len(missing) == len(have) else f" (without {', '.join(missing)})"
-        return f"not installed{partly}"
-    old = [part for part in parts if not part.specifier.contains(have[part.name] or "", True)]
-    return ", ".join(f"{part.name} {have[part.name]} is not {part.specifier}" for part in old)
 
 
 _QUERY = (
@@ -238,7 +297,6 @@ print(json.dumps({
     "said": " ".join(str(one.message) for one in said),
 }))
 """
-NEARLY_FULL = 0.9
 
 
 async def gpu_findings(
@@ -254,7 +312,7 @@ async def gpu_findings(
             said = " ".join((out or err).split())[:200]
             move = "Load the driver (modprobe nvidia), or install it anew."
             return [Finding("note", "gpu", f"its driver does not answer ({said}).", move)]
-        found = [_card(line.split(", ")) for line in out.splitlines() if line.count(", ") == 3]
+        found = [_card(line) for line in out.splitlines() if line.count(", ") == 3]
     if not found and not _DRIVER.exists() and sys.platform != "darwin":
         text = "none here" + (f"; torch {torch} computes on the CPU." if torch else ".")
         return [Finding("ok", "gpu", text)]
@@ -264,16 +322,10 @@ async def gpu_findings(
     return [*found, torch_finding(torch, await ask_torch(_TORCH))]
 
 
-def _card(row: list[str]) -> Finding:
-    name, *memory, driver = row
-    try:
-        total, used = (float(text) for text in memory)
-    except ValueError:  # [N/A], as of cards that share the machine's memory
-        return Finding("ok", "gpu", f"{name}, driver {driver}.")
-    text = f"{name}, {used / 1024:.1f} of {total / 1024:.1f} GB in use, driver {driver}."
-    if used < NEARLY_FULL * total:
-        return Finding("ok", "gpu", text)
-    return Finding("note", "gpu", text, "See with nvidia-smi who uses it.")
+def _card(line: str) -> Finding:
+    name, total, used, driver = line.split(", ")
+    text = f"{name}, {used} of {total} MiB in use, driver {driver}."
+    return Finding("ok", "gpu", text)
 
 
 def torch_finding(version: str, seen: Mapping[str, Any]) -> Finding:
@@ -283,11 +335,8 @@ def torch_finding(version: str, seen: Mapping[str, Any]) -> Finding:
     if not seen["cuda"]:
         move = "Install one for CUDA: see https://pytorch.org/get-started/locally"
         return Finding("note", "torch", f"{version} is built for the CPU alone.", move)
-    said = " ".join(str(seen["said"]).split())
-    cause = f"{version} (CUDA {seen['cuda']}) sees no GPU{f' ({said[:200]})' if said else ''}."
-    move = "See whether CUDA_VISIBLE_DEVICES hides it."
-    if "too old" in said:
-        move = f"Update the driver, or install a torch for an older CUDA than {seen['cuda']}."
+    cause = f"{version} (CUDA {seen['cuda']}) sees no GPU ({one_line(str(seen['said']), 200)})."
+    move = "See whether CUDA_VISIBLE_DEVICES hides it, or update the driver."
     return Finding("note", "torch", cause, move)
 
 

@@ -29,12 +29,10 @@ from studio.config.source import Source
 from studio.render.words import count_text
 from studio.run.acting import tool_protocol
 from studio.run.assemble import check_verifier
-from studio.run.budget import endpoint_roles
-from studio.run.models import embedding_endpoint, endpoint_of
+from studio.run.models import embedding_endpoint, endpoint_of, endpoint_roles
 from studio.run.new_or_resume import RunPlan, RunRequest, load_plan
 from studio.run.remote import rebuild
-from studio.workspace.ask import ask_apart, run_check
-from studio.workspace.machine import find_address
+from studio.workspace.machine import ask_apart, find_address, run_check
 
 _ASKED = (Message("user", "Write twelve random English nouns, separated by commas."),)
 _ASKED_JSON = (Message("user", 'Reply with the JSON object {"ok": true} and nothing else.'),)
@@ -63,7 +61,6 @@ MOST_TOKENS = 10 + sum(
 AT_ONCE_S, TOLD_S = 0.01, 0.1
 """Pieces that come within the first time did not stream: no model is as fast. Whether a whole reply
 that takes less than the second would have streamed cannot be told."""
-_MISCOUNT = 4.0
 _FEW_TOKENS = 5
 
 
@@ -156,7 +153,6 @@ def endpoint_findings(
     _judge_counts(seen, replies, able, note)
     if window := seen.listing.contexts.get(model):
         able.append(f"context of {window:,} tokens")
-    able += [text for text in (_cache_text(replies), _speed_text(replies)) if text]
     for remark in seen.remarks:
         note(f"{remark}.", "See whether that is the model you want.")
     return [*found, Finding("ok", place, f"{', '.join(able)}.")]
@@ -189,9 +185,6 @@ def _judge_json(seen: Observed, able: list[str], note: Callable[..., None] | Non
             if isinstance(orjson.loads(reply.made.text), dict):
                 able.append("JSON mode")
                 return
-        if reply.made.finish == "length":
-            able.append("JSON mode not seen within 24 tokens")
-            return
         cause = "it takes JSON mode, and what comes is no JSON"
     if note is None:
         able.append(f"no JSON mode, which this run does without ({cause})")
@@ -205,41 +198,14 @@ def _judge_counts(
     counted = [reply for reply in replies if reply.is_counted]
     if replies and not counted:
         note("it counts no tokens: budgets and costs are estimates.", "Ask its maker for `usage`.")
-    for reply in counted:
-        said = reply.made.usage.completion_tokens
-        likely = text_tokens(reply.made.text + reply.made.reasoning)
-        if not reply.made.reasoning and max(said, likely) > _MISCOUNT * max(1, min(said, likely)):
-            cause = f"it counts {said} tokens for {len(reply.made.text)} characters."
-            note(cause, "Set a budget in calls: tokens and money may be wrong.")
-            break
-    else:
-        able += ["counts tokens"] if counted else []
+    elif counted:
+        able.append("counts tokens")
     texts = [(reply.made.text, reply.made.reasoning) for reply in replies]
     if "seed" in seen.left_out or (len(texts) > 1 and texts[0] != texts[1]):
         cause = "refuses a seed" if "seed" in seen.left_out else "gives two replies for one seed"
         note(f"it {cause}: a run cannot be repeated.", "--record keeps replies to play them again.")
     elif len(texts) > 1:
         able.append("honours seeds (2 replies alike)")
-
-
-def _cache_text(replies: Sequence[Reply]) -> str:
-    if len(replies) < 2:
-        return ""
-    usage = replies[1].made.usage
-    told = f"{usage.cached_tokens} of {usage.prompt_tokens} repeated prompt tokens from its cache"
-    return told if usage.cached_tokens else "reports no cached tokens of so short a prompt"
-
-
-def _speed_text(replies: Sequence[Reply]) -> str:
-    timed = [reply for reply in replies if reply.took_s > 0 and reply.pieces]
-    if not timed:
-        return ""
-    tokens = sum(reply.made.usage.completion_tokens for reply in timed)
-    streamed = [reply.took_s - reply.pieces[0] for reply in timed if reply.streams]
-    seconds = sum(streamed) if len(streamed) == len(timed) else sum(r.took_s for r in timed)
-    first = sum(reply.pieces[0] for reply in timed) / len(timed)
-    speed = tokens / max(seconds, 1e-3)
-    return f"{speed:,.0f} tokens/s, the first after {first:.2f} s (n={len(timed)})"
 
 
 LONGEST_S = 150.0

@@ -88,14 +88,17 @@ def test_one_process_of_accelerate_trains_alone() -> None:
     ("environment", "cause"),
     [
         ({}, "accelerate did not start it"),
-        (SINGLE | {"MASTER_PORT": "29500", "ACCELERATE_USE_CPU": "True"}, "one was started"),
+        (SINGLE | {"MASTER_PORT": "29500", "ACCELERATE_USE_CPU": "True"}, "one process of several"),
         (RANK_1 | {"MASTER_ADDR": ""}, "MASTER_ADDR is not"),
         (RANK_1 | {"RANK": "first"}, "'first', which is no number"),
         (RANK_1 | {"ACCELERATE_USE_FSDP": "true"}, "version 1 of FSDP"),
         (RANK_1 | {"ACCELERATE_USE_MEGATRON_LM": "true"}, "Megatron-LM"),
         (ZERO_2 | {"ACCELERATE_DEEPSPEED_ZERO_STAGE": "3"}, "ZeRO stage 3 is not done here"),
         (ZERO_2 | {"ACCELERATE_DEEPSPEED_OFFLOAD_PARAM_DEVICE": "cpu"}, "offload_param_device"),
-        (ZERO_2 | {"ACCELERATE_DEEPSPEED_CONFIG_FILE": "ds.json"}, "is not read here"),
+        (
+            ZERO_2 | {"ACCELERATE_DEEPSPEED_CONFIG_FILE": "ds.json"},
+            "config file of its own is not done",
+        ),
     ],
 )
 def test_what_is_not_done_here_is_refused_by_name(environment: dict[str, str], cause: str) -> None:

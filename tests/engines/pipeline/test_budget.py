@@ -29,7 +29,7 @@ from engines.policies.chat.endpoint import EndpointSettings
 from engines.policies.limits import Slots, Throttled
 from engines.record.ledger import RecordLedger
 from studio.config.settings.policy import PolicyConfig
-from studio.run.budget import terms_of
+from studio.run.models import terms_of
 from tests.support.builders import FakePolicy, answering
 from tests.support.fake_endpoint import delta, fake_endpoint, refuses, says, sends
 from tests.support.virtual_clock import on_virtual_clock

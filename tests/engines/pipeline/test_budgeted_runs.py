@@ -22,7 +22,7 @@ from engines.record.derived.catalogue import run_row
 from engines.record.ledger import read_usage
 from engines.record.run_dir import RunDir
 from studio.config.loading import load_run
-from studio.run.budget import open_budget
+from studio.run.models import open_budget
 from tests.support.fake_endpoint import Exchange, fake_endpoint
 from tests.support.harness import Practised, practised
 

@@ -14,9 +14,8 @@ from engines.core.types import Usage
 from engines.pipeline.budget import Budget
 from engines.record.ledger import RecordLedger, read_usage
 from studio.render.run_lines import agent_lines
-from studio.run.budget import check_budget, limits_of
 from studio.run.linter import count_vectors
-from studio.run.models import open_roles
+from studio.run.models import check_budget, limits_of, open_roles
 from tests.studio.config.run_files import SMALL, loaded
 from tests.support.harness import practised
 from tests.support.tool_tries import a_call, a_try

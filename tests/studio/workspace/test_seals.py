@@ -21,9 +21,12 @@ from engines.record.run_dir import Workspace
 from engines.record.scores import ScoreBook
 from engines.record.seal import add_seal, seal_fits
 from studio.library.references import find_version
-from studio.workspace.doctor import diagnose
-from studio.workspace.stray_files import catalogue_findings
-from studio.workspace.written_files import run_file_findings, written_findings
+from studio.workspace.doctor import (
+    catalogue_findings,
+    diagnose,
+    run_file_findings,
+    written_findings,
+)
 from tests.support.made_once import made_once
 from tests.support.processes import SMALL
 from tests.support.run_studio import studio

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from engines.record.run_dir import Workspace
-from studio.workspace.doctor import diagnose
-from studio.workspace.stray_files import OLD_S
+from studio.workspace.doctor import OLD_S, diagnose
 from tests.support.run_studio import studio
 
 GONE = 2**22 + 1

@@ -82,7 +82,7 @@ def run_checks(workspace: Workspace, source: Source) -> CheckReport:
 
     from studio.estimate.cost import estimate_run
     from studio.render.estimate_lines import amounts_text, exceeded_limits_text, limits_text
-    from studio.run.budget import check_budget, limits_of, open_budget
+    from studio.run.models import check_budget, limits_of, open_budget
 
     plan, notes, beside = _make_plan(workspace, source)
     found = _make_facts(plan, notes, beside)
@@ -156,7 +156,7 @@ async def _check_verifier(plan: RunPlan) -> None:
 
 def _make_facts(plan: RunPlan, notes: tuple[str, ...], beside: str) -> RunFacts:
     from studio.render.estimate_lines import limits_text
-    from studio.run.budget import endpoint_roles, limits_of
+    from studio.run.models import endpoint_roles, limits_of
 
     config = plan.loaded.config
     practice, limits = config.practice, limits_of(config)

@@ -15,15 +15,17 @@ import pytest
 
 from engines.core.errors import StudioError
 from engines.record.repair import Finding
-from studio.workspace.ask import ask_program, ask_python, run_check
 from studio.workspace.machine import (
     GIVES,
+    ask_program,
+    ask_python,
     cluster_findings,
     disk_findings,
     extra_findings,
     file_system,
     find_address,
     gpu_findings,
+    run_check,
     terminal_findings,
 )
 from tests.support.forked_studio import STUDIO
@@ -88,20 +90,9 @@ async def test_a_process_that_says_nothing_is_told_by_its_last_words() -> None:
 # -- terminal -----------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("environ", "colours"),
-    [
-        ({"TERM": "xterm", "COLORTERM": "truecolor"}, "truecolor"),
-        ({"TERM": "xterm-256color"}, "256 colours"),
-        ({"TERM": "xterm"}, "16 colours"),
-        ({"TERM": "xterm-256color", "NO_COLOR": "1"}, "no colours (NO_COLOR)"),
-    ],
-)
-def test_a_terminal_is_told_with_size_colours_and_encoding(
-    environ: dict[str, str], colours: str
-) -> None:
-    (found,) = terminal_findings(environ, None, (120, 36), "UTF-8")
-    assert found == Finding("ok", "terminal", f"{environ['TERM']}, 120x36, {colours}, UTF-8.")
+def test_a_terminal_is_told_with_size_and_encoding() -> None:
+    (found,) = terminal_findings({"TERM": "xterm"}, None, (120, 36), "UTF-8")
+    assert found == Finding("ok", "terminal", "xterm, 120x36, UTF-8.")
 
 
 def test_a_small_terminal_and_none_at_all_are_noted() -> None:
@@ -116,7 +107,7 @@ def test_in_a_real_terminal_its_size_is_told_and_it_is_left_as_it_was(tmp_path: 
     environ = {"RAY_TMPDIR": str(tmp_path)}
     with Terminal(words, columns=200, rows=60, environ=environ, cwd=tmp_path) as terminal:
         assert terminal.ended(60) == 0
-        assert "terminal: xterm-256color, 200x60, 256 colours, UTF-8." in terminal.text
+        assert "terminal: xterm-256color, 200x60, UTF-8." in terminal.text
         assert terminal.is_sane
 
 
@@ -150,7 +141,7 @@ async def test_a_gpu_is_told_with_memory_driver_and_what_torch_sees(programs: Pa
     a_program(programs, "nvidia-smi", "echo 'NVIDIA H100, 81559, 1024, 550.54'")
     found = await gpu_findings("2.13.0", ask_torch=lambda _: torch_says(gpus=1))
     assert [one.cause for one in found] == [
-        "NVIDIA H100, 1.0 of 79.6 GB in use, driver 550.54.",
+        "NVIDIA H100, 1024 of 81559 MiB in use, driver 550.54.",
         "2.13.0 sees 1 GPU (CUDA 12.8).",
     ]
     (_, without) = await gpu_findings(None)
@@ -160,17 +151,16 @@ async def test_a_gpu_is_told_with_memory_driver_and_what_torch_sees(programs: Pa
 @pytest.mark.parametrize(
     ("said", "cause", "move"),
     [
-        ({"said": "The NVIDIA driver on your system is too old"}, "too old", "Update the driver"),
+        ({"said": "The NVIDIA driver is too old"}, "too old", "update the driver"),
         ({"cuda": None}, "built for the CPU alone", "pytorch.org"),
-        ({}, "sees no GPU.", "CUDA_VISIBLE_DEVICES"),
+        ({}, "sees no GPU", "CUDA_VISIBLE_DEVICES"),
     ],
 )
 async def test_a_gpu_that_torch_does_not_see_is_noted_with_the_reason(
     programs: Path, said: dict[str, Any], cause: str, move: str
 ) -> None:
     a_program(programs, "nvidia-smi", "echo 'NVIDIA H100, 81559, 80000, 450.1'")
-    card, torch = await gpu_findings("2.13.0", ask_torch=lambda _: torch_says(**said))
-    assert card.grade == "note" and "nvidia-smi" in card.move  # it is nearly full
+    _, torch = await gpu_findings("2.13.0", ask_torch=lambda _: torch_says(**said))
     assert torch.grade == "note" and cause in torch.cause and move in torch.move
 
 
@@ -195,11 +185,9 @@ REQUIRES = (
 def test_extras_are_told_with_versions_what_they_lack_and_how_they_are_installed() -> None:
     installed = {"torch": "2.13.0+cpu", "mcp": "1.9", "ray": "2.60.0"}
     found = {one.place: one for one in extra_findings(REQUIRES, installed.get)}
-    grpo, old, whole = found["extra grpo"], found["extra mcp"], found["extras"]
-    assert grpo.grade == "ok" and grpo.cause.startswith("not installed (without peft)")
+    grpo, whole = found["extra grpo"], found["extras"]
+    assert grpo.grade == "ok" and grpo.cause.startswith("not installed (peft)")
     assert "[grpo]" in grpo.move and GIVES["grpo"] in grpo.cause
-    assert old.grade == "note" and old.cause.startswith("mcp 1.9 is not <3,>=2")
-    assert "[mcp]" in old.move
     assert "ray (ray 2.60.0)" in whole.cause and "inspect (part of Python)" in whole.cause
 
 
