@@ -89,17 +89,19 @@ def studio(
 def _check_workspace(path: Path) -> Path:
     """Refuse what cannot become a folder; one that is not there yet is made when needed."""
     if os.path.lexists(path) and not os.path.isdir(path):
-        what = "a link that leads nowhere" if os.path.islink(path) else "no folder"
-        if os.path.islink(path) and os.path.exists(path):
-            what = "a link to no folder"
         raise ConfigError(
-            f"workspace {path}", f"it is {what}.", "Choose another one with --workspace DIR."
+            f"workspace {path}",
+            "it is no folder, or a link to none.",
+            "Choose another one with --workspace DIR.",
         )
     if os.path.lexists(path) and not os.access(path, os.R_OK | os.X_OK):
         from engines.record.lock import whose_permissions
 
-        move = f"Mend {whose_permissions(path)} or choose another one with --workspace DIR."
-        raise ConfigError(f"workspace {path}", "it cannot be read.", move)
+        raise ConfigError(
+            f"workspace {path}",
+            "it cannot be read.",
+            f"Mend {whose_permissions(path)} or choose another one with --workspace DIR.",
+        )
     return path
 
 

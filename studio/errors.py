@@ -44,11 +44,12 @@ def describe_error(error: BaseException) -> tuple[str, int] | None:
         case OSError() if error.filename is not None or error.errno in _MOVES:
             return os_error_text(error), exit_codes.USER_ERROR
         case RecursionError():
-            text = "input: it is nested too deeply to be read. Write it flatter."
-            return text, exit_codes.USER_ERROR
+            return (
+                "input: it is nested too deeply to be read. Write it flatter.",
+                exit_codes.USER_ERROR,
+            )
         case RuntimeError() if str(error).startswith("Symlink loop"):  # of pathlib
-            text = f"{error}: it leads in a circle. Remove the link."
-            return text, exit_codes.USER_ERROR
+            return f"{error}: it leads in a circle. Remove the link.", exit_codes.USER_ERROR
         # typer exits with 1 when the reader of our output is gone; `head` is no bug of ours.
         case SystemExit() if isinstance(error.__context__, BrokenPipeError):
             return "", exit_codes.DONE

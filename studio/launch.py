@@ -147,8 +147,8 @@ def _check_kind(environment: Mapping[str, str]) -> None:
     }
     if _is_set(environment, "ACCELERATE_USE_DEEPSPEED"):
         refused |= {
-            "a DeepSpeed config file of its own": environment.get(
-                "ACCELERATE_DEEPSPEED_CONFIG_FILE"
+            "a DeepSpeed config file of its own": bool(
+                environment.get("ACCELERATE_DEEPSPEED_CONFIG_FILE")
             ),
             "ZeRO stage 3": _number(environment, "ACCELERATE_DEEPSPEED_ZERO_STAGE", 2) > 2,
         }
@@ -158,8 +158,10 @@ def _check_kind(environment: Mapping[str, str]) -> None:
             refused[f"offload_{which.lower()}_device"] = is_offloaded
     for what, is_asked in refused.items():
         if is_asked:
-            move = f"Use {launch_command('fsdp')}, or start from {config_path('zero2')}."
-            raise _refusal(f"{what} is not done here.", move)
+            raise _refusal(
+                f"{what} is not done here.",
+                f"Use {launch_command('fsdp')}, or start from {config_path('zero2')}.",
+            )
 
 
 def _check_single(environment: Mapping[str, str]) -> None:

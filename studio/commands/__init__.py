@@ -2,7 +2,7 @@
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -10,73 +10,71 @@ if TYPE_CHECKING:
     from engines.record.cassette import Tape
     from engines.record.run_dir import Workspace
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")]
-AsObject = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")]
+
+def option(metavar: str, help: str, *names: str, **more: Any) -> Any:
+    return typer.Option(*names, metavar=metavar, help=help, **more)
+
+
+def argument(metavar: str, help: str) -> Any:
+    return typer.Argument(metavar=metavar, help=help)
+
+
+def flag(help: str, *names: str) -> Any:
+    """An option of a plain name, whose placeholder is that of its type."""
+    return typer.Option(*names, help=help)
+
+
+AsJson = Annotated[bool, flag("Print JSON on stdout.", "--json")]
+AsObject = Annotated[bool, flag("Print one JSON object on stdout.", "--json")]
 EventsAsJson = Annotated[
-    bool, typer.Option("--json", help="Print the stream of events on stdout, a JSON object a line.")
+    bool, flag("Print the stream of events on stdout, a JSON object a line.", "--json")
 ]
-Run = Annotated[str, typer.Argument(metavar="RUN", help="Id of a run, as `studio runs` lists it.")]
+Run = Annotated[str, argument("RUN", "Id of a run, as `studio runs` lists it.")]
 NewestRun = Annotated[
     str | None,
-    typer.Argument(
-        metavar="RUN", help="Id of a run. Default: the newest living run, else the newest."
-    ),
+    argument("RUN", "Id of a run. Default: the newest living run, else the newest."),
 ]
 RunFile = Annotated[
     str | None,
-    typer.Argument(metavar="RUNFILE|PRESET", help="A run file, or a preset (`studio presets`)."),
+    argument("RUNFILE|PRESET", "A run file, or a preset (`studio presets`)."),
 ]
 Overrides = Annotated[
     list[str] | None,
-    typer.Argument(
-        metavar="KEY=VALUE", help="Settings instead of the file's (`studio config list`)."
-    ),
+    argument("KEY=VALUE", "Settings instead of the file's (`studio config list`)."),
 ]
-Name = Annotated[str | None, typer.Option(metavar="NAME", help="Name of the run. Default: exp_id.")]
+Name = Annotated[str | None, option("NAME", "Name of the run. Default: exp_id.")]
 RestartStep = Annotated[
     str | None,
-    typer.Option(
-        metavar="null|0|N",
-        help="null resumes the newest run of the name, 0 starts a new one, N starts a new one "
+    option(
+        "null|0|N",
+        "null resumes the newest run of the name, 0 starts a new one, N starts a new one "
         "that adopts the first N steps. Default: practice.restart_step, usually null.",
     ),
 ]
 AcceptChanges = Annotated[
     bool,
-    typer.Option(
-        "--accept-changes", help="Resume a run although settings that change results differ."
-    ),
+    flag("Resume a run although settings that change results differ.", "--accept-changes"),
 ]
-FromYoutu = Annotated[
-    str | None, typer.Option(metavar="DIR", help="Use a config of this Youtu-Agent checkout.")
-]
+FromYoutu = Annotated[str | None, option("DIR", "Use a config of this Youtu-Agent checkout.")]
 ConfigName = Annotated[
     str | None,
-    typer.Option(metavar="NAME", help="Which of its configs of this kind, as math/NAME."),
+    option("NAME", "Which of its configs of this kind, as math/NAME."),
 ]
-TokenFile = Annotated[
-    Path | None, typer.Option(metavar="FILE", help="File with the token of clients, 16 characters.")
-]
-TokenEnv = Annotated[
-    str | None, typer.Option(metavar="VARIABLE", help="Environment variable that holds it.")
-]
+TokenFile = Annotated[Path | None, option("FILE", "File with the token of clients, 16 characters.")]
+TokenEnv = Annotated[str | None, option("VARIABLE", "Environment variable that holds it.")]
 Record = Annotated[
     Path | None,
-    typer.Option(
-        "--record", metavar="FILE", help="Keep every reply of models and tools in this new file."
-    ),
+    option("FILE", "Keep every reply of models and tools in this new file.", "--record"),
 ]
 PlayedCassette = Annotated[
     Path | None,
-    typer.Option(
+    option(
+        "FILE",
+        "Take every reply from such a file: nothing is asked, and it costs nothing.",
         "--cassette",
-        metavar="FILE",
-        help="Take every reply from such a file: nothing is asked, and it costs nothing.",
     ),
 ]
-DryRun = Annotated[
-    bool, typer.Option("--dry-run", help="Only print what it would cost; nothing is asked.")
-]
+DryRun = Annotated[bool, flag("Only print what it would cost; nothing is asked.", "--dry-run")]
 
 
 def choose_form(json: bool, form: str | None) -> str:
@@ -84,8 +82,7 @@ def choose_form(json: bool, form: str | None) -> str:
     if json and form not in (None, "json"):
         from engines.core.errors import ConfigError
 
-        cause = f"it contradicts --format {form}."
-        raise ConfigError("--json", cause, "Leave one of the two out.")
+        raise ConfigError("--json", f"it contradicts --format {form}.", "Leave one of the two out.")
     return "json" if json else form or "text"
 
 
@@ -110,8 +107,9 @@ def read_tape(record: Path | None, cassette: Path | None) -> "Tape | None":
     if record is not None and cassette is not None:
         from engines.core.errors import ConfigError
 
-        cause = "what --cassette plays is recorded already."
-        raise ConfigError("--record", cause, "Leave one of the two out.")
+        raise ConfigError(
+            "--record", "what --cassette plays is recorded already.", "Leave one of the two out."
+        )
     return Tape(path.expanduser().absolute(), plays=record is None)
 
 
@@ -131,5 +129,6 @@ def require_mcp() -> None:
     if find_spec("mcp") is None:
         from engines.core.errors import ConfigError, install_command
 
-        move = f"Run: {install_command('mcp')}"
-        raise ConfigError("the package mcp", "it is not installed.", move)
+        raise ConfigError(
+            "the package mcp", "it is not installed.", f"Run: {install_command('mcp')}"
+        )

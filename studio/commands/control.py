@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from studio.commands import AsObject, open_workspace
+from studio.commands import AsObject, argument, flag, open_workspace
 from studio.render.json import print_json
 
 if TYPE_CHECKING:
@@ -26,9 +26,7 @@ def control() -> None:
     """
 
 
-Run = Annotated[
-    str | None, typer.Argument(metavar="RUN", help="Id of a run. Default: the newest living run.")
-]
+Run = Annotated[str | None, argument("RUN", "Id of a run. Default: the newest living run.")]
 
 
 @app.command()
@@ -98,7 +96,7 @@ def pause(
     context: typer.Context,
     run: Run = None,
     now: Annotated[
-        bool, typer.Option("--now", help="Pause at once: no further call of a model begins.")
+        bool, flag("Pause at once: no further call of a model begins.", "--now")
     ] = False,
     json: AsObject = False,
 ) -> None:
@@ -144,7 +142,7 @@ def stop(
     context: typer.Context,
     run: Run = None,
     after_step: Annotated[
-        bool, typer.Option("--after-step", help="End once the step under way is committed.")
+        bool, flag("End once the step under way is committed.", "--after-step")
     ] = False,
     json: AsObject = False,
 ) -> None:

@@ -9,7 +9,7 @@ from typing import Annotated, Literal, get_args
 import typer
 
 from studio import exit_codes
-from studio.commands import AsJson, ask_line, open_workspace
+from studio.commands import AsJson, argument, ask_line, flag, open_workspace, option
 from studio.render.json import print_json, print_result
 from studio.render.lines import table, tell_next, to_stderr
 
@@ -28,26 +28,24 @@ def data() -> None:
     """
 
 
-Name = Annotated[
-    str, typer.Argument(metavar="NAME[:SPLIT]", help="A path, or a name as run files have it.")
-]
+Name = Annotated[str, argument("NAME[:SPLIT]", "A path, or a name as run files have it.")]
 Question = Annotated[
     str | None,
-    typer.Option(metavar="FIELD", help="Name of the field with the question. Default: question."),
+    option("FIELD", "Name of the field with the question. Default: question."),
 ]
 Answer = Annotated[
     str | None,
-    typer.Option(metavar="FIELD", help="Name of the field with the answer. Default: answer."),
+    option("FIELD", "Name of the field with the answer. Default: answer."),
 ]
 
 
 FromPath = Annotated[
     str | None,
-    typer.Option(
-        "--from",
-        metavar="PATH",
-        help="Its file, or a folder that has NAME.jsonl, NAME.parquet, NAME/ or the hub's "
+    option(
+        "PATH",
+        "Its file, or a folder that has NAME.jsonl, NAME.parquet, NAME/ or the hub's "
         "OWNER/SET/ for each set; else it is fetched.",
+        "--from",
     ),
 ]
 
@@ -78,17 +76,16 @@ def add(
     context: typer.Context,
     file: Annotated[
         str,
-        typer.Argument(
-            metavar="FILE",
-            help="A file of JSONL, a JSON array, CSV or Parquet; a Hugging Face folder or "
-            "FOLDER:SPLIT.",
+        argument(
+            "FILE",
+            "A file of JSONL, a JSON array, CSV or Parquet; a Hugging Face folder or FOLDER:SPLIT.",
         ),
     ],
     name: Annotated[str | None, typer.Option(help="What to call it. Default: as the file.")] = None,
     question: Question = None,
     answer: Answer = None,
     as_chat: Annotated[
-        bool, typer.Option("--as-chat", help="Rows are talks: OpenAI messages or ShareGPT.")
+        bool, flag("Rows are talks: OpenAI messages or ShareGPT.", "--as-chat")
     ] = False,
     json: AsJson = False,
 ) -> None:
@@ -121,9 +118,9 @@ def prepare(
     context: typer.Context,
     data: Annotated[
         str,
-        typer.Argument(
-            metavar="DATA[:SPLIT][+DATA …]",
-            help="A public data set, as `studio guide data` lists them; several are joined and "
+        argument(
+            "DATA[:SPLIT][+DATA …]",
+            "A public data set, as `studio guide data` lists them; several are joined and "
             "shuffled. `planner-182k` is nq+deepmath-103k, with aime24 as its validation set.",
         ),
     ],
@@ -131,15 +128,13 @@ def prepare(
     name: Annotated[str | None, typer.Option(help="What to call it. Default: as the data.")] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="Only the first so many rows.")] = None,
     seed: Annotated[int, typer.Option(min=0, help="Of the shuffling.")] = 42,
-    shuffle: Annotated[bool, typer.Option("--shuffle", help="Shuffle a single set, too.")] = False,
+    shuffle: Annotated[bool, flag("Shuffle a single set, too.", "--shuffle")] = False,
     levels: Annotated[
         str | None,
-        typer.Option(
-            metavar="E:M:H", help="Easy, medium and hard of webwalkerqa in just this ratio."
-        ),
+        option("E:M:H", "Easy, medium and hard of webwalkerqa in just this ratio."),
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only tell what would be written; nothing is written.")
+        bool, flag("Only tell what would be written; nothing is written.", "--dry-run")
     ] = False,
     json: AsJson = False,
 ) -> None:
@@ -244,19 +239,17 @@ def import_(
     context: typer.Context,
     format: Annotated[
         SessionFormat,
-        typer.Argument(metavar="FORMAT", help=f"One of {', '.join(get_args(SessionFormat))}."),
+        argument("FORMAT", f"One of {', '.join(get_args(SessionFormat))}."),
     ],
-    path: Annotated[
-        Path, typer.Argument(metavar="PATH", help="A file, or a folder: all sessions below it.")
-    ],
+    path: Annotated[Path, argument("PATH", "A file, or a folder: all sessions below it.")],
     name: Annotated[
         str | None, typer.Option(help="What to call the data set. Default: FORMAT-sessions.")
     ] = None,
     anonymous: Annotated[
-        bool, typer.Option("--anonymous", help="Mask home folders and e-mail addresses too.")
+        bool, flag("Mask home folders and e-mail addresses too.", "--anonymous")
     ] = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only tell what it would come to; nothing is written.")
+        bool, flag("Only tell what it would come to; nothing is written.", "--dry-run")
     ] = False,
     json: AsJson = False,
 ) -> None:
@@ -287,11 +280,11 @@ def import_(
 @app.command()
 def review(
     context: typer.Context,
-    name: Annotated[str, typer.Argument(metavar="NAME", help="A data set of the workspace.")],
-    yes: Annotated[bool, typer.Option("--yes", help="Mark all that wait, without asking.")] = False,
+    name: Annotated[str, argument("NAME", "A data set of the workspace.")],
+    yes: Annotated[bool, flag("Mark all that wait, without asking.", "--yes")] = False,
     marks: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help='Decisions: items of --json, "reviewed" true or "out".'),
+        option("FILE", 'Decisions: items of --json, "reviewed" true or "out".'),
     ] = None,
     json: AsJson = False,
 ) -> int:

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from studio.commands import choose_form, open_workspace
+from studio.commands import argument, choose_form, flag, open_workspace, option
 from studio.render.lines import tell_next
 
 
@@ -13,20 +13,14 @@ def diff(
     context: typer.Context,
     a: Annotated[
         str,
-        typer.Argument(
-            metavar="A", help="The older one: NAME@V, RUN@epoch:N, RUN@step:N or a FILE."
-        ),
+        argument("A", "The older one: NAME@V, RUN@epoch:N, RUN@step:N or a FILE."),
     ],
-    b: Annotated[str, typer.Argument(metavar="B", help="The newer one, named in the same way.")],
+    b: Annotated[str, argument("B", "The newer one, named in the same way.")],
     format: Annotated[
         Literal["text", "json", "html"] | None,
-        typer.Option(
-            metavar="text|json|html", help="How to print the comparison.", show_default="text"
-        ),
+        option("text|json|html", "How to print the comparison.", show_default="text"),
     ] = None,
-    json: Annotated[
-        bool, typer.Option("--json", help="Print JSON, as --format json does.")
-    ] = False,
+    json: Annotated[bool, flag("Print JSON, as --format json does.", "--json")] = False,
 ) -> None:
     """Compare two versions of what was learned.
 

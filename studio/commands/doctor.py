@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from studio import exit_codes
-from studio.commands import AsObject, Overrides, RunFile, open_workspace
+from studio.commands import AsObject, Overrides, RunFile, flag, open_workspace
 from studio.render.json import print_result
 from studio.render.lines import to_stderr
 
@@ -16,9 +16,7 @@ def doctor(
     overrides: Overrides = None,
     repair: Annotated[
         bool,
-        typer.Option(
-            "--repair", help="Repair what can be repaired; the files as they were are kept."
-        ),
+        flag("Repair what can be repaired; the files as they were are kept.", "--repair"),
     ] = False,
     json: AsObject = False,
 ) -> int:

@@ -18,8 +18,11 @@ from studio.commands import (
     Overrides,
     PlayedCassette,
     Record,
+    argument,
     choose_form,
+    flag,
     open_workspace,
+    option,
     read_tape,
 )
 from studio.render.lines import tell_next, to_stderr
@@ -30,22 +33,22 @@ if TYPE_CHECKING:
 
 _Library = Annotated[
     str | None,
-    typer.Option(
-        metavar="NAME[@V]|none",
-        help="Experiences in the prompt; also RUN@best, RUN@last, RUN@epoch:N or a FILE. "
+    option(
+        "NAME[@V]|none",
+        "Experiences in the prompt; also RUN@best, RUN@last, RUN@epoch:N or a FILE. "
         "Default: those that a run begins with.",
     ),
 ]
 _Form = Annotated[
     Literal["text", "md", "json", "html"] | None,
-    typer.Option(metavar="text|md|json|html", help="How to print it.", show_default="text"),
+    option("text|md|json|html", "How to print it.", show_default="text"),
 ]
-_FormJson = Annotated[bool, typer.Option("--json", help="As --format json.")]
+_FormJson = Annotated[bool, flag("As --format json.", "--json")]
 _Step = Annotated[
     Literal["all", "rollout", "judge"],
-    typer.Option(
-        metavar="all|rollout|judge",
-        help="Only make the tries (rollout), or only judge those that were made (judge).",
+    option(
+        "all|rollout|judge",
+        "Only make the tries (rollout), or only judge those that were made (judge).",
     ),
 ]
 
@@ -54,24 +57,17 @@ def evaluate(
     context: typer.Context,
     runfile: Annotated[
         str | None,
-        typer.Argument(
-            metavar="RUNFILE|PRESET", help="Names the model, the data and the verifier."
-        ),
+        argument("RUNFILE|PRESET", "Names the model, the data and the verifier."),
     ] = None,
     overrides: Overrides = None,
     library: _Library = None,
     agent: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE", help="An agent.yaml, whose instructions and experiences are used."
-        ),
+        option("FILE", "An agent.yaml, whose instructions and experiences are used."),
     ] = None,
     baseline: Annotated[
         str | None,
-        typer.Option(
-            metavar="NAME[@V]|none",
-            help="Experiences to compare with. Default: there is no comparison.",
-        ),
+        option("NAME[@V]|none", "Experiences to compare with. Default: there is no comparison."),
     ] = None,
     k: Annotated[
         int | None,
@@ -111,31 +107,24 @@ def compare(
     context: typer.Context,
     logs: Annotated[
         list[str],
-        typer.Argument(
-            metavar="A B [C…]",
-            help="First the baseline: RUN, RUN@step:N, RUN@epoch:N, a file or folder of "
+        argument(
+            "A B [C…]",
+            "First the baseline: RUN, RUN@step:N, RUN@epoch:N, a file or folder of "
             "results, or FILE#NAME for one of several logs in it.",
         ),
     ],
-    only: Annotated[
-        str | None, typer.Option("--set", metavar="NAME", help="Compare this set alone.")
-    ] = None,
+    only: Annotated[str | None, option("NAME", "Compare this set alone.", "--set")] = None,
     metric: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Which score of a file. Default: its first.")
+        str | None, option("NAME", "Which score of a file. Default: its first.")
     ] = None,
     fail_if_worse: Annotated[
-        bool, typer.Option("--fail-if-worse", help="Exit with 6 where a verdict is: hurts.")
+        bool, flag("Exit with 6 where a verdict is: hurts.", "--fail-if-worse")
     ] = False,
     min_effect: Annotated[
         float | None,
-        typer.Option(
-            metavar="D",
-            min=-1,
-            max=1,
-            help="Exit with 6 unless every interval begins at D or above.",
-        ),
+        option("D", "Exit with 6 unless every interval begins at D or above.", min=-1, max=1),
     ] = None,
-    seed: Annotated[int, typer.Option(metavar="N", help="Of the bootstrap.")] = 1,
+    seed: Annotated[int, option("N", "Of the bootstrap.")] = 1,
     format: _Form = None,
     json: _FormJson = False,
 ) -> int:
@@ -162,24 +151,16 @@ def compare(
 
 def sweep(
     context: typer.Context,
-    runfile: Annotated[
-        str, typer.Argument(metavar="RUNFILE|PRESET", help="A run file, or a preset.")
-    ],
+    runfile: Annotated[str, argument("RUNFILE|PRESET", "A run file, or a preset.")],
     words: Annotated[
         list[str],
-        typer.Argument(
-            metavar="KEY=A,B…", help="Values to try, separated by commas; others hold for all."
-        ),
+        argument("KEY=A,B…", "Values to try, separated by commas; others hold for all."),
     ],
-    name: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Name of the sweep. Default: exp_id.")
-    ] = None,
-    jobs: Annotated[
-        int, typer.Option(min=1, max=1000, metavar="N", help="How many runs at a time.")
-    ] = 1,
+    name: Annotated[str | None, option("NAME", "Name of the sweep. Default: exp_id.")] = None,
+    jobs: Annotated[int, option("N", "How many runs at a time.", min=1, max=1000)] = 1,
     budget: Annotated[
         float | None,
-        typer.Option(min=0, metavar="USD", help="Of all runs together, those before included."),
+        option("USD", "Of all runs together, those before included.", min=0),
     ] = None,
     format: _Form = None,
     json: _FormJson = False,
@@ -201,29 +182,19 @@ def sweep(
 
 def try_once(
     context: typer.Context,
-    runfile: Annotated[
-        str, typer.Argument(metavar="RUNFILE|PRESET", help="A run file, or a preset.")
-    ],
+    runfile: Annotated[str, argument("RUNFILE|PRESET", "A run file, or a preset.")],
     overrides: Overrides = None,
     problem: Annotated[
         str | None,
-        typer.Option(
-            metavar="ID", help="A problem. Default: the first, or one that was learned from."
-        ),
+        option("ID", "A problem. Default: the first, or one that was learned from."),
     ] = None,
-    question: Annotated[
-        str | None, typer.Option(metavar="TEXT", help="Ask this instead of a problem.")
-    ] = None,
-    answer: Annotated[
-        str | None, typer.Option(metavar="TEXT", help="The expected answer to --question.")
-    ] = None,
+    question: Annotated[str | None, option("TEXT", "Ask this instead of a problem.")] = None,
+    answer: Annotated[str | None, option("TEXT", "The expected answer to --question.")] = None,
     library: _Library = None,
     versus: Annotated[
-        str | None, typer.Option(metavar="RUN", help="Try it again with what this run has learned.")
+        str | None, option("RUN", "Try it again with what this run has learned.")
     ] = None,
-    without: Annotated[
-        str | None, typer.Option(metavar="ID", help="Try it again without this experience.")
-    ] = None,
+    without: Annotated[str | None, option("ID", "Try it again without this experience.")] = None,
     record: Record = None,
     cassette: PlayedCassette = None,
     json: AsObject = False,

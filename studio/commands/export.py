@@ -8,16 +8,15 @@ from typing import Annotated
 import typer
 
 from engines.core.errors import ConfigError
-from studio.commands import AsJson, Run, open_workspace
+from studio.commands import AsJson, Run, flag, open_workspace, option
 from studio.render.json import print_json
 from studio.render.lines import tell_next
 from studio.secrets.sanitize import sanitize
 
 _ServeWith = Annotated[
     str | None,
-    typer.Option(
-        metavar="SERVER",
-        help="Print the command that serves it with vllm, and run it where it is installed.",
+    option(
+        "SERVER", "Print the command that serves it with vllm, and run it where it is installed."
     ),
 ]
 
@@ -25,19 +24,15 @@ _ServeWith = Annotated[
 def export(
     context: typer.Context,
     run: Run,
-    to: Annotated[
-        Path, typer.Option("--to", metavar="DIR", help="A new or empty folder to write to.")
-    ],
-    merged: Annotated[
-        bool, typer.Option("--merged", help="Write base model and adapter as one model.")
-    ] = False,
-    adapter: Annotated[bool, typer.Option("--adapter", help="Write the adapter alone.")] = False,
+    to: Annotated[Path, option("DIR", "A new or empty folder to write to.", "--to")],
+    merged: Annotated[bool, flag("Write base model and adapter as one model.", "--merged")] = False,
+    adapter: Annotated[bool, flag("Write the adapter alone.", "--adapter")] = False,
     step: Annotated[
         int | None,
-        typer.Option(metavar="N", help="Take the checkpoint of step N.", show_default="newest"),
+        option("N", "Take the checkpoint of step N.", show_default="newest"),
     ] = None,
     best: Annotated[
-        bool, typer.Option("--best", help="Take the checkpoint that did best on held-out problems.")
+        bool, flag("Take the checkpoint that did best on held-out problems.", "--best")
     ] = False,
     serve_with: _ServeWith = None,
     json: AsJson = False,

@@ -18,15 +18,16 @@ from studio.commands import (
     RestartStep,
     RunFile,
     open_workspace,
+    option,
     read_tape,
 )
 
-_Resume = Annotated[str | None, typer.Option(metavar="RUN", help="Resume this run, by its id.")]
+_Resume = Annotated[str | None, option("RUN", "Resume this run, by its id.")]
 _Review = Annotated[
     str | None,
-    typer.Option(
-        metavar="auto|wait|rules:FILE",
-        help="Who decides operations: everything that fits is approved (auto), a person decides "
+    option(
+        "auto|wait|rules:FILE",
+        "Who decides operations: everything that fits is approved (auto), a person decides "
         "(wait), or rules do. Default: review.by, else auto; a resumed run keeps its reviewer.",
     ),
 ]
@@ -76,8 +77,9 @@ def headless(
         config_name=config_name,
     )
     if resume is not None and (source.runfile is not None or name is not None):
-        cause = "it takes the run's own run file and name."
-        raise ConfigError("--resume", cause, "Leave RUNFILE and --name out.")
+        raise ConfigError(
+            "--resume", "it takes the run's own run file and name.", "Leave RUNFILE and --name out."
+        )
     take_pipe(ready_fd)
     request = RunRequest(
         workspace=open_workspace(context),
@@ -106,5 +108,6 @@ def take_pipe(fd: int | None) -> None:
     try:
         os.set_inheritable(fd, False)  # a child that held it open would keep the screen waiting
     except OSError as error:
-        move = "Leave it out: `studio run` sets it."
-        raise ConfigError(f"--ready-fd {fd}", "no such file is open.", move) from error
+        raise ConfigError(
+            f"--ready-fd {fd}", "no such file is open.", "Leave it out: `studio run` sets it."
+        ) from error

@@ -18,7 +18,10 @@ from studio.commands import (
     DryRun,
     TokenEnv,
     TokenFile,
+    argument,
+    flag,
     open_workspace,
+    option,
     require_mcp,
 )
 from studio.process import login_name
@@ -45,7 +48,7 @@ def library() -> None:
     """
 
 
-Name = Annotated[str, typer.Argument(metavar="LIBRARY", help="Name of a library.")]
+Name = Annotated[str, argument("LIBRARY", "Name of a library.")]
 
 
 def list_libraries(context: typer.Context, json: AsJson = False) -> None:
@@ -75,9 +78,8 @@ def show(
     context: typer.Context,
     reference: Annotated[
         str,
-        typer.Argument(
-            metavar="NAME[@V]",
-            help="A library, or a version by number or label; also RUN@epoch:N or a file.",
+        argument(
+            "NAME[@V]", "A library, or a version by number or label; also RUN@epoch:N or a file."
         ),
     ],
     json: AsJson = False,
@@ -103,9 +105,7 @@ def show(
 def history(
     context: typer.Context,
     name: Name,
-    experience: Annotated[
-        str | None, typer.Argument(metavar="ID", help="Only what concerns this experience.")
-    ] = None,
+    experience: Annotated[str | None, argument("ID", "Only what concerns this experience.")] = None,
     json: AsJson = False,
 ) -> None:
     """Show every commit, with operations, evidence and who decided.
@@ -128,19 +128,15 @@ def edit(
     context: typer.Context,
     name: Name,
     experience: Annotated[
-        str | None, typer.Argument(metavar="ID", help="The experience to change; none with --add.")
+        str | None, argument("ID", "The experience to change; none with --add.")
     ] = None,
     text: Annotated[
         str | None,
-        typer.Option(metavar="TEXT", help="Its new wording. Default: $EDITOR asks for it."),
+        option("TEXT", "Its new wording. Default: $EDITOR asks for it."),
     ] = None,
-    delete: Annotated[bool, typer.Option("--delete", help="Delete the experience.")] = False,
-    add: Annotated[
-        str | None, typer.Option(metavar="TEXT", help="Add an experience of this wording.")
-    ] = None,
-    reason: Annotated[
-        str, typer.Option(metavar="TEXT", help="Why; it is recorded with the decision.")
-    ] = "",
+    delete: Annotated[bool, flag("Delete the experience.", "--delete")] = False,
+    add: Annotated[str | None, option("TEXT", "Add an experience of this wording.")] = None,
+    reason: Annotated[str, option("TEXT", "Why; it is recorded with the decision.")] = "",
 ) -> None:
     """Change, add or delete one experience. It is recorded as a decided operation.
 
@@ -167,26 +163,24 @@ def edit(
 
 def utility(
     context: typer.Context,
-    reference: Annotated[str, typer.Argument(metavar="NAME[@V]", help="A library.")],
+    reference: Annotated[str, argument("NAME[@V]", "A library.")],
     run: Annotated[
         str | None,
-        typer.Option(metavar="RUNFILE|RUN", help="Whose settings hold. Default: the library's."),
+        option("RUNFILE|RUN", "Whose settings hold. Default: the library's."),
     ] = None,
     rollouts: Annotated[
         int | None, typer.Option(min=8, max=10**7, help="Tries at most. Default: 1024.")
     ] = None,
     problems: Annotated[
-        str | None, typer.Option(metavar="DATA", help="Problems to try. Default: those practised.")
+        str | None, option("DATA", "Problems to try. Default: those practised.")
     ] = None,
     k: Annotated[
         int | None, typer.Option(min=2, max=4096, help="Tries of each. Default: all alike.")
     ] = None,
     from_practice: Annotated[
-        bool, typer.Option("--from-practice", help="Only what practice with dropout tells.")
+        bool, flag("Only what practice with dropout tells.", "--from-practice")
     ] = False,
-    offer: Annotated[
-        bool, typer.Option("--offer", help="Ask a reviewer to delete what can go.")
-    ] = False,
+    offer: Annotated[bool, flag("Ask a reviewer to delete what can go.", "--offer")] = False,
     dry_run: DryRun = False,
     json: AsObject = False,
 ) -> int:
@@ -209,8 +203,11 @@ def utility(
     priced = worth.find_priced(reference, workspace)
     found = None if asked else worth.read_practice(priced, workspace)
     if from_practice and found is None:
-        cause = "no practice of it left experiences out."
-        raise ConflictError(f"library {reference}", cause, "Practise with practice.dropout=0.1.")
+        raise ConflictError(
+            f"library {reference}",
+            "no practice of it left experiences out.",
+            "Practise with practice.dropout=0.1.",
+        )
     if found is None:
         most, of = rollouts or worth.ROLLOUTS, {"run": run, "problems": problems}
         plan = worth.plan_utility(priced, workspace, **of, rollouts=most, k=k, keyless=dry_run)
@@ -221,7 +218,7 @@ def utility(
     return print_utility(found, workspace, offer=offer, json=json)
 
 
-Experience = Annotated[str, typer.Argument(metavar="ID", help="The experience, such as E3.")]
+Experience = Annotated[str, argument("ID", "The experience, such as E3.")]
 Reason = Annotated[str, typer.Option(help="Why; recorded with the decision.")]
 
 
@@ -258,12 +255,8 @@ def _set_pin(
 
 def revert(
     context: typer.Context,
-    reference: Annotated[
-        str, typer.Argument(metavar="NAME@V|NAME@LABEL", help="The version to return to.")
-    ],
-    reason: Annotated[
-        str, typer.Option(metavar="TEXT", help="Why; it is recorded with the decisions.")
-    ] = "",
+    reference: Annotated[str, argument("NAME@V|NAME@LABEL", "The version to return to.")],
+    reason: Annotated[str, option("TEXT", "Why; it is recorded with the decisions.")] = "",
 ) -> None:
     """Make a new version with the texts of an older one. Nothing is lost.
 
@@ -277,8 +270,9 @@ def revert(
     from studio.library.references import follow_version
 
     if "@" not in reference:
-        cause = "it is not NAME@V or NAME@LABEL."
-        raise ConflictError(reference, cause, "See `studio library history NAME`.")
+        raise ConflictError(
+            reference, "it is not NAME@V or NAME@LABEL.", "See `studio library history NAME`."
+        )
     workspace = open_workspace(context, masks=True)
     folder, read_version = follow_version(reference, workspace)
     older, name = read_version(), folder.name
@@ -290,12 +284,10 @@ def revert(
 
 def label(
     context: typer.Context,
-    reference: Annotated[
-        str, typer.Argument(metavar="NAME[@V]", help="A version of a library. Default: its head.")
-    ],
-    label: Annotated[str, typer.Argument(metavar="LABEL", help="What it is called from now on.")],
-    reason: Annotated[str, typer.Option(metavar="TEXT", help="Why; it is recorded.")] = "",
-    remove: Annotated[bool, typer.Option("--remove", help="Take the label away.")] = False,
+    reference: Annotated[str, argument("NAME[@V]", "A version of a library. Default: its head.")],
+    label: Annotated[str, argument("LABEL", "What it is called from now on.")],
+    reason: Annotated[str, option("TEXT", "Why; it is recorded.")] = "",
+    remove: Annotated[bool, flag("Take the label away.", "--remove")] = False,
 ) -> None:
     """Call a version by a label. NAME@LABEL then names it wherever a version is named.
 
@@ -316,8 +308,8 @@ _HTTP = "Listen here, not on stdio; an address that others can reach needs a tok
 
 def serve(
     context: typer.Context,
-    reference: Annotated[str, typer.Argument(metavar="NAME[@V]", help=_SERVED)],
-    http: Annotated[str | None, typer.Option(metavar="HOST:PORT", help=_HTTP)] = None,
+    reference: Annotated[str, argument("NAME[@V]", _SERVED)],
+    http: Annotated[str | None, option("HOST:PORT", _HTTP)] = None,
     token_file: TokenFile = None,
     token_env: TokenEnv = None,
     json: AsObject = False,
@@ -338,8 +330,11 @@ def serve(
     from studio.serving.enhanced_agent import read_token
 
     if http is None and (token_file or token_env or json):
-        cause = "they are for --http, and this serves on stdio."
-        raise ConfigError("--token-file, --token-env, --json", cause, "Add --http HOST:PORT.")
+        raise ConfigError(
+            "--token-file, --token-env, --json",
+            "they are for --http, and this serves on stdio.",
+            "Add --http HOST:PORT.",
+        )
     host, _, port = (http or ":0").rpartition(":")
     host = host.strip("[]") or "127.0.0.1"
     if not port.isdecimal() or int(port[:9]) > 65535:
@@ -372,13 +367,11 @@ _Formats = Literal["youtu", "skill", "agents", "prompt", "ace", "kayba", "dspy",
 
 def export(
     context: typer.Context,
-    reference: Annotated[str, typer.Argument(metavar="NAME[@V]", help="A library, or a file.")],
-    format: Annotated[_Formats, typer.Option("--format", help="Whose file it becomes.")],
-    to: Annotated[
-        Path, typer.Option("--to", metavar="PATH", help="A file; of a skill its folder.")
-    ],
-    force: Annotated[bool, typer.Option("--force", help="Overwrite other content.")] = False,
-    evals: Annotated[int, typer.Option(min=0, metavar="N", help="Problems for a skill.")] = 0,
+    reference: Annotated[str, argument("NAME[@V]", "A library, or a file.")],
+    format: Annotated[_Formats, flag("Whose file it becomes.", "--format")],
+    to: Annotated[Path, option("PATH", "A file; of a skill its folder.", "--to")],
+    force: Annotated[bool, flag("Overwrite other content.", "--force")] = False,
+    evals: Annotated[int, option("N", "Problems for a skill.", min=0)] = 0,
     json: AsObject = False,
 ) -> None:
     """Write a library as a file of another program.
@@ -402,8 +395,11 @@ def export(
     card = evaluation_card(found, workspace)
     if evals:
         if format != "skill":
-            cause = "only a skill takes problems along."
-            raise ConfigError("--evals", cause, "Leave it out, or write --format skill.")
+            raise ConfigError(
+                "--evals",
+                "only a skill takes problems along.",
+                "Leave it out, or write --format skill.",
+            )
         card = replace(card, evals=_held_out_problems(found, workspace, evals))
         if len(card.evals) < evals:
             print(f"--evals {evals}: there are {len(card.evals)} held out", file=sys.stderr)
@@ -430,8 +426,9 @@ def _held_out_problems(
         loaded = load_run(str(run.run_file), [], workspace.path, keyless=True)
         problems = [p for one in held_out_sets(loaded) for p in one.problems][:n]
     if not problems:
-        cause = "no run that made this library has held-out problems."
-        raise ConfigError("--evals", cause, "Leave it out.")
+        raise ConfigError(
+            "--evals", "no run that made this library has held-out problems.", "Leave it out."
+        )
     return tuple(
         replace(p, question=mask(p.question), answer=p.answer and mask(p.answer)) for p in problems
     )
@@ -439,17 +436,17 @@ def _held_out_problems(
 
 Into = Annotated[
     str | None,
-    typer.Option(metavar="NAME", help="The library to review for; one that is not there begins."),
+    option("NAME", "The library to review for; one that is not there begins."),
 ]
-OnlyLook = Annotated[bool, typer.Option("--dry-run", help="Only say what would be asked.")]
+OnlyLook = Annotated[bool, flag("Only say what would be asked.", "--dry-run")]
 _VERSION = "NAME@V, RUN@step:N, or our own YAML or JSON file of one."
 
 
 def merge(
     context: typer.Context,
-    base: Annotated[str, typer.Argument(metavar="BASE", help=_VERSION)],
-    ours: Annotated[str, typer.Argument(metavar="OURS", help=_VERSION)],
-    theirs: Annotated[str, typer.Argument(metavar="THEIRS", help=_VERSION)],
+    base: Annotated[str, argument("BASE", _VERSION)],
+    ours: Annotated[str, argument("OURS", _VERSION)],
+    theirs: Annotated[str, argument("THEIRS", _VERSION)],
     into: Into = None,
     dry_run: OnlyLook = False,
     json: AsObject = False,
@@ -476,14 +473,10 @@ def merge(
 
 def import_file(
     context: typer.Context,
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="A file, or a skill's folder.")],
-    format: Annotated[
-        str | None, typer.Option(metavar="F", help="What it is. Default: what it looks like.")
-    ] = None,
+    file: Annotated[Path, argument("FILE", "A file, or a skill's folder.")],
+    format: Annotated[str | None, option("F", "What it is. Default: what it looks like.")] = None,
     into: Into = None,
-    reason: Annotated[
-        str, typer.Option(metavar="TEXT", help="Why; it goes into every rationale.")
-    ] = "",
+    reason: Annotated[str, option("TEXT", "Why; it goes into every rationale.")] = "",
     dry_run: OnlyLook = False,
     json: AsObject = False,
 ) -> int:

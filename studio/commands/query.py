@@ -1,36 +1,30 @@
 """`studio query`: questions to all that was proposed, decided, learned and measured."""
 
 import sys
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Literal, get_args
 
 import typer
 
-from studio.commands import AsJson, open_workspace
+from studio.commands import AsJson, argument, open_workspace, option
 from studio.render.json import print_json
 from studio.secrets.sanitize import sanitize
 
 Kind = Literal["operation", "experience", "rejection", "version", "evaluation"]
 
 
-def _option(metavar: str, help: str) -> Any:
-    return typer.Option(metavar=metavar, help=help)
-
-
 def query(
     context: typer.Context,
-    text: Annotated[
-        list[str] | None, typer.Argument(metavar="TEXT", help="Words that all stand in it.")
-    ] = None,
-    id: Annotated[str | None, _option("ID", "About E7, op3.1, NAME@7|LABEL or s3p0r1.")] = None,
-    reviewer: Annotated[str | None, _option("NAME", "Decided by this person or rules.")] = None,
-    problem: Annotated[str | None, _option("ID", "Drawn from or measured on this problem.")] = None,
-    run: Annotated[str | None, _option("RUN", "Of this run.")] = None,
-    library: Annotated[str | None, _option("NAME", "Of this library.")] = None,
-    effect: Annotated[str | None, _option('helps|hurts|">0.05"', "Its measured worth.")] = None,
-    since: Annotated[str | None, _option("DATE|7d", "Not before this.")] = None,
-    until: Annotated[str | None, _option("DATE|7d", "Not after this; a day is whole.")] = None,
-    kind: Annotated[Kind | None, _option("|".join(get_args(Kind)), "Only these.")] = None,
-    limit: Annotated[int, typer.Option(metavar="N", min=1, help="Hits at most.")] = 20,
+    text: Annotated[list[str] | None, argument("TEXT", "Words that all stand in it.")] = None,
+    id: Annotated[str | None, option("ID", "About E7, op3.1, NAME@7|LABEL or s3p0r1.")] = None,
+    reviewer: Annotated[str | None, option("NAME", "Decided by this person or rules.")] = None,
+    problem: Annotated[str | None, option("ID", "Drawn from or measured on this problem.")] = None,
+    run: Annotated[str | None, option("RUN", "Of this run.")] = None,
+    library: Annotated[str | None, option("NAME", "Of this library.")] = None,
+    effect: Annotated[str | None, option('helps|hurts|">0.05"', "Its measured worth.")] = None,
+    since: Annotated[str | None, option("DATE|7d", "Not before this.")] = None,
+    until: Annotated[str | None, option("DATE|7d", "Not after this; a day is whole.")] = None,
+    kind: Annotated[Kind | None, option("|".join(get_args(Kind)), "Only these.")] = None,
+    limit: Annotated[int, option("N", "Hits at most.", min=1)] = 20,
     json: AsJson = False,
 ) -> None:
     """Find what was proposed, decided and learned, newest first.
@@ -65,13 +59,6 @@ def query(
     told = [f"left out: {error}" for error in errors]
     if not rows:
         told.append(f"nothing fits in workspace {context.obj}")
-        every, _ = find_rows(workspace, condition())
-        for field, named in (("names", id), ("problems", problem)):
-            if named is not None and not any(named in row[field] for row in every):
-                told.append(f"nothing proposed, learned or measured names {named!r}")
-        known = {row["reviewer"] for row in every} - {""}
-        if reviewer is not None and reviewer not in known:
-            told.append(f"{reviewer!r} decided nothing; who did: {', '.join(sorted(known)) or '-'}")
     elif len(rows) > limit:
         told.append(f"{len(rows) - limit} more: --limit {len(rows)}")
     for line in told:

@@ -11,22 +11,29 @@ import typer
 
 from engines.core.errors import ConfigError
 from studio import exit_codes
-from studio.commands import AsJson, DryRun, NewestRun, Run, ask_line, open_workspace, require_mcp
+from studio.commands import (
+    AsJson,
+    DryRun,
+    NewestRun,
+    Run,
+    argument,
+    ask_line,
+    flag,
+    open_workspace,
+    option,
+    require_mcp,
+)
 from studio.process import login_name
 from studio.render.lines import tell_next, to_stderr, wrap_text
 
 if TYPE_CHECKING:
     from engines.record.run_dir import RunDir, Workspace
 
-_InEditor = Annotated[
-    bool, typer.Option("--editor", help="Decide in one file, in $VISUAL or $EDITOR.")
-]
-_ByMcp = Annotated[
-    bool, typer.Option("--mcp", help="Serve the review to an agent's session, on stdio.")
-]
+_InEditor = Annotated[bool, flag("Decide in one file, in $VISUAL or $EDITOR.", "--editor")]
+_ByMcp = Annotated[bool, flag("Serve the review to an agent's session, on stdio.", "--mcp")]
 _Decisions = Annotated[
     Path | None,
-    typer.Option(metavar="FILE|-", help="Decide what this JSON says; nothing is asked."),
+    option("FILE|-", "Decide what this JSON says; nothing is asked."),
 ]
 
 
@@ -34,12 +41,12 @@ def review(
     context: typer.Context,
     run: NewestRun = None,
     wait: Annotated[
-        bool, typer.Option("--wait", help="Stay for the next steps of the run, until it ends.")
+        bool, flag("Stay for the next steps of the run, until it ends.", "--wait")
     ] = False,
     editor: _InEditor = False,
-    yes: Annotated[bool, typer.Option("--yes", help="With --editor: ask nothing.")] = False,
+    yes: Annotated[bool, flag("With --editor: ask nothing.", "--yes")] = False,
     json: Annotated[
-        bool, typer.Option("--json", help="Print what is open, or what came of --decisions.")
+        bool, flag("Print what is open, or what came of --decisions.", "--json")
     ] = False,
     decisions: _Decisions = None,
     mcp: _ByMcp = False,
@@ -67,8 +74,11 @@ def review(
     from studio.workspace.run_control import choose_run
 
     if wait + editor + mcp + (json or decisions is not None) > 1 or (yes and not editor):
-        cause = "--wait, --editor [--yes], --json and --mcp exclude each other."
-        raise ConfigError("studio review", cause, "Give one of them.")
+        raise ConfigError(
+            "studio review",
+            "--wait, --editor [--yes], --json and --mcp exclude each other.",
+            "Give one of them.",
+        )
     workspace = open_workspace(context, masks=True)
     folder, person = choose_run(workspace, run), login_name()
     if mcp:
@@ -123,7 +133,7 @@ def gate(
     run: Run,
     operations: Annotated[
         list[str] | None,
-        typer.Argument(metavar="OP", help="Open operations. Default: all that change a wording."),
+        argument("OP", "Open operations. Default: all that change a wording."),
     ] = None,
     problems: Annotated[
         int | None, typer.Option(min=8, help="Problems to try on. Default: review.gate.problems.")
@@ -132,9 +142,7 @@ def gate(
         int | None,
         typer.Option(min=1, max=64, help="Tries of each at most. Default: review.gate.k."),
     ] = None,
-    data: Annotated[
-        str | None, typer.Option(metavar="SET", help="Problems of this set, not of practice.")
-    ] = None,
+    data: Annotated[str | None, option("SET", "Problems of this set, not of practice.")] = None,
     dry_run: DryRun = False,
     json: AsJson = False,
 ) -> int:

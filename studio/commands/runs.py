@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from engines.core.errors import ConfigError
-from studio.commands import AsJson, AsObject, Run, open_workspace
+from studio.commands import AsJson, AsObject, Run, argument, flag, open_workspace, option
 from studio.render.json import print_json, print_result
 from studio.render.lines import tell_next
 from studio.secrets.sanitize import sanitize
@@ -54,14 +54,12 @@ def show(
     run: Run,
     step: Annotated[
         int | None,
-        typer.Option(metavar="N", help="Show one step: the reflector's replies, and decisions."),
+        option("N", "Show one step: the reflector's replies, and decisions."),
     ] = None,
     prompts: Annotated[
-        bool, typer.Option("--prompts", help="Show also the reflector's prompts; needs --step.")
+        bool, flag("Show also the reflector's prompts; needs --step.", "--prompts")
     ] = False,
-    rollout: Annotated[
-        str | None, typer.Option(metavar="ID", help="Show one rollout whole, such as s1p0r2.")
-    ] = None,
+    rollout: Annotated[str | None, option("ID", "Show one rollout whole, such as s1p0r2.")] = None,
     json: AsJson = False,
 ) -> None:
     """Show how a run went, step by step, and where its files are.
@@ -78,8 +76,9 @@ def show(
     from studio.session.control_socket import is_alive
 
     if prompts and step is None:
-        move = "Give --step N with it."
-        raise ConfigError("--prompts", "it shows the prompts of one step.", move)
+        raise ConfigError(
+            "--prompts", "it shows the prompts of one step.", "Give --step N with it."
+        )
     if rollout is not None and step is not None:
         raise ConfigError("--rollout", "it shows a rollout, --step a step.", "Give one of them.")
     workspace = open_workspace(context)
@@ -102,9 +101,7 @@ def show(
 def replay(
     context: typer.Context,
     run: Run,
-    speed: Annotated[
-        float, typer.Option(min=0.1, max=1000, metavar="X", help="How much faster than it went.")
-    ] = 1.0,
+    speed: Annotated[float, option("X", "How much faster than it went.", min=0.1, max=1000)] = 1.0,
 ) -> int:
     """Play a run through the screen as it went, text and all. Nothing in it can be changed.
 
@@ -124,10 +121,7 @@ def trace(
     run: Run,
     endpoint: Annotated[
         str | None,
-        typer.Option(
-            metavar="URL",
-            help="Address of the collector. Default: the run file's, else $PHOENIX_ENDPOINT.",
-        ),
+        option("URL", "Address of the collector. Default: the run file's, else $PHOENIX_ENDPOINT."),
     ] = None,
     json: AsJson = False,
 ) -> None:
@@ -154,10 +148,8 @@ def trace(
 def export(
     context: typer.Context,
     run: Run,
-    to: Annotated[Path, typer.Option(metavar="DIR", help="A new or empty folder to write to.")],
-    rollout: Annotated[
-        str | None, typer.Option(metavar="ID", help="Only this rollout, such as s1p0r2.")
-    ] = None,
+    to: Annotated[Path, option("DIR", "A new or empty folder to write to.")],
+    rollout: Annotated[str | None, option("ID", "Only this rollout, such as s1p0r2.")] = None,
     json: AsJson = False,
 ) -> None:
     """Write the rollouts of a run as ATIF.
@@ -172,15 +164,18 @@ def export(
     workspace = open_workspace(context, masks=True)
     folder = to.expanduser().absolute()
     written = export_trajectories(workspace.run(run), folder, workspace.mask, rollout)
-    text = f"{written} rollouts: {sanitize(str(folder))}"
-    print_result({"run": run, "rollouts": written, "folder": str(folder)}, text, json=json)
+    print_result(
+        {"run": run, "rollouts": written, "folder": str(folder)},
+        f"{written} rollouts: {sanitize(str(folder))}",
+        json=json,
+    )
 
 
 @app.command()
 def rm(
     context: typer.Context,
     run: Run,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Annotated[bool, flag("Do not ask.", "--yes", "-y")] = False,
 ) -> None:
     """Remove a run and all its records, or the file of an archived one. Its library stays.
 
@@ -237,11 +232,9 @@ def archive(
     run: Run,
     to: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Write it there. Default: archives/RUN.tar.gz."),
+        option("FILE", "Write it there. Default: archives/RUN.tar.gz."),
     ] = None,
-    remove: Annotated[
-        bool, typer.Option("--remove", help="Remove the run once its file was verified.")
-    ] = False,
+    remove: Annotated[bool, flag("Remove the run once its file was verified.", "--remove")] = False,
     json: AsObject = False,
 ) -> None:
     """Pack a run into one compressed file. It stays where it is.
@@ -261,8 +254,11 @@ def archive(
     made = archive_run(workspace.run(run), workspace, target, remove=remove)
     packed = f"{made.files} files, {made.unpacked_bytes / 1e6:,.1f} MB, in {made.bytes / 1e6:,.1f}"
     stays = "removed" if remove else "still in the workspace"
-    text = f"run {run}: {packed} MB, verified: {sanitize(made.file)}\nrun {run} is {stays}"
-    print_result({**to_dict(made), "removed": remove}, text, json=json)
+    print_result(
+        {**to_dict(made), "removed": remove},
+        f"run {run}: {packed} MB, verified: {sanitize(made.file)}\nrun {run} is {stays}",
+        json=json,
+    )
     if remove and not json:
         tell_next(f"studio runs restore {quote(run)}", context.obj)
 
@@ -270,7 +266,7 @@ def archive(
 @app.command()
 def restore(
     context: typer.Context,
-    what: Annotated[str, typer.Argument(metavar="RUN|FILE", help="An archived run, or its file.")],
+    what: Annotated[str, argument("RUN|FILE", "An archived run, or its file.")],
 ) -> None:
     """Bring an archived run back into the workspace. Its file stays.
 
@@ -289,11 +285,9 @@ def report(
     run: Run,
     html: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Write a page with charts to this file; - prints it."),
+        option("FILE", "Write a page with charts to this file; - prints it."),
     ] = None,
-    md: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write Markdown to this file; - prints it.")
-    ] = None,
+    md: Annotated[Path | None, option("FILE", "Write Markdown to this file; - prints it.")] = None,
     json: AsObject = False,
 ) -> None:
     """Report on a run in one file. Alone it prints Markdown.

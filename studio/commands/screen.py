@@ -25,6 +25,7 @@ from studio.commands import (
     RestartStep,
     RunFile,
     open_workspace,
+    option,
 )
 from studio.render.lines import tell_next
 from studio.secrets.sanitize import sanitize
@@ -71,9 +72,9 @@ def run(
     restart_step: RestartStep = None,
     review: Annotated[
         str | None,
-        typer.Option(
-            metavar="wait|auto|rules:FILE",
-            help="Who decides operations: you (wait), everything that fits is approved (auto), or "
+        option(
+            "wait|auto|rules:FILE",
+            "Who decides operations: you (wait), everything that fits is approved (auto), or "
             "rules decide. Default: review.by, else wait; a resumed run keeps its reviewer.",
         ),
     ] = None,
@@ -91,8 +92,11 @@ def run(
         studio run my-run.yaml --name mine practice.epochs=2
     """
     if runfile is None:
-        move = "Try `studio run rehearsal`, or see `studio presets list`."
-        raise ConfigError("studio run", "it needs a run file or a preset.", move)
+        raise ConfigError(
+            "studio run",
+            "it needs a run file or a preset.",
+            "Try `studio run rehearsal`, or see `studio presets list`.",
+        )
     is_run = _is_run(context.obj, runfile)
     check_terminal("studio run")
     # The new process checks the rest: reading the run file twice would take a second.

@@ -7,12 +7,20 @@ from typing import Annotated
 import typer
 
 from studio import exit_codes
-from studio.commands import AsObject, Overrides, TokenEnv, TokenFile, open_workspace
+from studio.commands import (
+    AsObject,
+    Overrides,
+    TokenEnv,
+    TokenFile,
+    argument,
+    open_workspace,
+    option,
+)
 
 _TARGET = "An agent.yaml, or a library: NAME follows its commits, NAME@LABEL its label."
-_Target = Annotated[str, typer.Argument(metavar="AGENT|LIBRARY", help=_TARGET)]
+_Target = Annotated[str, argument("AGENT|LIBRARY", _TARGET)]
 _RUN_FILE = "Ask its model, with its agent in front of a library."
-_RunFile = Annotated[str | None, typer.Option(metavar="RUNFILE|PRESET", help=_RUN_FILE)]
+_RunFile = Annotated[str | None, option("RUNFILE|PRESET", _RUN_FILE)]
 _Port = Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 takes any that is free.")]
 _HOST = "Address to listen on; one that others can reach needs a token."
 
@@ -23,7 +31,7 @@ def serve_calls(
     overrides: Overrides = None,
     run_file: _RunFile = None,
     port: _Port = 8312,
-    host: Annotated[str, typer.Option(metavar="HOST", help=_HOST)] = "127.0.0.1",
+    host: Annotated[str, option("HOST", _HOST)] = "127.0.0.1",
     token_file: TokenFile = None,
     token_env: TokenEnv = None,
     json: AsObject = False,

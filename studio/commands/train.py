@@ -16,6 +16,7 @@ from studio.commands import (
     RestartStep,
     RunFile,
     open_workspace,
+    option,
     read_tape,
 )
 
@@ -28,9 +29,9 @@ def train(
     overrides: Overrides = None,
     stage: Annotated[
         str,
-        typer.Option(
-            metavar="sft|grpo|all|distil|reward",
-            help="What to do: grpo, supervised fine-tuning (sft), sft and then grpo from what it "
+        option(
+            "sft|grpo|all|distil|reward",
+            "What to do: grpo, supervised fine-tuning (sft), sft and then grpo from what it "
             "made (all), fine-tuning on what a library achieved (distil), or a reward model from "
             "the verdicts of the newest run of this name (reward).",
         ),
@@ -39,9 +40,9 @@ def train(
     restart_step: RestartStep = None,
     review: Annotated[
         str | None,
-        typer.Option(
-            metavar="auto|wait|rules:FILE",
-            help="Who decides weight updates, after the bounds of the run file. Default: auto.",
+        option(
+            "auto|wait|rules:FILE",
+            "Who decides weight updates, after the bounds of the run file. Default: auto.",
         ),
     ] = None,
     accept_changes: AcceptChanges = False,
@@ -50,7 +51,7 @@ def train(
     json: EventsAsJson = False,
     pipeline: Annotated[
         Path | None,
-        typer.Option(metavar="FILE.json", help="Carry out the stages of HelloAgents' pipeline."),
+        option("FILE.json", "Carry out the stages of HelloAgents' pipeline."),
     ] = None,
 ) -> int:
     """Train the weights of a policy. Each stage starts or resumes a run.
@@ -86,11 +87,17 @@ def train(
 
 def _check_stage(stage: str, *, taped: bool) -> None:
     if stage not in STAGES:
-        move = f"Choose {', '.join(STAGES[:-1])} or {STAGES[-1]}."
-        raise ConfigError(f"--stage {stage}", "there is no such stage.", move)
+        raise ConfigError(
+            f"--stage {stage}",
+            "there is no such stage.",
+            f"Choose {', '.join(STAGES[:-1])} or {STAGES[-1]}.",
+        )
     if taped and stage not in ("grpo", "sft"):
-        move = "Carry out one stage at a time: --stage sft, or --stage grpo."
-        raise ConfigError(f"--stage {stage}", "a cassette is of one run that asks models.", move)
+        raise ConfigError(
+            f"--stage {stage}",
+            "a cassette is of one run that asks models.",
+            "Carry out one stage at a time: --stage sft, or --stage grpo.",
+        )
 
 
 def _run_pipeline(file: Path, runfile: str | None, workspace: Path, json: bool) -> int:

@@ -180,13 +180,18 @@ def merge_target(
     """
     name = ours.library.name if into is None else into
     if into is None and not workspace.library(name).exists():
-        move = "Give --into NAME: a library begins as a copy of OURS."
-        raise ConflictError("OURS", "it is of no library in this workspace.", move)
+        raise ConflictError(
+            "OURS",
+            "it is of no library in this workspace.",
+            "Give --into NAME: a library begins as a copy of OURS.",
+        )
     head = target_library(workspace, name, ours, begin=begin)
     if head.content_hash != ours.library.content_hash:
-        cause = f"its head, v{head.version}, is not what OURS says."
-        move = f"Give {head.name} as OURS, or a new library by --into."
-        raise ConflictError(f"library {head.name}", cause, move)
+        raise ConflictError(
+            f"library {head.name}",
+            f"its head, v{head.version}, is not what OURS says.",
+            f"Give {head.name} as OURS, or a new library by --into.",
+        )
     return head
 
 

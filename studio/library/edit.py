@@ -65,8 +65,11 @@ def set_label(
         raise ConflictError(f"label {label!r}", cause, "Choose another label.")
     folder, read_version = follow_version(reference, workspace)
     if remove and reference != folder.name:
-        move = f"Write `studio library label {quote(folder.name)} {label} --remove`."
-        raise ConflictError(reference, "a label is removed from the whole library.", move)
+        raise ConflictError(
+            reference,
+            "a label is removed from the whole library.",
+            f"Write `studio library label {quote(folder.name)} {label} --remove`.",
+        )
     with folder.lock_for_commit() as library:
         before = folder.labelled(label) if remove else folder.labels().get(label)
         version, called = None if remove else read_version().version, f"{folder.name}@{label}"
@@ -90,8 +93,11 @@ def requested_change(
     place = f"library {head.name}"
     options = [option for option in (text, add, delete or None) if option is not None]
     if len(options) > 1 or (experience is None) == (add is None):
-        cause = "it takes ID with --text TEXT, ID with --delete, ID alone, or --add TEXT."
-        raise ConflictError(place, cause, "Give one of them.")
+        raise ConflictError(
+            place,
+            "it takes ID with --text TEXT, ID with --delete, ID alone, or --add TEXT.",
+            "Give one of them.",
+        )
     if add is not None:
         return "add", None, add
     found = head.get(experience)

@@ -25,8 +25,11 @@ def parse_effect(text: str | None) -> tuple[str | None, Compare | None]:
     if text in (None, "helps", "hurts", "cannot tell"):
         return text, None
     if (found := _COMPARED.fullmatch(text or "")) is None:
-        move = 'Say helps, hurts or "cannot tell", or compare, as in ">0.05" or "<=-0.02".'
-        raise ConfigError("--effect", f"{text!r} is no effect.", move)
+        raise ConfigError(
+            "--effect",
+            f"{text!r} is no effect.",
+            'Say helps, hurts or "cannot tell", or compare, as in ">0.05" or "<=-0.02".',
+        )
     sign, bound = _COMPARE[found[1]], float(found[2])
     return None, lambda value: bool(sign(value, bound))
 
@@ -44,16 +47,22 @@ def parse_time(option: str, text: str | None, *, ends: bool = False) -> float | 
         is_day = ends and len(text) <= len("2026-03-09")
         return (datetime.fromisoformat(text) + timedelta(days=is_day)).timestamp()
     except (ValueError, OverflowError, OSError):
-        move = "Give a date, as in 2026-03-09, or how long ago, as in 7d or 12h."
-        raise ConfigError(option, f"{text!r} is no time.", move) from None
+        raise ConfigError(
+            option,
+            f"{text!r} is no time.",
+            "Give a date, as in 2026-03-09, or how long ago, as in 7d or 12h.",
+        ) from None
 
 
 def parse_times(since: str | None, until: str | None) -> tuple[float | None, float | None]:
     """Both ends of a time; raises ConfigError where nothing can be between them, too."""
     begin, end = parse_time("--since", since), parse_time("--until", until, ends=True)
     if begin is not None and end is not None and begin >= end:
-        cause = f"nothing can be between {since} and {until}."
-        raise ConfigError("--since, --until", cause, "Give the earlier time first.")
+        raise ConfigError(
+            "--since, --until",
+            f"nothing can be between {since} and {until}.",
+            "Give the earlier time first.",
+        )
     return begin, end
 
 

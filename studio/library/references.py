@@ -67,8 +67,9 @@ def follow_version(
     """
     name, at, version = reference.rpartition("@")
     if at and not (is_label(version) or (version.isdecimal() and len(version) <= 18)):
-        move = "See `studio library history NAME`."
-        raise ConflictError(reference, "it is not NAME, NAME@V or NAME@LABEL.", move)
+        raise ConflictError(
+            reference, "it is not NAME, NAME@V or NAME@LABEL.", "See `studio library history NAME`."
+        )
     folder = library_folder(name if at else reference, workspace)
 
     def read_version() -> Library:
@@ -88,8 +89,11 @@ def version_at(state: RunState, step: int) -> int:
     found = state.steps.get(step)
     if found is None or found.committed_version is None:
         last = max((number for number, s in state.steps.items() if s.committed), default=0)
-        place = f"run {state.started.run}, step {step}"
-        raise ConflictError(place, "it has not committed that step.", f"Choose 0 to {last}.")
+        raise ConflictError(
+            f"run {state.started.run}, step {step}",
+            "it has not committed that step.",
+            f"Choose 0 to {last}.",
+        )
     return found.committed_version
 
 
@@ -143,8 +147,9 @@ def _find_in_run(
     if kind == "epoch":
         step = min(step * started.steps_per_epoch, started.steps_per_epoch * state.epochs)
         if int(number) > state.epochs:
-            move = f"Choose 0 to {state.epochs}."
-            raise ConflictError(reference, f"the run has {state.epochs} epochs.", move)
+            raise ConflictError(
+                reference, f"the run has {state.epochs} epochs.", f"Choose 0 to {state.epochs}."
+            )
     if step < started.forked_steps and started.forked_from is not None:
         parent = workspace.run(started.forked_from)
         adopted = _find_in_run(parent, "step", str(step), workspace, reference)
@@ -180,6 +185,9 @@ def _find_run_end(run: RunDir, which: str, workspace: Workspace, reference: str)
         return replace(_find_named(named, workspace), label=f"{run.run}@last ({named})")
     step = state.steps_finished if which == "last" else state.best_step
     if step is None:
-        move = f"Evaluate while practising (evaluation.do_eval=true), or write {run.run}@last."
-        raise ConflictError(reference, "the run has no whole evaluation to be best in.", move)
+        raise ConflictError(
+            reference,
+            "the run has no whole evaluation to be best in.",
+            f"Evaluate while practising (evaluation.do_eval=true), or write {run.run}@last.",
+        )
     return _find_in_run(run, "step", str(step), workspace, reference)

@@ -318,5 +318,8 @@ def check_variables(agent: AgentConfig, environ: Mapping[str, str] = os.environ)
         named = [*named, *((f"agent.tools.{number}.pass_env", name) for name in tool.pass_env)]
     for place, name in named:
         if name not in environ:
-            cause = f"it names {name}, which is not set."
-            raise ConfigError(place, cause, f"Set {name} in the environment, or leave it out.")
+            raise ConfigError(
+                place,
+                f"it names {name}, which is not set.",
+                f"Set {name} in the environment, or leave it out.",
+            )

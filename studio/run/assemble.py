@@ -269,11 +269,18 @@ async def _open_record(
     run, loaded, local = plan.run, plan.loaded, models.roles.local
     past = history(plan) if loaded.config.trains else ()
     look, end = f"`studio attach {run.run}`", f"`studio ctl stop {run.run}`"
-    move = f"See it with {look}, end it with {end}, or start another run with --name NAME."
-    stack.enter_context(write_lock(run.path, move=move))
+    stack.enter_context(
+        write_lock(
+            run.path,
+            move=f"See it with {look}, end it with {end}, or start another run with --name NAME.",
+        )
+    )
     if plan.state is None and run.journal.exists() and run.state().started is not None:
-        cause = "another start began it since, and its process has ended."
-        raise ConflictError(f"run {run.run}", cause, "Give the command again to go on with it.")
+        raise ConflictError(
+            f"run {run.run}",
+            "another start began it since, and its process has ended.",
+            "Give the command again to go on with it.",
+        )
     library = open_library(plan)
     library.head()  # a damaged one is reported before anything is written
     journal, state = open_run(run.journal, open_journal, tell=tell, mask=loaded.mask)

@@ -139,8 +139,9 @@ def start(
         )
     except OSError as error:
         os.close(ours)
-        cause = f"it cannot be started: {error.strerror}."
-        raise StudioError("studio headless", cause, "Try again.") from error
+        raise StudioError(
+            "studio headless", f"it cannot be started: {error.strerror}.", "Try again."
+        ) from error
     finally:
         os.close(theirs)
     return StartingProcess(child, ours)

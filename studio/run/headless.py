@@ -32,7 +32,6 @@ from studio.report.progress import Display, LinePrinter
 from studio.run.assemble import open_run_context
 from studio.run.detached import ReadyRun, announce
 from studio.run.held_out import choice_text, set_power_lines, trial_text
-from studio.run.models import short_log_note
 from studio.run.new_or_resume import RunPlan, ignored_settings
 from studio.session.control_socket import is_alive
 from studio.session.server import serve
@@ -163,9 +162,6 @@ class _StopSignals:
 def _tell_context(plan: RunPlan, context: RunContext) -> None:
     """What a person should know before anything is spent."""
     _tell_plan(plan, context.pace_tokens_per_s)
-    group_size = plan.loaded.config.practice.group_size
-    if note := short_log_note(context.rollouts.policy, plan.problems, group_size):
-        to_stderr(note)
     if context.effects is not None and context.effects.by_itself:
         gate, drafts, batch = context.effects, context.drafts, [p.id for p in context.batch(1)]
         chosen_by = [p.id for p in choice_problems(gate, 1, batch)] if drafts > 1 else []
@@ -202,9 +198,6 @@ def _tell_plan(plan: RunPlan, pace_tokens_per_s: float | None = None) -> None:
             each = " and every ".join(kind for kind, is_learned in kinds if is_learned)
             but = f", but for those flagged {rejects}" if rejects and reflects else ""
             note = f" (every {each} is approved by itself{but})"
-        elif plan.mode == "resume" and plan.reviewer == "wait":
-            kept = plan.state is not None and plan.state.reviewer == plan.reviewer
-            note = " (as the run began; --review auto lets it decide by itself)" if kept else ""
         to_stderr(f"review: {plan.reviewer}{note}")
 
 

@@ -143,8 +143,11 @@ def _starting_library(plan: RunPlan, name: str) -> tuple[Library | None, str | N
     if config.library.start == "empty":
         return mounted, None
     if mounted is not None:
-        cause = "the run starts from a library, and its agent has experiences of its own."
-        raise ConfigError(plan.loaded.place("library.start"), cause, "Leave one of them out.")
+        raise ConfigError(
+            plan.loaded.place("library.start"),
+            "the run starts from a library, and its agent has experiences of its own.",
+            "Leave one of them out.",
+        )
     folder, read_version = follow_version(config.library.start, workspace)
     start = read_version()
     called = config.library.start.partition("@")[2]

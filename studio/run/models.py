@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, cast
 from engines.core.errors import ConfigError, DamagedError
 from engines.core.protocols import Ledger, Policy
 from engines.core.state.run_state import RunState
-from engines.core.types import NO_USAGE, Problem, Usage
+from engines.core.types import NO_USAGE, Usage
 from engines.core.waiting import gather_all
 from engines.data.dataset import read_rollout_log
 from engines.pipeline.budget import (
@@ -34,7 +34,6 @@ from engines.policies.limits import (
     Slots,
     StreamPacedPolicy,
     Throttled,
-    WrappedPolicy,
 )
 from engines.policies.open import is_scripted, open_policy
 from engines.policies.replay import ReplayPolicy
@@ -360,23 +359,6 @@ def make_rollouts(
     )
 
 
-def short_log_note(policy: Policy, problems: Sequence[Problem], group_size: int) -> str | None:
-    """A note where a log is too short for its groups; None where no reply repeats."""
-    while isinstance(policy, WrappedPolicy):
-        policy = policy.inner
-    if not isinstance(policy, ReplayPolicy):
-        return None
-    questions = {problem.question for problem in problems}
-    short = sum(0 < policy.reply_count(question) < group_size for question in questions)
-    if not short:
-        return None
-    some = f"{short} questions have" if short > 1 else "1 question has"
-    return (
-        f"{policy.name}: {some} fewer replies in the log than practice.group_size={group_size}; "
-        "some stand in a group twice"
-    )
-
-
 @dataclass(frozen=True, slots=True)
 class LocalModels:
     """How `hf:` models of a run are opened."""
@@ -506,29 +488,26 @@ def check_budget(loaded: LoadedRun, config: RunConfig) -> None:
     """
     if config.budget.cost_usd is None:
         return
-    place, unkept = loaded.place("budget.cost_usd"), "so a budget in dollars cannot be kept."
+    priced: dict[str, tuple[str, CallPricing]] = {}
     for role in endpoint_roles(config):
-        if terms_of(config.role(role)).has_price:
-            continue
-        section = role if getattr(config, role) is not None else "policy"
-        raise ConfigError(
-            place,
-            f"what the {role} ({config.role(role).model}) costs is unknown, {unkept}",
-            f"Set {section}.price_in_usd_per_mtok and {section}.price_out_usd_per_mtok, or "
-            "give the budget as budget.calls or budget.tokens.",
-        )
+        section: str = role if getattr(config, role) is not None else "policy"
+        priced[section] = config.role(role).model, terms_of(config.role(role))
     vectors = {"lint.embedding": config.lint.embedding}
     for number, tool in enumerate(config.agent.tools):
         vectors[f"agent.tools.{number}.embedding"] = tool.embedding
-        if tool.model is not None and not terms_of(tool.model).has_price:
-            at = f"agent.tools.{number}.model"
-            cause = f"what the model of a tool ({tool.model.model}) costs is unknown, {unkept}"
-            move = f"Set price_in_usd_per_mtok and price_out_usd_per_mtok of {at}."
-            raise ConfigError(place, cause, move)
-    for at, wanted in vectors.items():
-        if wanted and wanted.model != "rehearsal" and not embedding_terms(wanted).has_price:
-            cause = f"what the embeddings ({wanted.model}) cost is unknown, {unkept}"
-            raise ConfigError(place, cause, f"Set {at}.price_in_usd_per_mtok.")
+        if tool.model is not None:
+            priced[f"agent.tools.{number}.model"] = tool.model.model, terms_of(tool.model)
+    for place, wanted in vectors.items():
+        if wanted and wanted.model != "rehearsal":
+            priced[place] = wanted.model, embedding_terms(wanted)
+    for place, (model, terms) in priced.items():
+        if not terms.has_price:
+            raise ConfigError(
+                loaded.place("budget.cost_usd"),
+                f"what {place} ({model}) costs is unknown, so a budget in dollars cannot be kept.",
+                f"Set {place}.price_in_usd_per_mtok and {place}.price_out_usd_per_mtok (of "
+                "embeddings only the first), or give the budget as budget.calls or budget.tokens.",
+            )
 
 
 def open_budget(

@@ -54,11 +54,17 @@ def check_fork(parent: str, state: RunState, steps: int, total_steps: int) -> No
     """Refuse to adopt steps that a run does not have, or that leave nothing to do."""
     place = f"restart_step={steps}"
     if steps > state.steps_finished:
-        move = f"Choose 1 to {state.steps_finished}, 0 to start afresh, or null to resume it."
-        raise ConfigError(place, f"run {parent} has finished {state.steps_finished} steps.", move)
+        raise ConfigError(
+            place,
+            f"run {parent} has finished {state.steps_finished} steps.",
+            f"Choose 1 to {state.steps_finished}, 0 to start afresh, or null to resume it.",
+        )
     if steps >= total_steps:
-        cause = f"the run has {total_steps} steps in all, so none would be left."
-        raise ConfigError(place, cause, "Give more epochs or adopt fewer steps.")
+        raise ConfigError(
+            place,
+            f"the run has {total_steps} steps in all, so none would be left.",
+            "Give more epochs or adopt fewer steps.",
+        )
     started = state.started
     if started is not None and steps < started.forked_steps:
         raise ConflictError(
@@ -113,12 +119,12 @@ def change_text(name: str, old: object, new: object) -> str:
 
 
 def check_recomputable(
-    segments: tuple[HistorySegment, ...], fingerprint: Mapping[str, Any], place: str, *, fork: bool
+    segments: tuple[HistorySegment, ...], fingerprint: Mapping[str, Any], place: str
 ) -> None:
     """Refuse to compute updates again under other settings than they were made with.
 
-    `segments` are the history that the run continues, with `fork` as a new run; `place` names what
-    was asked for. A checkpoint at the last step makes all of it right.
+    `segments` are the history that the run continues; `place` names what was asked for. A
+    checkpoint at the last step makes all of it right.
     """
     made: dict[int, tuple[str, ...]] = {}
     saved: dict[int, Path] = {}
@@ -126,30 +132,25 @@ def check_recomputable(
         history = segment.history()
         saved |= segment.checkpoints(history)
         for number, step in history.steps.items():
-            if step.lesson is None:
-                continue
-            before = step.lesson_settings
-            trained = before.get("practice.algorithm") in _BY_ALGORITHM
-            made[number] = tuple(_training_changes(before, fingerprint)) if trained else ()
+            if step.lesson is not None:
+                before = step.lesson_settings
+                trained = before.get("practice.algorithm") in _BY_ALGORITHM
+                made[number] = tuple(_training_changes(before, fingerprint)) if trained else ()
     if not any(made.values()):
         return
-    steps = sorted((step for step, folder in saved.items() if _is_intact(folder)), reverse=True)
-    newest = steps[0] if steps else 0
+    newest = max((step for step, folder in saved.items() if _is_intact(folder)), default=0)
     # Steps up to a checkpoint are restored from it and not computed again.
     names = {name for step, changed in made.items() if step > newest for name in changed}
-    if not names:
-        return
-    last = max(step for step in made if made[step])
-    having = f"of step {' and '.join(map(str, steps[:4]))}" if steps else "of no step"
-    choices = " or ".join(f"--restart-step {step}" for step in (*steps[:4], 0))
-    earlier = "" if fork else ", or finish the run as it is up to its next checkpoint first"
-    raise ConfigError(
-        place,
-        f"step {newest + 1 if newest + 1 == last else f'{newest + 1} to {last}'} would be "
-        f"computed again under other settings ({', '.join(sorted(names))}), which gives other "
-        f"weights; there is a checkpoint {having}.",
-        f"Go on from such a step ({choices}), leave those settings as they were{earlier}.",
-    )
+    if names:
+        last = max(step for step, changed in made.items() if changed)
+        raise ConfigError(
+            place,
+            f"steps {newest + 1} to {last} would be computed again under other settings "
+            f"({', '.join(sorted(names))}), which gives other weights; the newest checkpoint is "
+            f"of step {newest}.",
+            f"Go on from there (--restart-step {newest}), leave those settings as they were, or "
+            "finish the run as it is up to its next checkpoint first.",
+        )
 
 
 def check_weights(
@@ -163,24 +164,16 @@ def check_weights(
         return
     began, now = state.engine_facts, weight_facts(local)
     accepted = set(_training_changes(state.settings, fingerprint))
-    afresh = "or begin anew with --restart-step 0 or another --name."
-
-    def differs(fact: str) -> bool:
-        return bool(began[fact] != now[fact])
-
-    def refusal(cause: str, move: str) -> ConfigError:
-        return ConfigError(f"run {run}", cause, f"{move}, {afresh}")
-
-    if not accepted & {"policy.local.dtype", "policy.local.quantise"}:
-        if differs("dtype"):
-            cause = f"its weights were {began['dtype']}, and here they are {now['dtype']}."
-            raise refusal(cause, f"Resume it where they are {began['dtype']}")
-        if differs("base"):
-            cause = f"the weights of {local.name} are not those it began with."
-            raise refusal(cause, "Put the model back")
-    if "policy.adapter" not in accepted and differs("adapter"):
-        cause = f"the adapter {local.settings.adapter} is not the one it began with."
-        raise refusal(cause, "Put the adapter back")
+    loaded_as = {"policy.local.dtype", "policy.local.quantise"}
+    decided_by = {"dtype": loaded_as, "base": loaded_as, "adapter": {"policy.adapter"}}
+    for fact, settings in decided_by.items():
+        if began[fact] != now[fact] and not accepted & settings:
+            raise ConfigError(
+                f"run {run}",
+                f"the {fact} of {local.name} is not the one it began with ({began[fact]}, and "
+                f"here {now[fact]}).",
+                "Put it back, or begin anew with --restart-step 0 or another --name.",
+            )
 
 
 def weight_facts(local: "LocalModel") -> dict[str, Any]:
@@ -295,8 +288,11 @@ class RunPlan:
 def check_run_name(name: str) -> None:
     """Refuse it as what was typed; the run file would know it as exp_id."""
     if not re.fullmatch(NAME_PATTERN, name) or len(name) > NAME_LENGTH:
-        cause = f"it must be letters, digits, . _ -, at most {NAME_LENGTH}, the first no sign."
-        raise ConfigError(f'--name "{name}"', cause, "Choose another name.")
+        raise ConfigError(
+            f'--name "{name}"',
+            f"it must be letters, digits, . _ -, at most {NAME_LENGTH}, the first no sign.",
+            "Choose another name.",
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -378,17 +374,22 @@ def plan_run(
     if request.restart_step is not None:
         restart_step = _parse_restart_step(request.restart_step)
     if practises and newest and state and state.curates and (resumed or restart_step != 0):
-        move = f"Decide it: studio review {newest.run}. Practise under another --name."
-        raise ConfigError(f"run {newest.run}", f"it is the {state.curates}.", move)
+        raise ConfigError(
+            f"run {newest.run}",
+            f"it is the {state.curates}.",
+            f"Decide it: studio review {newest.run}. Practise under another --name.",
+        )
     workspace = replace(request.workspace, mask=loaded.mask)
     review = _absolute_rules(request.review)
     config = loaded.config
     reviewer = review or config.review.by or request.default_review
     new = _plan_new(loaded, workspace, unused, reviewer)
     if newest is None and restart_step:
-        cause = f"there is no run named {config.exp_id} to take steps from."
-        move = "Leave --restart-step out for a first run."
-        raise ConfigError(f"restart_step={restart_step}", cause, move)
+        raise ConfigError(
+            f"restart_step={restart_step}",
+            f"there is no run named {config.exp_id} to take steps from.",
+            "Leave --restart-step out for a first run.",
+        )
     if newest is None or state is None or restart_step == 0:
         return new
     if state.curates:
@@ -426,7 +427,7 @@ def _plan_fork(new: RunPlan, parent: RunDir, state: RunState, steps: int) -> Run
     check_fork(parent.run, state, steps, new.sampler.total_steps)
     if new.loaded.config.trains:
         adopted = load_history(parent, new.workspace, steps, to_restore=True)
-        check_recomputable(adopted, new.fingerprint, f"restart_step={steps}", fork=True)
+        check_recomputable(adopted, new.fingerprint, f"restart_step={steps}")
     return replace(new, mode="fork", parent=parent, adopted_steps=steps)
 
 
@@ -437,7 +438,7 @@ def _plan_resume(plan: RunPlan, state: RunState, accept_changes: bool) -> RunPla
     check_problems_unchanged(run.run, state, plan.problems, sampler)
     if plan.loaded.config.trains and accept_changes:
         whole = load_history(run, plan.workspace, to_restore=True)
-        check_recomputable(whole, plan.fingerprint, f"run {run.run}", fork=False)
+        check_recomputable(whole, plan.fingerprint, f"run {run.run}")
     if state.steps_finished > sampler.total_steps:
         raise ConfigError(
             f"practice.epochs={sampler.epochs}",
@@ -453,9 +454,11 @@ def _plan_resume(plan: RunPlan, state: RunState, accept_changes: bool) -> RunPla
 def _read_problems(loaded: LoadedRun) -> tuple[Problem, ...]:
     config = loaded.config
     if config.data.practice is None:
-        cause = '"data.practice" is missing: there is nothing to practise on.'
-        move = "Set data.practice, in the file or as data.practice=NAME."
-        raise ConfigError(loaded.place("data.practice"), cause, move)
+        raise ConfigError(
+            loaded.place("data.practice"),
+            '"data.practice" is missing: there is nothing to practise on.',
+            "Set data.practice, in the file or as data.practice=NAME.",
+        )
     return read_problems(
         loaded.data_path(config.data.practice),
         fields=config.data.fields,
@@ -491,8 +494,9 @@ def _parse_restart_step(text: str) -> int | None:
         return None
     if text.isdecimal() and len(text) <= 18:
         return int(text)
-    move = "Give null, 0 or N."
-    raise ConfigError(f"--restart-step {text}", "it is neither null nor a whole number.", move)
+    raise ConfigError(
+        f"--restart-step {text}", "it is neither null nor a whole number.", "Give null, 0 or N."
+    )
 
 
 def forked_library(parent: RunDir, steps: int) -> tuple[str, int, int | None, int]:

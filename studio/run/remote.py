@@ -196,9 +196,11 @@ class RemoteWork:
             if path.is_file() and (path == file or path.stat().st_size < 1_000_000):
                 self.files[str(path.absolute())] = path.read_bytes()
         if (size := sum(map(len, self.files.values()))) > MOST_SHIPPED:
-            cause = f"the files of agent and verifier have {size:,} bytes."
-            move = "Put the large ones on every node, and name them as readable."
-            raise ConfigError("dispatch", cause, move)
+            raise ConfigError(
+                "dispatch",
+                f"the files of agent and verifier have {size:,} bytes.",
+                "Put the large ones on every node, and name them as readable.",
+            )
 
 
 def open_remote_work(
@@ -212,13 +214,19 @@ def open_remote_work(
     if config.dispatch == "local":
         return None
     if acting.cassette is not None:
-        cause = "a cassette is recorded and played in this process alone."
-        raise ConfigError("dispatch", cause, "Set dispatch=local.")
+        raise ConfigError(
+            "dispatch",
+            "a cassette is recorded and played in this process alone.",
+            "Set dispatch=local.",
+        )
     try:
         from engines.rollouts.remote.ray_cluster import RayCluster
     except ModuleNotFoundError as error:
-        move = f"Install it: {install_command('ray')}"
-        raise ConfigError("dispatch", "it is ray, which is not installed.", move) from error
+        raise ConfigError(
+            "dispatch",
+            "it is ray, which is not installed.",
+            f"Install it: {install_command('ray')}",
+        ) from error
 
     secrets, mask = environment_secrets(), current_mask()
     cluster = RayCluster(

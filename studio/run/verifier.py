@@ -89,8 +89,11 @@ def _open_reward_model(named: str, loaded: LoadedRun, workspace: Workspace) -> L
     """Load head and base model. Raises DataError, PolicyError: one of them cannot be used."""
     folder = _reward_folder(named, workspace)
     if not folder.is_dir():
-        cause = f"there is no reward model at {folder}."
-        raise VerifierError(named, cause, "Train one: studio train RUNFILE --stage reward.")
+        raise VerifierError(
+            named,
+            f"there is no reward model at {folder}.",
+            "Train one: studio train RUNFILE --stage reward.",
+        )
     settings = PolicyConfig(model=json.loads((folder / "reward_model.json").read_bytes())["model"])
     local = LocalModels(loaded.config, to_stderr).open(settings).local
     from engines.policies.hf_local.reward_head import features_of, load_head
@@ -207,8 +210,9 @@ def _digest(file: Path) -> str:
     try:
         return digest_bytes(file.read_bytes())
     except OSError as error:
-        cause = f"it cannot be read ({error.strerror or error})."
-        raise VerifierError(str(file), cause, "Check its permissions.") from error
+        raise VerifierError(
+            str(file), f"it cannot be read ({error.strerror or error}).", "Check its permissions."
+        ) from error
 
 
 @contextmanager

@@ -88,10 +88,6 @@ def connect_path(run: RunAddress) -> Iterator[str]:
         finally:
             os.close(folder)
         return
-    for other in (os.path.realpath(path), os.path.relpath(path)):
-        if len(os.fsencode(other)) <= LONGEST_PATH:
-            yield other
-            return
     raise ConflictError(
         f"run {run.run}",
         f"the path of its socket has {len(os.fsencode(path))} bytes, and {LONGEST_PATH} can be "
@@ -104,8 +100,11 @@ def check_owner(path: str, run: RunAddress, uid: int | None = None) -> None:
     """Refuse a socket of another user (`uid`; None: of this process) before anything is sent."""
     owner = os.stat(path).st_uid
     if owner != (os.getuid() if uid is None else uid):
-        cause = f"its socket belongs to another user (uid {owner})."
-        raise ConflictError(f"run {run.run}", cause, "Ask as that user, or look who put it there.")
+        raise ConflictError(
+            f"run {run.run}",
+            f"its socket belongs to another user (uid {owner}).",
+            "Ask as that user, or look who put it there.",
+        )
 
 
 def _remove_stale(path: Path) -> None:

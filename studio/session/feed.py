@@ -18,9 +18,8 @@ from studio.session.requests import format_line
 
 BATCH_S = 0.1
 """Seconds between two batches of text: a screen draws no more often."""
-MAX_WAITING = 50_000
-"""Lines kept for a reader slower than the run; beyond them its connection is closed."""
 MAX_WAITING_BYTES = 64_000_000
+"""Kept for a reader slower than the run; beyond them its connection is closed."""
 _PIECES = 512
 """Pieces kept before they are joined: a token by itself takes as much memory as a line."""
 _MOST_CHARS = 500_000
@@ -78,7 +77,7 @@ class Outbox:
             return
         self._lines.append(line)
         self._bytes += len(line)
-        if len(self._lines) > MAX_WAITING or self._bytes > MAX_WAITING_BYTES:
+        if self._bytes > MAX_WAITING_BYTES:
             self.dropped = True
             self._lines.clear()
             self.on_dropped()

@@ -307,9 +307,11 @@ class LiveSession(Session):
             try:
                 event = event_from_dict(message["event"])
             except ValueError as error:
-                cause = f"its process sends what this release does not know ({error})."
-                move = "Use the studio release that started the run."
-                raise ConflictError(f"run {self.run.run}", cause, move) from error
+                raise ConflictError(
+                    f"run {self.run.run}",
+                    f"its process sends what this release does not know ({error}).",
+                    "Use the studio release that started the run.",
+                ) from error
             if is_durable(event):
                 if message["seq"] <= self.state.events:
                     return
@@ -405,9 +407,11 @@ class LiveSession(Session):
                 self._mark_lost(connection)
         if since is not None and (done := await self._find_answer(request, since)):
             return done
-        cause = f"its process cut the connection each time it was asked to {request.do}."
-        move = f"See what it said last in {self.run.log}."
-        raise ConflictError(f"run {self.run.run}", cause, move)
+        raise ConflictError(
+            f"run {self.run.run}",
+            f"its process cut the connection each time it was asked to {request.do}.",
+            f"See what it said last in {self.run.log}.",
+        )
 
     async def _ask_fallback(self, request: Request[T]) -> T:
         """Ask the session that decides without a process; ConnectionLost: one is back just now."""
@@ -456,6 +460,9 @@ def _state_at(run: RunDir, events: int | None) -> RunState:
     """What the first so many events of a journal add up to."""
     state = read_run(run.journal, events).state
     if events is not None and state.events < events:
-        cause = f"its process is at event {events}, and its journal holds {state.events}."
-        raise ConflictError(f"run {run.run}", cause, "See `studio doctor`.")
+        raise ConflictError(
+            f"run {run.run}",
+            f"its process is at event {events}, and its journal holds {state.events}.",
+            "See `studio doctor`.",
+        )
     return state

@@ -248,10 +248,12 @@ def lock_run(
         journal, state = open_run(run.journal, mask=workspace.mask)
         try:
             if state.started is None:
-                cause = "it was cut off before it began: there is nothing to review."
                 move = f"remove it: studio runs rm {run.run}."
-                move = f"Start it again with `studio headless`, or {move}"
-                raise ConflictError(f"run {run.run}", cause, move)
+                raise ConflictError(
+                    f"run {run.run}",
+                    "it was cut off before it began: there is nothing to review.",
+                    f"Start it again with `studio headless`, or {move}",
+                )
             events_read = state.events
             recorder = Recorder(journal, state)
             recorder.listen(on_event)

@@ -194,9 +194,11 @@ class ReplaySession(Session):
         return ReviewQueue.of(state, draft.library)
 
     def _refusal(self) -> ConflictError:
-        move = f"Open the run itself: studio attach {quote(self.run.run)}."
-        place = f"replay of run {self.run.run}"
-        return ConflictError(place, "it shows what was, and changes nothing.", move)
+        return ConflictError(
+            f"replay of run {self.run.run}",
+            "it shows what was, and changes nothing.",
+            f"Open the run itself: studio attach {quote(self.run.run)}.",
+        )
 
     def _set_paused(self, paused: bool) -> None:
         self.paused = paused

@@ -61,19 +61,25 @@ class ControlledElsewhereError(ConflictError):
 
 
 def silent_error(run: str) -> ConflictError:
-    cause = "its process is there and does not answer: it may be suspended."
-    move = "Let it go on (fg, or kill -CONT), then look again: what was asked may still be done."
-    return ConflictError(f"run {run}", cause, move)
+    return ConflictError(
+        f"run {run}",
+        "its process is there and does not answer: it may be suspended.",
+        "Let it go on (fg, or kill -CONT), then look again: what was asked may still be done.",
+    )
 
 
 def not_running_error(run: str, cause: str = "no process of it is running.") -> NotRunningError:
-    move = f"Start it with `studio headless --resume {quote(run)}`."
-    return NotRunningError(f"run {run}", cause, move)
+    return NotRunningError(
+        f"run {run}", cause, f"Start it with `studio headless --resume {quote(run)}`."
+    )
 
 
 def ended_early_error(run: str) -> NotRunningError:
-    move = f"Look at `studio runs list`, and start it with `studio headless --resume {run}`."
-    return NotRunningError(f"run {run}", "its process ended before it answered.", move)
+    return NotRunningError(
+        f"run {run}",
+        "its process ended before it answered.",
+        f"Look at `studio runs list`, and start it with `studio headless --resume {run}`.",
+    )
 
 
 def controlled_elsewhere_error(run: str, who: str) -> ControlledElsewhereError:
@@ -87,8 +93,11 @@ def controlled_elsewhere_error(run: str, who: str) -> ControlledElsewhereError:
 
 def too_long_error(do: str, size: int) -> ConflictError:
     """Refuse a request of so many bytes."""
-    cause = f"it is too long to be sent: {size:,} bytes, where {MAX_LINE:,} are the most."
-    return ConflictError(f"request {do}".rstrip(), cause, "Shorten its text.")
+    return ConflictError(
+        f"request {do}".rstrip(),
+        f"it is too long to be sent: {size:,} bytes, where {MAX_LINE:,} are the most.",
+        "Shorten its text.",
+    )
 
 
 def no_trials_error(run: str) -> ConflictError:
@@ -454,8 +463,9 @@ class Kill(Request[bool]):
     async def perform(self, run: OpenRun) -> bool:
         match = _ROLLOUT.fullmatch(self.rollout)
         if match is None:
-            move = "Send one such as s1p0r2."
-            raise ConflictError("request kill", f"{self.rollout!r} is no rollout's id.", move)
+            raise ConflictError(
+                "request kill", f"{self.rollout!r} is no rollout's id.", "Send one such as s1p0r2."
+            )
         step, position, index = map(int, match.groups())
         reason = f"{KILLED}{self.reviewer or 'studio ctl'}"
         if run.practice.rollouts.kill(step, position, index, reason):
@@ -609,12 +619,18 @@ def parse_line(line: bytes) -> dict[str, Any]:
         raise ConflictError("request", "it is nested too deeply.", "Write it flatter.") from None
     if not isinstance(message, dict) or message.get("v") != PROTOCOL:
         version = message.get("v") if isinstance(message, dict) else None
-        cause = f"it speaks protocol {version}, this run speaks {PROTOCOL}."
-        raise ConflictError("request", cause, "Use the studio release that started the run.")
+        raise ConflictError(
+            "request",
+            f"it speaks protocol {version}, this run speaks {PROTOCOL}.",
+            "Use the studio release that started the run.",
+        )
     name = message.get("id")
     if not isinstance(name, str) or not 0 < len(name) <= LONGEST_ID:
-        cause = f"its id is no text of 1 to {LONGEST_ID} characters."
-        raise ConflictError("request", cause, "Give each request an id of its own.")
+        raise ConflictError(
+            "request",
+            f"its id is no text of 1 to {LONGEST_ID} characters.",
+            "Give each request an id of its own.",
+        )
     return message
 
 
@@ -623,8 +639,9 @@ def parse_request(message: Mapping[str, Any]) -> tuple[Request[Any], int | None]
     do = message.get("do")
     cls = REQUESTS.get(do) if isinstance(do, str) else None
     if cls is None:
-        move = f"Known: {', '.join(REQUESTS)}."
-        raise ConflictError(f"request {do!r}", "a run knows no such request.", move)
+        raise ConflictError(
+            f"request {do!r}", "a run knows no such request.", f"Known: {', '.join(REQUESTS)}."
+        )
     since = message.get("since")
     if since is not None and (not isinstance(since, int) or since < 0):
         raise ConflictError(f"request {do}", 'its "since" is no count.', "Say how many events.")
@@ -633,8 +650,9 @@ def parse_request(message: Mapping[str, Any]) -> tuple[Request[Any], int | None]
         return from_dict(cls, own), since
     except ValueError as error:
         names = ", ".join(each.name for each in fields(cls))
-        cause = f"it cannot be read ({error})."
-        raise ConflictError(f"request {do}", cause, f"Its fields are: {names}.") from error
+        raise ConflictError(
+            f"request {do}", f"it cannot be read ({error}).", f"Its fields are: {names}."
+        ) from error
 
 
 def answer_line(request: Request[Any], answer: object) -> bytes:
@@ -660,7 +678,9 @@ def parse_answer(request: Request[T], answer: Mapping[str, Any]) -> T:
             refuse = ControlledElsewhereError
         raise refuse(place or "request", cause or "the run refused it.", move)
     if answer.get("v") != PROTOCOL:
-        cause = f"it speaks protocol {answer.get('v')}, this studio speaks {PROTOCOL}."
-        move = "Use the studio release that started the run."
-        raise ConflictError("the run's process", cause, move)
+        raise ConflictError(
+            "the run's process",
+            f"it speaks protocol {answer.get('v')}, this studio speaks {PROTOCOL}.",
+            "Use the studio release that started the run.",
+        )
     return request.read_answer(answer.get("result"))

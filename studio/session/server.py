@@ -82,11 +82,15 @@ class LivingRun(OpenRun):
         state, gate = self.state, self.gate
         place = f"run {self.run.run}"
         if step != state.step:  # not the one the person looked at
-            cause = f"step {state.step} is under way by now."
-            raise ConflictError(f"step {step}", cause, "Look at what is open now, and try again.")
+            raise ConflictError(
+                f"step {step}",
+                f"step {state.step} is under way by now.",
+                "Look at what is open now, and try again.",
+            )
         if not state.under_review:
-            move = "What is decided joins the next commit."
-            raise ConflictError(place, "there is no lesson to commit now.", move)
+            raise ConflictError(
+                place, "there is no lesson to commit now.", "What is decided joins the next commit."
+            )
         await gate.defer_undecided(reviewer)
         try:
             why_not = await asyncio.wait_for(gate.hold.release_once(), COMMIT_S)
@@ -101,8 +105,11 @@ class LivingRun(OpenRun):
     def try_operations(self, names: Sequence[str]) -> dict[str, Any]:
         context, state = self._context, self.state
         if self._is_trying:
-            cause = "operations are being tried already."
-            raise ConflictError(f"run {self.run.run}", cause, "Wait for their verdicts.")
+            raise ConflictError(
+                f"run {self.run.run}",
+                "operations are being tried already.",
+                "Wait for their verdicts.",
+            )
         operations = open_trials(state, names)
         if context.effects is None:
             raise no_trials_error(self.run.run)
@@ -250,9 +257,16 @@ class _Server:
             return
         except Exception as error:  # a bug: the client must not wait for ever
             to_stderr(f"bug: a request was not answered: {_bug_line(error)}")
-            cause = f"the run could not answer it ({type(error).__name__})."
-            move = "Its log says where; please report it."
-            client.outbox.enqueue(refusal_line(name, ConflictError("request", cause, move)))
+            client.outbox.enqueue(
+                refusal_line(
+                    name,
+                    ConflictError(
+                        "request",
+                        f"the run could not answer it ({type(error).__name__}).",
+                        "Its log says where; please report it.",
+                    ),
+                )
+            )
             return
         client.outbox.enqueue(answered)
         if isinstance(request, Watch):
@@ -266,14 +280,16 @@ class _Server:
                 return self._attach(client, request)
             case TakeControl():
                 if client.who is None:
-                    cause = "only a screen that attached drives."
-                    raise ConflictError("request drive", cause, "Send attach first.")
+                    raise ConflictError(
+                        "request drive", "only a screen that attached drives.", "Send attach first."
+                    )
                 self._set_controller(client)
                 return self._controller_data(client)
             case Subscribe():
                 if client.who is None:
-                    cause = "only who attached is sent text."
-                    raise ConflictError("request subscribe", cause, "Send attach first.")
+                    raise ConflictError(
+                        "request subscribe", "only who attached is sent text.", "Send attach first."
+                    )
                 self._feed.subscribe(client.outbox, frozenset(request.rollouts))
                 return True
         if not request.changes:

@@ -62,8 +62,9 @@ def archive_run(
     Raises ConflictError: it is alive, or is to be removed and something needs it; the file exists.
     """
     if is_alive(run):
-        move = f"Stop it first: studio ctl stop {run.run}"
-        raise ConflictError(f"run {run.run}", "its process is alive.", move)
+        raise ConflictError(
+            f"run {run.run}", "its process is alive.", f"Stop it first: studio ctl stop {run.run}"
+        )
     if remove:
         check_removable(run, workspace)
         _check_unneeded(run, workspace)
@@ -134,17 +135,26 @@ def restore_run(what: str, workspace: Workspace) -> RunDir:
     file = Path(note.file if note else what).expanduser()
     if not file.is_file():
         if note:
-            move = "Put it back, or give the path where it is now."
-            raise ConflictError(str(file), "the file of this run is not there.", move)
-        move = "`studio runs list` shows what is archived; or give the path of a file."
-        raise ConflictError(f"archive {what}", "there is none.", move)
+            raise ConflictError(
+                str(file),
+                "the file of this run is not there.",
+                "Put it back, or give the path where it is now.",
+            )
+        raise ConflictError(
+            f"archive {what}",
+            "there is none.",
+            "`studio runs list` shows what is archived; or give the path of a file.",
+        )
     if note and _hash(file) != note.digest:
         raise RecordError(str(file), "it is not the file that was written.", _COPY)
     name, packed = _read_manifest(file)
     run = RunDir(workspace.runs_folder / name)
     if os.path.lexists(run.path):
-        move = "Remove or archive that one first."
-        raise ConflictError(f"run {name}", "a run of that name is in the workspace.", move)
+        raise ConflictError(
+            f"run {name}",
+            "a run of that name is in the workspace.",
+            "Remove or archive that one first.",
+        )
     make_folder(workspace.runs_folder)
     aside = workspace.path / f".{name}.{os.getpid()}.tmp"
     try:
@@ -162,15 +172,20 @@ def _check_unneeded(run: RunDir, workspace: Workspace) -> None:
     """Refuse to remove a run whose library or whose followers still need it."""
     state, again = run.state(), "or archive it without --remove."
     if state.started is not None and (state.open_operations or state.reviewed_operations):
-        cause = f"library {state.started.library} waits for its decisions."
-        move = f"Decide them: studio review {run.run}, {again}"
-        raise ConflictError(f"run {run.run}", cause, move)
+        raise ConflictError(
+            f"run {run.run}",
+            f"library {state.started.library} waits for its decisions.",
+            f"Decide them: studio review {run.run}, {again}",
+        )
     named = re.compile(rf"\brun:{re.escape(run.run)}(?![\w.-])".encode())
     files = [other.run_file for other in workspace.runs() if other.run != run.run]
     for path in (*files, *workspace.configs.rglob("*.yaml")):
         if path.is_file() and named.search(path.read_bytes()):
-            cause = f"{path} names its weights, run:{run.run}."
-            raise ConflictError(f"run {run.run}", cause, f"Export them first, {again}")
+            raise ConflictError(
+                f"run {run.run}",
+                f"{path} names its weights, run:{run.run}.",
+                f"Export them first, {again}",
+            )
 
 
 def _packed_files(run: RunDir) -> _Files:
@@ -282,11 +297,15 @@ _ASIDE = ".removed-"
 def check_removable(run: RunDir, workspace: Workspace) -> None:
     """Refuse to remove a run whose process is alive, or from which another was forked."""
     if is_alive(run):
-        move = f"Stop it first: studio ctl stop {run.run}"
-        raise ConflictError(f"run {run.run}", "its process is alive.", move)
+        raise ConflictError(
+            f"run {run.run}", "its process is alive.", f"Stop it first: studio ctl stop {run.run}"
+        )
     if forks := _forks(run, workspace):
-        cause = f"its first steps are also those of run {', '.join(forks)}."
-        raise ConflictError(f"run {run.run}", cause, "Remove what was forked from it first.")
+        raise ConflictError(
+            f"run {run.run}",
+            f"its first steps are also those of run {', '.join(forks)}.",
+            "Remove what was forked from it first.",
+        )
 
 
 def remove_run(run: RunDir, workspace: Workspace) -> None:

@@ -81,5 +81,11 @@ async def _sandbox() -> list[Finding]:
     if tier.in_force:
         return [Finding("ok", "sandbox", tier.sentence)]
     why = "; ".join(f"{layer}: {said}" for layer, said in tier.layers.items() if said != "ok")
-    move = "Agents with code or programs need a Linux with user namespaces or Landlock."
-    return [Finding("note", "sandbox", f"{tier.sentence} ({why}).", move)]
+    return [
+        Finding(
+            "note",
+            "sandbox",
+            f"{tier.sentence} ({why}).",
+            "Agents with code or programs need a Linux with user namespaces or Landlock.",
+        )
+    ]

@@ -161,8 +161,12 @@ def stray_findings(workspace: Workspace) -> Iterator[Finding]:
             for path in sorted(folder.iterdir()):
                 yield from _entry_findings(path, what)
         elif os.path.lexists(folder):
-            move = "Move it away: the folder is made when it is needed."
-            yield Finding("fix", str(folder), "it is no folder.", move)
+            yield Finding(
+                "fix",
+                str(folder),
+                "it is no folder.",
+                "Move it away: the folder is made when it is needed.",
+            )
 
 
 def _entry_findings(path: Path, what: str) -> Iterator[Finding]:
@@ -241,8 +245,14 @@ def _is_left(path: Path, pid: str | None) -> bool:
 
 
 def _removable_finding(path: Path, cause: str) -> Finding:
-    move = f"It is in nobody's way; {lines.REPAIR} removes it."
-    return Finding("note", str(path), cause, move, partial(remove, path), alone=True)
+    return Finding(
+        "note",
+        str(path),
+        cause,
+        f"It is in nobody's way; {lines.REPAIR} removes it.",
+        partial(remove, path),
+        alone=True,
+    )
 
 
 def _is_process_alive(pid: int) -> bool:
@@ -298,8 +308,12 @@ def run_file_findings(run: RunDir) -> Iterator[Finding]:
     if fits is False:
         yield Finding("fix", str(run.run_file), ALTERED, own_run_file_move(run.run_file))
     elif cause:
-        move = f"Resume with a run file of your own: studio headless FILE --name {run.run}."
-        yield Finding("note", str(run.run_file), cause, move)
+        yield Finding(
+            "note",
+            str(run.run_file),
+            cause,
+            f"Resume with a run file of your own: studio headless FILE --name {run.run}.",
+        )
 
 
 def _why_no_settings(data: bytes) -> str:
@@ -358,8 +372,11 @@ def _rewrite_agent(path: Path, run: RunDir, workspace: Workspace) -> str:
         folder = workspace.library(state.started.library if state.started else run.run)
         library = folder.at(state.library_version)
         if state.content_hash not in ("", library.content_hash):
-            cause = "it is not the library that the run used."
-            raise ConflictError(str(folder.path), cause, "Restore it from a copy.")
+            raise ConflictError(
+                str(folder.path),
+                "it is not the library that the run used.",
+                "Restore it from a copy.",
+            )
         publish = make_publisher(loaded, run, state, folder, only=path)
         kept = move_aside(path) + ", and " if os.path.lexists(path) else ""
         publish(library)
@@ -375,14 +392,22 @@ def _checkpoint_findings(run: RunDir, state: RunState) -> Iterator[Finding]:
         folder = run.path / saved.folder
         if not folder.exists():
             if saved not in removed:
-                cause = f"the checkpoint of step {saved.step} is gone."
-                yield Finding("note", str(folder), cause, _CHECKPOINT)
+                yield Finding(
+                    "note",
+                    str(folder),
+                    f"the checkpoint of step {saved.step} is gone.",
+                    _CHECKPOINT,
+                )
             continue
         try:
             check_seal(folder)
         except StudioError as error:
-            move = f"{_CHECKPOINT} Once nothing of it is needed, remove the folder."
-            yield Finding("fix", error.place, error.cause, move)
+            yield Finding(
+                "fix",
+                error.place,
+                error.cause,
+                f"{_CHECKPOINT} Once nothing of it is needed, remove the folder.",
+            )
 
 
 async def _save_nothing(folder: Path) -> str:

@@ -177,8 +177,10 @@ def _archived_runs(workspace: Workspace) -> "Iterable[Archived]":
 
 
 def _listed_archive(found: "Archived") -> ListedRun:
-    move = f"bring it back: studio runs restore {quote(found.run)}"
-    return ListedRun({**found.row, "archive": found.file}, RunStatus("archived", False, move))
+    return ListedRun(
+        {**found.row, "archive": found.file},
+        RunStatus("archived", False, f"bring it back: studio runs restore {quote(found.run)}"),
+    )
 
 
 def _reward_text(row: Mapping[str, Any]) -> str:

@@ -39,13 +39,20 @@ async def run_check(
         async with asyncio.timeout(limit_s):
             return tuple(await check)
     except TimeoutError:
-        cause = f"it did not answer within {limit_s:g} s."
-        return (Finding("note", place, cause, "Ask again; what hangs may be seen with `top`."),)
+        return (
+            Finding(
+                "note",
+                place,
+                f"it did not answer within {limit_s:g} s.",
+                "Ask again; what hangs may be seen with `top`.",
+            ),
+        )
     except StudioError as error:
         return (Finding("fix", error.place, error.cause, error.move),)
     except Exception as error:  # whatever it is, the other checks are of use all the same
-        text = f"it could not be looked at ({type(error).__name__}: {error})."
-        return (Finding("note", place, text),)
+        return (
+            Finding("note", place, f"it could not be looked at ({type(error).__name__}: {error})."),
+        )
 
 
 async def ask_program(*command: str, given: bytes = b"") -> tuple[int, str, str]:
@@ -131,9 +138,14 @@ def basic_findings(workspace: Path, facts: dict[str, Any]) -> list[Finding]:
         cause = f"its encoding is {facts['encoding']}, so that some characters cannot be shown."
         found.append(Finding("note", "locale", cause, "Set LC_ALL=C.UTF-8."))
     if facts["hidden_from_debuggers"] is False:
-        cause = "other processes of this user can read its memory, where keys are."
-        move = "Nothing need be done; the platform offers no way to prevent it here."
-        found.append(Finding("note", "process", cause, move))
+        found.append(
+            Finding(
+                "note",
+                "process",
+                "other processes of this user can read its memory, where keys are.",
+                "Nothing need be done; the platform offers no way to prevent it here.",
+            )
+        )
     return found
 
 
@@ -163,11 +175,23 @@ def disk_findings(
     found = []
     if kind in _NETWORK:
         cause = f"it lies on {kind}: what was written may be lost, and locks may not hold, there."
-        move = "Use a --workspace on a local disk, and copy it when a run has ended."
-        found.append(Finding("note", str(folder), cause, move))
+        found.append(
+            Finding(
+                "note",
+                str(folder),
+                cause,
+                "Use a --workspace on a local disk, and copy it when a run has ended.",
+            )
+        )
     if (files := limit()) is not None and files < FEWEST_FILES:
-        cause = f"only {files} may be open at a time: many calls at once will fail."
-        found.append(Finding("note", "open files", cause, f"Run: ulimit -n {4 * FEWEST_FILES}"))
+        found.append(
+            Finding(
+                "note",
+                "open files",
+                f"only {files} may be open at a time: many calls at once will fail.",
+                f"Run: ulimit -n {4 * FEWEST_FILES}",
+            )
+        )
     if not found:
         most = "any number of" if files is None else f"{files:,}"
         found.append(Finding("ok", "disk", f"{kind or 'a file system'}, {most} open files."))
@@ -216,14 +240,26 @@ def terminal_findings(
 ) -> list[Finding]:
     """`missing`: place and cause where no screen can be drawn at all."""
     if missing is not None:
-        move = "`studio headless` and `studio review` do without."
-        return [Finding("note", missing[0], f"{missing[1]}.", move)]
+        return [
+            Finding(
+                "note",
+                missing[0],
+                f"{missing[1]}.",
+                "`studio headless` and `studio review` do without.",
+            )
+        ]
     columns, rows = size
     text = f"{environ.get('TERM', '')}, {columns}x{rows}, {encoding}."
     found = [Finding("ok", "terminal", text)]
     if columns < WANTED[0] or rows < WANTED[1]:
-        cause = f"it has {columns}x{rows}, and the screen is made for {WANTED[0]}x{WANTED[1]}."
-        found.append(Finding("note", "terminal", cause, "Make it larger."))
+        found.append(
+            Finding(
+                "note",
+                "terminal",
+                f"it has {columns}x{rows}, and the screen is made for {WANTED[0]}x{WANTED[1]}.",
+                "Make it larger.",
+            )
+        )
     return found
 
 
@@ -256,9 +292,14 @@ def extra_findings(
         versions = {name: version_of(name) for name in _packages(every, extra)}
         if None in versions.values():
             missing = ", ".join(name for name, version in versions.items() if version is None)
-            cause = f"not installed ({missing}); it gives {GIVES[extra]}."
-            move = f"Run: {install_command(extra)}"
-            findings.append(Finding("ok", f"extra {extra}", cause, move))
+            findings.append(
+                Finding(
+                    "ok",
+                    f"extra {extra}",
+                    f"not installed ({missing}); it gives {GIVES[extra]}.",
+                    f"Run: {install_command(extra)}",
+                )
+            )
         else:
             packages = ", ".join(f"{name} {version}" for name, version in versions.items())
             whole.append(f"{extra} ({packages or 'part of Python'})")
@@ -310,22 +351,29 @@ async def gpu_findings(
         status, out, err = await ask("nvidia-smi", *_QUERY)
         if status:
             said = " ".join((out or err).split())[:200]
-            move = "Load the driver (modprobe nvidia), or install it anew."
-            return [Finding("note", "gpu", f"its driver does not answer ({said}).", move)]
+            return [
+                Finding(
+                    "note",
+                    "gpu",
+                    f"its driver does not answer ({said}).",
+                    "Load the driver (modprobe nvidia), or install it anew.",
+                )
+            ]
         found = [_card(line) for line in out.splitlines() if line.count(", ") == 3]
     if not found and not _DRIVER.exists() and sys.platform != "darwin":
         text = "none here" + (f"; torch {torch} computes on the CPU." if torch else ".")
         return [Finding("ok", "gpu", text)]
     if torch is None:
-        text = "torch is not installed: only endpoints can use it."
-        return [*found, Finding("ok", "torch", text)]
+        return [
+            *found,
+            Finding("ok", "torch", "torch is not installed: only endpoints can use it."),
+        ]
     return [*found, torch_finding(torch, await ask_torch(_TORCH))]
 
 
 def _card(line: str) -> Finding:
     name, total, used, driver = line.split(", ")
-    text = f"{name}, {used} of {total} MiB in use, driver {driver}."
-    return Finding("ok", "gpu", text)
+    return Finding("ok", "gpu", f"{name}, {used} of {total} MiB in use, driver {driver}.")
 
 
 def torch_finding(version: str, seen: Mapping[str, Any]) -> Finding:
@@ -333,11 +381,18 @@ def torch_finding(version: str, seen: Mapping[str, Any]) -> Finding:
         what = f"{seen['gpus']} GPU (CUDA {seen['cuda']})" if seen["gpus"] else "the GPU (MPS)"
         return Finding("ok", "torch", f"{version} sees {what}.")
     if not seen["cuda"]:
-        move = "Install one for CUDA: see https://pytorch.org/get-started/locally"
-        return Finding("note", "torch", f"{version} is built for the CPU alone.", move)
-    cause = f"{version} (CUDA {seen['cuda']}) sees no GPU ({one_line(str(seen['said']), 200)})."
-    move = "See whether CUDA_VISIBLE_DEVICES hides it, or update the driver."
-    return Finding("note", "torch", cause, move)
+        return Finding(
+            "note",
+            "torch",
+            f"{version} is built for the CPU alone.",
+            "Install one for CUDA: see https://pytorch.org/get-started/locally",
+        )
+    return Finding(
+        "note",
+        "torch",
+        f"{version} (CUDA {seen['cuda']}) sees no GPU ({one_line(str(seen['said']), 200)}).",
+        "See whether CUDA_VISIBLE_DEVICES hides it, or update the driver.",
+    )
 
 
 _START = "ray start --head"
@@ -364,8 +419,13 @@ async def cluster_findings(ray: str | None, address: str | None) -> list[Finding
     if ray is None:
         return []  # told as an extra
     if address is None:
-        text = f"{ray}; no cluster runs here: dispatch=ray would start one for its run."
-        return [Finding("ok", "ray", text)]
+        return [
+            Finding(
+                "ok",
+                "ray",
+                f"{ray}; no cluster runs here: dispatch=ray would start one for its run.",
+            )
+        ]
     return await ask_apart(f"{__name__}:look_at_cluster", address)
 
 
@@ -377,8 +437,14 @@ def look_at_cluster(address: str) -> list[Finding]:
     try:
         return node_findings(address, *cluster.list_nodes())
     except StudioError as error:
-        move = f"Start it ({_START}); `ray stop` forgets one that has ended, else see RAY_ADDRESS."
-        return [Finding("note", f"cluster at {address}", error.cause, move)]
+        return [
+            Finding(
+                "note",
+                f"cluster at {address}",
+                error.cause,
+                f"Start it ({_START}); `ray stop` forgets one that ended, else see RAY_ADDRESS.",
+            )
+        ]
 
 
 def node_findings(address: str, ours: str, nodes: Sequence[Any]) -> list[Finding]:

@@ -144,8 +144,10 @@ def endpoint_findings(
         note(f"it fails at a short question ({text}).", "Give the command again; see its log.")
     streams = {reply.streams for reply in replies}
     if False in streams:
-        move = "Look for a proxy that holds replies back; rollouts show at their end only."
-        note("it does not stream: a reply comes all at once.", move)
+        note(
+            "it does not stream: a reply comes all at once.",
+            "Look for a proxy that holds replies back; rollouts show at their end only.",
+        )
     elif True in streams:
         able.append("streams")
     _judge_tools(seen, able, note if needs_tools else None)
@@ -172,8 +174,11 @@ def _judge_tools(seen: Observed, able: list[str], note: Callable[..., None] | No
     if note is None:
         able.append(f"no native tool calls, which this run does without ({cause})")
         return
-    move = "Set agent.tool_protocol=text, or start the server with its parser of tool calls."
-    note(f"{cause}, and this run's agent needs that.", move, fix=is_sure)
+    note(
+        f"{cause}, and this run's agent needs that.",
+        "Set agent.tool_protocol=text, or start the server with its parser of tool calls.",
+        fix=is_sure,
+    )
 
 
 def _judge_json(seen: Observed, able: list[str], note: Callable[..., None] | None) -> None:

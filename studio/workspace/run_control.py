@@ -47,8 +47,11 @@ def choose_run(workspace: "Workspace", run: str | None) -> "RunDir":
         return workspace.run(run)
     runs = workspace.runs()
     if not runs:
-        move = "Start one with `studio run rehearsal`, or name another --workspace."
-        raise ConflictError(str(workspace.path), "there is no run in this workspace.", move)
+        raise ConflictError(
+            str(workspace.path),
+            "there is no run in this workspace.",
+            "Start one with `studio run rehearsal`, or name another --workspace.",
+        )
     living = [found for found in runs if control_socket.is_alive(found)]
     return (living or list(runs))[-1]
 

@@ -14,8 +14,9 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Annotated, Literal
 
-import typer
 from typer.core import TyperCommand, TyperGroup
+
+from studio.commands import argument
 
 VARIABLE = "_STUDIO_COMPLETE"
 KEYS_FILE = "completion_keys.tsv"
@@ -27,9 +28,7 @@ Candidates = Iterable[tuple[str, str]]
 
 
 def completion(
-    shell: Annotated[
-        Literal["bash", "zsh", "fish"], typer.Argument(metavar="bash|zsh|fish", help="Your shell.")
-    ],
+    shell: Annotated[Literal["bash", "zsh", "fish"], argument("bash|zsh|fish", "Your shell.")],
 ) -> None:
     """Print a script that completes words of `studio` at TAB. Its head says where it goes.
 

@@ -11,7 +11,7 @@ import typer
 
 from engines.core.codec import dumps
 from engines.core.errors import ConfigError
-from studio.commands import AsJson
+from studio.commands import AsJson, argument, flag
 from studio.render.json import print_result
 from studio.render.lines import table, wrap_text
 from studio.secrets.sanitize import one_line
@@ -43,10 +43,10 @@ def config() -> None:
 def list_settings(
     section: Annotated[
         str | None,
-        typer.Argument(metavar="SECTION", help="Only the settings of this section, as `practice`."),
+        argument("SECTION", "Only the settings of this section, as `practice`."),
     ] = None,
     all: Annotated[
-        bool, typer.Option("--all", help="Every setting, not only those that people mostly set.")
+        bool, flag("Every setting, not only those that people mostly set.", "--all")
     ] = False,
     json: AsJson = False,
 ) -> None:
@@ -75,7 +75,7 @@ def list_settings(
 
 @app.command()
 def explain(
-    key: Annotated[str, typer.Argument(metavar="KEY", help="A setting, or a section of them.")],
+    key: Annotated[str, argument("KEY", "A setting, or a section of them.")],
     json: AsJson = False,
 ) -> None:
     """Explain a setting. It says meaning, default, bounds and choices, and gives an example.
@@ -164,17 +164,10 @@ def _value_text(setting: "Setting") -> str:
 
 
 def _unknown_key(key: str) -> ConfigError:
-    from studio.config.aliases import suggest_key
-
     names = [setting.key for setting in every_setting()]
-    parts = tuple(key.split("."))
-    above = ".".join(parts[:-1])
-    beside = {n.rpartition(".")[2] for n in names if n.rpartition(".")[0] == above}
-    move = suggest_key(parts, beside, names) if beside else ""
-    close = [name for name in names if key in name.rpartition(".")[2]]
-    if close or not beside:
-        close = close or get_close_matches(key, names, n=1)
-        quoted = [f'"{name}"' for name in close[:5]]
-        move = f"Did you mean {' or '.join(quoted)}?" if close else ""
-    move = f"{move} See `studio config list`.".lstrip()
-    return ConfigError(f'setting "{key}"', "there is no such setting.", move)
+    close = [name for name in names if name.endswith(f".{key}")] or get_close_matches(key, names)
+    quoted = " or ".join(f'"{name}"' for name in close[:5])
+    move = f"Did you mean {quoted}? " if close else ""
+    return ConfigError(
+        f'setting "{key}"', "there is no such setting.", f"{move}See `studio config list`."
+    )

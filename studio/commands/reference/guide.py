@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from engines.core.errors import ConfigError, installed_version
-from studio.commands import AsJson, AsObject
+from studio.commands import AsJson, AsObject, argument, option
 from studio.presets import list_presets, write_run_file
 from studio.render.json import print_result
 from studio.render.lines import table
@@ -19,9 +19,7 @@ WIDEST = 100
 
 
 def guide(
-    topic: Annotated[
-        str | None, typer.Argument(metavar="TOPIC", help="A page. Without one all are listed.")
-    ] = None,
+    topic: Annotated[str | None, argument("TOPIC", "A page. Without one all are listed.")] = None,
     json: AsJson = False,
 ) -> None:
     """Read the manual: list its pages, or show one.
@@ -97,13 +95,9 @@ def _presets_table() -> str:
 def init(
     preset: Annotated[
         str | None,
-        typer.Argument(
-            metavar="PRESET", help="What to start from. Without it and --to they are listed."
-        ),
+        argument("PRESET", "What to start from. Without it and --to they are listed."),
     ] = None,
-    to: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="The new file. Default: PRESET.yaml here.")
-    ] = None,
+    to: Annotated[Path | None, option("FILE", "The new file. Default: PRESET.yaml here.")] = None,
 ) -> None:
     """Write a commented run file to start from. None is overwritten.
 
@@ -115,8 +109,9 @@ def init(
 
     if preset is None and to is None:
         print(_presets_table(), file=sys.stderr)
-        move = "Write `studio init rehearsal`."
-        raise ConfigError("studio init", "it needs the name of a preset.", move)
+        raise ConfigError(
+            "studio init", "it needs the name of a preset.", "Write `studio init rehearsal`."
+        )
     file = write_run_file(preset or "rehearsal", to.expanduser() if to else None)
     written = sanitize(quote(str(file)))
     command = "train" if "algorithm: grpo" in file.read_text("utf-8") else "headless"

@@ -14,8 +14,6 @@ from engines.core.types import CallKey, Job, Message, Problem, Sampling, Usage
 from engines.data.dataset import read_problems, read_rollout_log
 from engines.policies.open import open_policy
 from engines.policies.replay import ReplayPolicy, normalise_text
-from studio.run.models import short_log_note
-from tests.support.builders import a_problem, answering
 
 DATA = Path(os.environ.get("PRACTICE_DATA", "../shared/data"))
 
@@ -250,17 +248,3 @@ async def test_the_public_rollout_log_is_answered_row_by_row_as_it_stands() -> N
         for index, logged in enumerate(row["rollouts"]):
             prompt = f"Solve the problem.\n\n{row['question']}\n"
             assert await said(bound(policy, index), prompt) == logged["response"]
-
-
-def test_a_log_too_short_for_its_groups_says_how_many_questions_repeat(tmp_path: Path) -> None:
-    replay = a_replay(a_log(tmp_path, a_row("A?", "1"), a_row("B?", "1", "2"), a_row("C?", "1")))
-    problems = [a_problem(question) for question in ("A?", "B?", "A?", "not logged?")]
-    assert short_log_note(replay, problems, 1) is None
-    assert short_log_note(replay, problems, 2) == (
-        "replay:log: 1 question has fewer replies in the log than practice.group_size=2; "
-        "some stand in a group twice"
-    )
-    assert (short_log_note(replay, problems, 4) or "").startswith(
-        "replay:log: 2 questions have fewer"
-    )
-    assert short_log_note(answering("5"), problems, 4) is None

@@ -916,7 +916,7 @@ TABLE: tuple[Row, ...] = (
     bad("eval", "wrong type", "rehearsal --k 99999999999", "--k", "at most 4096"),
     bad("data add", "wrong format", "x.jsonl --name=", "letters", do=a_file("x.jsonl", ROWS_OF)),
     bad("runs list", "unreadable", "--workspace afile", "no folder", do=a_file("afile", "")),
-    bad("library list", "unreadable", "--workspace loop", "leads nowhere", do=a_loop("loop")),
+    bad("library list", "unreadable", "--workspace loop", "no folder", do=a_loop("loop")),
     bad("doctor", "unreadable", "--workspace afile", "no folder", do=a_file("afile", "")),
     *(
         bad("headless", "wrong format", "x.yaml", "x.yaml:", *says, do=a_file("x.yaml", text))

@@ -62,21 +62,6 @@ def test_what_is_not_there_is_said_and_no_workspace_is_made(workspace: Path) -> 
     assert data(workspace) == []
 
 
-def test_a_reviewer_who_decided_nothing_is_told_from_those_who_did(practised: Path) -> None:
-    found = query(practised, "--reviewer", "nobody")
-    assert (found.code, found.stdout) == (0, "")
-    assert "'nobody' decided nothing; who did: auto\n" in found.stderr
-    assert "who did" not in query(practised, "--reviewer", "auto", "xyzzy").stderr
-
-
-def test_an_id_that_no_journal_has_is_told(practised: Path) -> None:
-    problem = next(hit["problems"][0] for hit in data(practised) if hit["problems"])
-    for option, known in (("--id", "E1"), ("--problem", problem)):
-        told = "nothing proposed, learned or measured names 'zzz'\n"
-        assert told in query(practised, option, "zzz").stderr
-        assert "names" not in query(practised, option, known, "xyzzy").stderr
-
-
 def test_a_hit_without_a_wording_begins_with_why_and_is_cut_between_words(tmp_path: Path) -> None:
     row: dict[str, Any] = dict.fromkeys(("text", "reason", "status"), "")
     row |= {"why": "word " * 99, "kind": "version", "id": "lib@1", "library": "lib", "run": ""}

@@ -266,5 +266,5 @@ async def test_a_budget_in_dollars_needs_the_price_of_a_tools_model(tmp_path: Pa
         *("budget.cost_usd=1", "policy.price_in_usd_per_mtok=1", "policy.price_out_usd_per_mtok=1"),
         f"agent.tools=[{{name: ask_model, model: {model}}}]",
     )
-    with pytest.raises(ConfigError, match=r"the model of a tool \(openai:m\) costs is unknown"):
+    with pytest.raises(ConfigError, match=r"agent.tools.0.model \(openai:m\) costs is unknown"):
         await practised(tmp_path / "practice", *settings, preset="math")

@@ -246,15 +246,6 @@ def test_operations_left_open_are_exit_3_and_the_reviewer_stays_over_a_resume(
     assert events(by_itself)[-1]["library"]["added"] == ["E1", "E2"]
 
 
-def test_a_resumed_run_that_waits_says_how_it_need_not(workspace: Path) -> None:
-    waiting = ("review.hold_s=0.01",)
-    begun = headless(workspace, "rehearsal", *TINY, *waiting, "--review", "wait")
-    assert "as the run began" not in begun.stderr
-    again = headless(workspace, "--resume", "rehearsal")
-    told = "review: wait (as the run began; --review auto lets it decide by itself)\n"
-    assert told in again.stderr
-
-
 @pytest.mark.parametrize(
     ("review", "said"), [("maybe", "auto, wait or rules:FILE"), ("rules:nope.yaml", "nope.yaml")]
 )

@@ -417,7 +417,7 @@ def test_a_model_that_was_changed_meanwhile_is_refused(
     before = (runs / "grpo-tiny" / "journal.jsonl").read_bytes()
     done = train(workspace, *words, "practice.epochs=2", *restart)
     assert done.code == 2, done.stderr
-    assert "are not those it began with. Put the model back" in done.stderr
+    assert "is not the one it began with" in done.stderr
     assert (runs / "grpo-tiny" / "journal.jsonl").read_bytes() == before
     assert [run.name for run in runs.iterdir() if (run / "journal.jsonl").exists()] == ["grpo-tiny"]
 
@@ -432,17 +432,15 @@ def test_an_adapter_that_was_changed_meanwhile_is_refused(trained: Path) -> None
     shutil.copytree(other, trained.parent / "adapter")
     done = train(trained, *words, "practice.epochs=2")
     assert done.code == 2, done.stderr
-    assert "adapter is not the one it began with. Put the adapter back" in done.stderr
+    assert "the adapter of" in done.stderr
 
 
 def test_steps_are_not_computed_again_under_other_settings(trained: Path) -> None:
     other = "grpo.learning_rate=0.004"
     fork = train(trained, other, "--restart-step", "3")
     assert fork.code == 2, fork.stderr
-    assert "step 3 would be computed again under other settings (grpo.learning" in fork.stderr
-    assert "there is a checkpoint of step 2. Go on from such a step (--restart-step 2 or" in (
-        fork.stderr
-    )
+    assert "steps 3 to 3 would be computed again under other settings (grpo.learning" in fork.stderr
+    assert "newest checkpoint is of step 2. Go on from there (--restart-step 2)" in (fork.stderr)
     cut(trained, line_of(trained, ev.LessonCommitted, 3))
     resumed = train(trained, other, "--accept-changes")
     assert resumed.code == 2, resumed.stderr
