@@ -24,17 +24,14 @@ from studio.commands import (
     diff,
     doctor,
     evaluate,
-    export,
-    headless,
     library,
     query,
-    rehearsal,
     review,
     runs,
-    screen,
     serve,
     train,
 )
+from studio.commands import run as screen
 from studio.commands.reference import completion, config, guide
 from studio.config.youtu.checkout import translate_flags
 from studio.errors import describe_error, os_error_text
@@ -111,7 +108,7 @@ COMMANDS: dict[str, typer.Typer | Callable[..., object]] = {
     "try": evaluate.try_once,
     "run": screen.run,
     "attach": screen.attach,
-    "headless": headless.headless,
+    "headless": screen.headless,
     "ctl": control.app,
     "review": review.review,
     "gate": review.gate,
@@ -126,10 +123,10 @@ COMMANDS: dict[str, typer.Typer | Callable[..., object]] = {
     "presets": guide.presets,
     "report": runs.report,
     "train": train.train,
-    "export": export.export,
+    "export": train.export,
     "chat": serve.chat,
     "serve": serve.serve_calls,
-    "rehearsal": rehearsal.app,
+    "rehearsal": serve.app,
     "doctor": doctor.doctor,
     "guide": guide.guide,
     "config": config.app,

@@ -35,7 +35,7 @@ def doctor(
     import os
     import sys
 
-    from studio.commands.screen import why_no_screen
+    from studio.commands.run import why_no_screen
     from studio.render.doctor_lines import doctor_text
     from studio.workspace.checkup import Around, check_up
     from studio.workspace.doctor import diagnose

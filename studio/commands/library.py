@@ -66,7 +66,7 @@ def list_libraries(context: typer.Context, json: AsJson = False) -> None:
         print_json(listed)
         return
     if not listed:
-        print(f"no library in {sanitize(str(context.obj))} yet", file=sys.stderr)
+        to_stderr(f"no library in {sanitize(str(context.obj))} yet")
         tell_next("studio headless rehearsal", context.obj)
         return
     print("\n".join(list_lines(listed)))
@@ -146,7 +146,7 @@ def edit(
         studio library edit rehearsal E2 --delete
     """
     from studio.facts.next_command import command_after_version
-    from studio.library.edit import commit_changes, requested_change
+    from studio.library.curation import commit_changes, requested_change
     from studio.library.references import library_folder
     from studio.review.editor import edit_text
 
@@ -243,7 +243,7 @@ def unpin(context: typer.Context, name: Name, experience: Experience, reason: Re
 def _set_pin(
     context: typer.Context, name: str, experience: str, kind: Literal["pin", "unpin"], reason: str
 ) -> None:
-    from studio.library.edit import commit_changes
+    from studio.library.curation import commit_changes
     from studio.library.references import library_folder
 
     workspace = open_workspace(context, masks=True)
@@ -266,7 +266,7 @@ def revert(
     """
     from engines.pipeline.effect.roll_back import revert_changes
     from studio.facts.next_command import command_after_version
-    from studio.library.edit import commit_changes
+    from studio.library.curation import commit_changes
     from studio.library.references import follow_version
 
     if "@" not in reference:
@@ -296,7 +296,7 @@ def label(
         studio library label rehearsal@production stable
         studio library label rehearsal stable --remove
     """
-    from studio.library.edit import set_label
+    from studio.library.curation import set_label
 
     workspace = open_workspace(context, masks=True)
     print(set_label(workspace, reference, label, person=login_name(), reason=reason, remove=remove))
@@ -402,10 +402,10 @@ def export(
             )
         card = replace(card, evals=_held_out_problems(found, workspace, evals))
         if len(card.evals) < evals:
-            print(f"--evals {evals}: there are {len(card.evals)} held out", file=sys.stderr)
+            to_stderr(f"--evals {evals}: there are {len(card.evals)} held out")
     files, losses = write_foreign(card, format, to.expanduser().absolute(), workspace, force=force)
     for loss in losses:
-        print(f"left out: {sanitize(loss)}", file=sys.stderr)
+        to_stderr(f"left out: {sanitize(loss)}")
     data = {"format": format, "files": [str(f) for f in files], "losses": losses}
     text = "\n".join(sanitize(str(file)) for file in files)
     print_result({**data, "evaluation": card.data()}, text, json=json)

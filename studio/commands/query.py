@@ -1,13 +1,12 @@
 """`studio query`: questions to all that was proposed, decided, learned and measured."""
 
-import sys
 from typing import Annotated, Literal, get_args
 
 import typer
 
 from studio.commands import AsJson, argument, open_workspace, option
 from studio.render.json import print_json
-from studio.secrets.sanitize import sanitize
+from studio.render.lines import to_stderr
 
 Kind = Literal["operation", "experience", "rejection", "version", "evaluation"]
 
@@ -62,4 +61,4 @@ def query(
     elif len(rows) > limit:
         told.append(f"{len(rows) - limit} more: --limit {len(rows)}")
     for line in told:
-        print(sanitize(line), file=sys.stderr)
+        to_stderr(line)

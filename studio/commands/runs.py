@@ -1,7 +1,6 @@
 """`studio runs` and `studio report`: the runs of the workspace, and all about one of them."""
 
 import sys
-from functools import partial
 from pathlib import Path
 from shlex import quote
 from typing import Annotated
@@ -11,7 +10,7 @@ import typer
 from engines.core.errors import ConfigError
 from studio.commands import AsJson, AsObject, Run, argument, flag, open_workspace, option
 from studio.render.json import print_json, print_result
-from studio.render.lines import tell_next
+from studio.render.lines import tell_next, to_stderr
 from studio.secrets.sanitize import sanitize
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
@@ -37,14 +36,14 @@ def list_runs(context: typer.Context, json: AsJson = False) -> None:
     """
     from studio.workspace.listing import listed_runs, runs_table
 
-    found = listed_runs(open_workspace(context), partial(print, file=sys.stderr, flush=True))
+    found = listed_runs(open_workspace(context), to_stderr)
     if json:
         print_json([run.data for run in found])
     elif found:
         print(runs_table(found))
         tell_next(f"studio runs show {quote(found[0].data['run'])}", context.obj)
     else:
-        print(f"no run in {sanitize(str(context.obj))} yet", file=sys.stderr)
+        to_stderr(f"no run in {sanitize(str(context.obj))} yet")
         tell_next("studio headless rehearsal", context.obj)
 
 
@@ -110,7 +109,7 @@ def replay(
     Examples:
         studio runs replay rehearsal --speed 10
     """
-    from studio.commands.screen import show_replay
+    from studio.commands.run import show_replay
 
     return show_replay(open_workspace(context), run, speed)
 
@@ -197,7 +196,7 @@ def rm(
             told = f"removed the archive of run {run}"
             if not remove_archive(archived, workspace):
                 told = f"run {run} is listed no more; its archive was not at {archived.file}"
-            print(sanitize(told), file=sys.stderr)
+            to_stderr(told)
         return
     folder = workspace.run(run)
     library = library_of(folder)
@@ -206,14 +205,13 @@ def rm(
         return
     linked = linked_folder(folder)
     remove_run(folder, workspace)
-    print(f"removed run {run}", file=sys.stderr)
+    to_stderr(f"removed run {run}")
     if linked is not None:
-        print(f"it was a link: {sanitize(str(linked))} stays", file=sys.stderr)
+        to_stderr(f"it was a link: {sanitize(str(linked))} stays")
     if library:
-        print(
+        to_stderr(
             f"library {library} stays: a new run goes on from it with library.start="
-            f"{library}@V, or begins another with library.name=NAME",
-            file=sys.stderr,
+            f"{library}@V, or begins another with library.name=NAME"
         )
 
 
@@ -222,7 +220,7 @@ def _confirm_removal(what: str) -> bool:
         raise ConfigError("studio runs rm", "nobody is there to confirm it.", "Give --yes.")
     if typer.confirm(f"Remove {sanitize(what)} for good?", err=True):
         return True
-    print("nothing was removed", file=sys.stderr)
+    to_stderr("nothing was removed")
     return False
 
 
@@ -276,7 +274,7 @@ def restore(
     from studio.workspace.archive import restore_run
 
     run = restore_run(what, open_workspace(context))
-    print(f"run {run.run} is back in {sanitize(str(run.path))}", file=sys.stderr)
+    to_stderr(f"run {run.run} is back in {sanitize(str(run.path))}")
     tell_next(f"studio runs show {quote(run.run)}", context.obj)
 
 
@@ -322,4 +320,4 @@ def report(
         sys.stdout.write(MaskedText(text))
         return
     write_report(target.expanduser(), text.encode(), workspace)
-    print(sanitize(f"report of run {run}: {target}"), file=sys.stderr)
+    to_stderr(f"report of run {run}: {target}")

@@ -1,4 +1,4 @@
-"""`studio serve` and `studio chat`: use what was learned, by any client or in the terminal."""
+"""`studio serve`, `chat` and `rehearsal`: use what was learned, and serve scripted replies."""
 
 import os
 import sys
@@ -16,6 +16,8 @@ from studio.commands import (
     open_workspace,
     option,
 )
+from studio.render.json import print_json
+from studio.render.lines import to_stderr
 
 _TARGET = "An agent.yaml, or a library: NAME follows its commits, NAME@LABEL its label."
 _Target = Annotated[str, argument("AGENT|LIBRARY", _TARGET)]
@@ -84,3 +86,50 @@ def chat(
     agent = load_enhanced(target, overrides or [], open_workspace(context), run_file)
     to_stderr(agent.description)
     return talk_in_lines(agent, sys.stdin)
+
+
+app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
+
+
+@app.callback()
+def rehearsal() -> None:
+    """Serve the scripted stand-in for a model. `studio headless rehearsal` needs no server.
+
+    Examples:
+        studio rehearsal serve
+    """
+
+
+@app.command("serve")
+def serve_replies(
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes any that is free.")
+    ] = 8311,
+    json: AsObject = False,
+) -> int:
+    """Serve scripted replies to any OpenAI client, until Ctrl-C.
+
+    Examples:
+        studio rehearsal serve
+        studio rehearsal serve --port 0 --json
+    """
+    import asyncio
+
+    from engines.policies.rehearsal.server import background_server
+    from studio.process import serve_until_signal
+
+    def print_ready(base_url: str) -> None:
+        if json:
+            print_json({"base_url": base_url, "model": "rehearsal", "rehearsal": True})
+        else:
+            print(base_url, flush=True)
+        to_stderr(
+            "rehearsal: replies are scripted, no model is asked\n"
+            "try it: studio headless rehearsal policy=openai:rehearsal "
+            f"policy.base_url={base_url}\n"
+            "Ctrl-C ends it"
+        )
+
+    asyncio.run(serve_until_signal(background_server(port), print_ready))
+    to_stderr("studio: the rehearsal server has ended")
+    return exit_codes.INTERRUPTED

@@ -1,34 +1,47 @@
-"""A curation run: operations from elsewhere that wait for a reviewer, in a run of their own.
+"""Changes of a library that practice did not propose: by hand at once, or in a curation run.
 
-Owns how they get there, all of them or none: a kill leaves no run, and whoever asks again is told
-what waits already. It practises nothing; `studio review` decides, and commits on quitting.
+By hand they are decided as they are made, and recorded as those of practice are. Operations from
+elsewhere wait for a reviewer in a run of their own. They get there all or none: a kill leaves no
+run, and whoever asks again is told what waits already. Such a run practises nothing; `studio
+review` decides, and commits on quitting.
 """
 
 import asyncio
 import os
+import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from shlex import quote
 from typing import Any
 
 from engines.core import events as ev
 from engines.core.errors import ConflictError
-from engines.core.library import Library
+from engines.core.library import Library, effective_operation
 from engines.core.protocols import Linter
 from engines.core.text.sanitize import one_line
 from engines.core.text.similarity import Entry, pair_entries
-from engines.core.types import CONFLICT, Flag, Operation, OperationKind, human_operation_id
+from engines.core.types import (
+    CONFLICT,
+    Decision,
+    Flag,
+    Operation,
+    OperationKind,
+    human_operation_id,
+)
+from engines.pipeline.effect.roll_back import Change
 from engines.record.appender import sync_folder, write_atomic
 from engines.record.derived.catalogue import load_run_rows, refresh_catalogue
 from engines.record.formats.source import ForeignEntry, ForeignLibrary
 from engines.record.journal import Journal
-from engines.record.libraries import check_name
+from engines.record.libraries import check_name, is_label
 from engines.record.lock import write_lock
 from engines.record.run_dir import RunDir, Workspace
 from engines.record.seal import add_seal, seal_fits
 from engines.record.yaml_text import dump_yaml
 from engines.training_free.consolidation import flag_repeats
 from studio.facts.library import CurationFacts, FoundVersion
+from studio.library.references import follow_version
 
 Row = Mapping[str, Any]  # a run as the catalogue has it
 _LOCK_WAIT_S = 10.0
@@ -306,3 +319,98 @@ def _conflict(
 ) -> Operation:
     why = "\n".join((f"base ({was[0]}): {was[1]}", *others))
     return Operation("", kind, target, text, why, flags=(Flag(CONFLICT, detail=what),))
+
+
+def commit_changes(
+    workspace: Workspace,
+    name: str,
+    changes: Callable[[Library], Sequence[Change]],
+    *,
+    person: str,
+    reason: str,
+    clock: Callable[[], float] = time.time,
+) -> Library:
+    """Commit changes to the head as decided operations; returns the new head.
+
+    An addition with a target brings it back.
+
+    Raises ConflictError: a change does not fit; nothing is committed.
+    """
+    with workspace.library(name).lock_for_commit() as library:
+        draft = head = library.head
+        reviewed: list[tuple[Operation, Decision]] = []
+        for number, (kind, target, text) in enumerate(changes(head), 1):
+            operation = Operation(
+                f"edit{head.version + 1}.{number}", kind, target, text, reason, proposer=person
+            )
+            decision = Decision(operation.id, "approve", reason=reason, reviewer=person, at=clock())
+            objection = draft.objection(effective_operation(operation, decision))
+            if objection:
+                place = f"library {name}" + (f", {target}" if target else "")
+                raise ConflictError(place, f"{objection}.", "Nothing was changed.")
+            reviewed.append((operation, decision))
+            draft = head.commit(reviewed).library
+        done = library.commit(reviewed).library
+    refresh_catalogue(workspace)
+    return done
+
+
+def set_label(
+    workspace: Workspace, reference: str, label: str, *, person: str, reason: str, remove: bool
+) -> str:
+    """Journal that a version is called so from now on, or that none is; returns what was done.
+
+    Raises ConflictError: there is no such version, or no such label to remove.
+    """
+    if not is_label(label):
+        cause = "it must be at most 64 letters, digits, '.', '_' or '-', a letter first."
+        if label.lower() in ("best", "last", "head"):
+            cause = "best, last and head, in any case, name places in a run and are no labels."
+        raise ConflictError(f"label {label!r}", cause, "Choose another label.")
+    folder, read_version = follow_version(reference, workspace)
+    if remove and reference != folder.name:
+        raise ConflictError(
+            reference,
+            "a label is removed from the whole library.",
+            f"Write `studio library label {quote(folder.name)} {label} --remove`.",
+        )
+    with folder.lock_for_commit() as library:
+        before = folder.labelled(label) if remove else folder.labels().get(label)
+        version, called = None if remove else read_version().version, f"{folder.name}@{label}"
+        if version == before:
+            return f"{called} is v{version} already" + ("; no reason is recorded" if reason else "")
+        library.label(label, version, who=person, why=reason)
+    was = "" if before is None else f" (was v{before})"
+    return f"{called} is {'removed' if version is None else f'v{version}'}{was}"
+
+
+def requested_change(
+    head: Library,
+    experience: str | None,
+    *,
+    text: str | None,
+    delete: bool,
+    add: str | None,
+    edit: Callable[[str], str | None],
+) -> Change | None:
+    """The one change a command line asks for; None when the editor saved nothing new."""
+    place = f"library {head.name}"
+    options = [option for option in (text, add, delete or None) if option is not None]
+    if len(options) > 1 or (experience is None) == (add is None):
+        raise ConflictError(
+            place,
+            "it takes ID with --text TEXT, ID with --delete, ID alone, or --add TEXT.",
+            "Give one of them.",
+        )
+    if add is not None:
+        return "add", None, add
+    found = head.get(experience)
+    if found is None:
+        known = ", ".join(e.id for e in head.experiences) or "it is empty"
+        raise ConflictError(place, f"it holds no {experience}.", f"There are: {known}.")
+    if delete:
+        return "delete", found.id, ""
+    wanted = text if text is not None else edit(found.text)
+    if wanted is None or " ".join(wanted.split()) == found.text:
+        return None
+    return "modify", found.id, wanted

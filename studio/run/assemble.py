@@ -120,7 +120,17 @@ async def open_run_context(
         linter=linter,
         apply=training.engine.apply if training is not None else None,
     )
-    _write_curves(plan, stack, tell, record, training, gate)
+    folder = plan.run.path if training is None else training.folder / "monitor"
+    write_curves(
+        plan.loaded,
+        plan.run.run,
+        record.recorder,
+        stack,
+        tell,
+        folder=folder / "tensorboard",
+        recent=record.recent,
+        count_experiences=lambda: len(gate.library.experiences),
+    )
     return _put_together(
         plan=plan,
         tell=tell,
@@ -305,29 +315,6 @@ def _remove_left_files(run: RunDir, state: RunState) -> None:
     """Remove what programs left, unless a resume may still have it graded."""
     if state.status == "finished":
         shutil.rmtree(run.path / "programs", ignore_errors=True)
-
-
-def _write_curves(
-    plan: RunPlan,
-    stack: AsyncExitStack,
-    tell: Tell,
-    record: _Record,
-    training: Training | None,
-    gate: Gate,
-) -> None:
-    folder = plan.run.path / "tensorboard"
-    if training is not None:
-        folder = training.folder / "monitor" / "tensorboard"
-    write_curves(
-        plan.loaded,
-        plan.run.run,
-        record.recorder,
-        stack,
-        tell,
-        folder=folder,
-        recent=record.recent,
-        count_experiences=lambda: len(gate.library.experiences),
-    )
 
 
 def _open_reflector(

@@ -31,7 +31,7 @@ from studio.render.run_lines import summary_text
 from studio.report.progress import Display, LinePrinter
 from studio.run.assemble import open_run_context
 from studio.run.detached import ReadyRun, announce
-from studio.run.held_out import choice_text, set_power_lines, trial_text
+from studio.run.held_out import set_power_lines, trial_text
 from studio.run.new_or_resume import RunPlan, ignored_settings
 from studio.session.control_socket import is_alive
 from studio.session.server import serve
@@ -165,8 +165,6 @@ def _tell_context(plan: RunPlan, context: RunContext) -> None:
     if context.effects is not None and context.effects.by_itself:
         gate, drafts, batch = context.effects, context.drafts, [p.id for p in context.batch(1)]
         chosen_by = [p.id for p in choice_problems(gate, 1, batch)] if drafts > 1 else []
-        if chosen_by:
-            to_stderr(f"choice: {choice_text(gate, drafts, len(chosen_by))}")
         error = gate.error / context.sampler.total_steps
         to_stderr(f"gate: {trial_text(gate.describe(1, error, gate.apart(batch, chosen_by)))}")
     if (evaluation := context.evaluation) is not None:

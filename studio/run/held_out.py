@@ -11,7 +11,7 @@ from engines.core.settings import LEAST_TRIED
 from engines.core.types import Problem
 from engines.data.dataset import read_problems
 from engines.pipeline.control import Outage
-from engines.pipeline.effect.effect_gate import EffectGate, choice_size
+from engines.pipeline.effect.effect_gate import EffectGate
 from engines.pipeline.evaluation.evaluate import Evaluation, HeldOutSet, MeasurementSetup
 from engines.pipeline.evaluation.statistics import minimum_detectable_effect
 from engines.pipeline.guidance import PromptWriter
@@ -247,20 +247,18 @@ def trial_text(facts: Mapping[str, Any]) -> str:
     )
 
 
-def choice_text(gate: EffectGate, lessons: int, problems: int) -> str:
-    """What choosing one of several lessons takes at most."""
-    k = choice_size(gate.problems, gate.k, 0)[1]
-    each = "1 try" if k == 1 else f"{k} tries"
-    return (
-        f"the best of {lessons} lessons of each batch, on {problems} problems apart from its "
-        f"verdict's, {each} each: {problems * k * (lessons + 1)} rollouts or fewer a step"
-    )
-
-
 def set_power_lines(sets: tuple[HeldOutSet, ...], k: int) -> list[str]:
     """How large each set is, and which difference it can show at all."""
-    lines = (set_size_line, detectable_effect_line)
-    return [line(held_out, k) for held_out in sets for line in lines]
+    lines: list[str] = []
+    for held_out in sets:
+        effect = detectable_effect(held_out, k)
+        power = "  too few to show any difference"
+        if effect is not None:
+            power = (
+                f"  would likely show a difference of {effect:.2f} or more, and miss smaller ones"
+            )
+        lines += [set_size_line(held_out, k), power]
+    return lines
 
 
 def set_size_line(held_out: HeldOutSet, k: int) -> str:
@@ -271,13 +269,6 @@ def set_size_line(held_out: HeldOutSet, k: int) -> str:
     different = "" if held_out.questions == n else f" ({held_out.questions} different)"
     tries = "1 try each" if k == 1 else f"{k} tries each"
     return f"{held_out.name}: {n}{of} problem{s}{different}, {tries}"
-
-
-def detectable_effect_line(held_out: HeldOutSet, k: int) -> str:
-    effect = detectable_effect(held_out, k)
-    if effect is None:
-        return "  too few to show any difference"
-    return f"  would likely show a difference of {effect:.2f} or more, and miss smaller ones"
 
 
 def detectable_effect(held_out: HeldOutSet, k: int) -> float | None:

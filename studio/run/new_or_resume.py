@@ -106,15 +106,13 @@ def check_settings_unchanged(run: str, state: RunState, fingerprint: dict[str, A
 
 def change_text(name: str, old: object, new: object) -> str:
     """A changed setting; of the fields of a request only the names, since any may hold a key."""
-    if name.endswith(".extra_body"):
-        before, after = (value if isinstance(value, dict) else {} for value in (old, new))
-        fields = [f for f in sorted({*before, *after}) if before.get(f) != after.get(f)]
-        return f"{name} (in {', '.join(fields)})"
     if isinstance(old, dict) and isinstance(new, dict):
         fields = [f for f in sorted({*old, *new}) if old.get(f) != new.get(f)]
-        if fields == ["digest"] and (file := old.get("file")):
-            return f"{name} (the contents of {file} have changed)"
+        if name.endswith(".extra_body"):
+            return f"{name} (in {', '.join(fields)})"
         old, new = ({f: value.get(f) for f in fields} for value in (old, new))
+    elif name.endswith(".extra_body"):
+        return name
     return f"{name}: {old!r} → {new!r}"[:160]
 
 

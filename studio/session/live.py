@@ -51,11 +51,9 @@ ANSWER_S = 30.0
 """How long a process that accepted the connection may take to answer `attach`."""
 LOOK_S = 1.5
 """While there is no process: seconds between two looks for one."""
-_PAUSES_S = (0.0, 0.02, 0.05, 0.1, 0.2, 0.5)
-"""Before each try to connect again; the last for every further one."""
+RETRY_S = 0.05
+"""Before each try to connect again."""
 _READ_BYTES = 1_000_000
-_STEADY_S = 5.0
-"""After a connection that lasted so long the next try is made at once."""
 
 
 class ConnectionLost(Exception):
@@ -246,28 +244,23 @@ class LiveSession(Session):
 
     async def _keep_attached(self) -> None:
         """Connect, follow, and connect again, for as long as a process answers."""
-        loop = asyncio.get_running_loop()
-        tried = 0
         while True:
-            await asyncio.sleep(_PAUSES_S[min(tried, len(_PAUSES_S) - 1)])
-            tried, began = tried + 1, loop.time()
             try:
                 await self._attach_once()
                 # A run that has ended takes its process along, which the next try finds out.
                 reason = "" if self.state.ending else "the connection to its process was lost"
             except NoProcess:
-                self.refused, tried = None, 0
+                self.refused = None
                 await self._wait_without_process("no process of it is running", ended=True)
                 continue
             except StudioError as error:
-                self.refused, tried = ConflictError(error.place, error.cause, error.move), 0
+                self.refused = ConflictError(error.place, error.cause, error.move)
                 await self._wait_without_process(str(error), ended=False)
                 continue
             except (OSError, TimeoutError) as error:
                 reason = f"its process does not answer ({error or 'no word'})"
-            if self.living:  # 1, since a connection may be lost again and again
-                tried = 0 if loop.time() - began > _STEADY_S else 1
             self._disconnect(reason, ended=False)
+            await asyncio.sleep(RETRY_S)
 
     async def _attach_once(self) -> None:
         """Connect and handle what comes, until the connection is lost."""

@@ -395,6 +395,7 @@ def _bug_line(error: Exception) -> str:
     """A bug in one line: what and where. No values, which may be texts of models."""
     import traceback
 
-    frames = traceback.extract_tb(error.__traceback__)[-3:]
-    where = " < ".join(f"{frame.name} ({frame.filename}:{frame.lineno})" for frame in frames[::-1])
-    return f"{type(error).__name__} in {where}"
+    lines = [
+        f"{f.name} ({f.filename}:{f.lineno})" for f in traceback.extract_tb(error.__traceback__)
+    ]
+    return f"{type(error).__name__} in {' < '.join(lines[:-4:-1])}"

@@ -55,7 +55,7 @@ def facts(app: Any) -> dict[str, Any]:
 
 def watch(folder: Path) -> None:
     """Hang the clock on the app's classes, which are the real ones."""
-    from studio.commands.screen import configure_textual
+    from studio.commands.run import configure_textual
 
     configure_textual()
     from textual import events

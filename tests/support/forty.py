@@ -15,7 +15,7 @@ from typing import Any, Literal
 from engines.core.codec import to_dict
 from engines.core.types import Operation
 from engines.record.run_dir import Workspace
-from studio.library.edit import commit_changes
+from studio.library.curation import commit_changes
 from studio.process import login_name
 from studio.review.review_run import open_session
 from studio.session.requests import Propose

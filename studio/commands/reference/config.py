@@ -1,6 +1,5 @@
 """`studio config`: what every setting of a run file and of the screen means."""
 
-import sys
 from collections.abc import Iterator
 from dataclasses import asdict, replace
 from difflib import get_close_matches
@@ -13,7 +12,7 @@ from engines.core.codec import dumps
 from engines.core.errors import ConfigError
 from studio.commands import AsJson, argument, flag
 from studio.render.json import print_result
-from studio.render.lines import table, wrap_text
+from studio.render.lines import table, to_stderr, wrap_text
 from studio.secrets.sanitize import one_line
 
 if TYPE_CHECKING:
@@ -70,7 +69,7 @@ def list_settings(
     print_result([asdict(s) for s in settings], _table(settings), json=json)
     if not json:
         more = "" if all or section is not None else ", or studio config list --all"
-        print(f"next: studio config explain {settings[-1].key}{more}", file=sys.stderr)
+        to_stderr(f"next: studio config explain {settings[-1].key}{more}")
 
 
 @app.command()

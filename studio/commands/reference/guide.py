@@ -11,7 +11,7 @@ from engines.core.errors import ConfigError, installed_version
 from studio.commands import AsJson, AsObject, argument, option
 from studio.presets import list_presets, write_run_file
 from studio.render.json import print_result
-from studio.render.lines import table
+from studio.render.lines import table, to_stderr
 from studio.secrets.sanitize import sanitize
 
 WIDEST = 100
@@ -37,7 +37,7 @@ def guide(
         data = [{"topic": name, "title": title} for name, title in rows]
         print_result(data, table(("TOPIC", "WHAT IT IS ABOUT"), rows), json=json)
         if not json:
-            print("next: studio guide first-session", file=sys.stderr)
+            to_stderr("next: studio guide first-session")
         return
     text = read_page(topic)
     if json:
@@ -85,7 +85,7 @@ def list_all(json: AsJson = False) -> None:
     data = [{"name": name, "about": about} for name, about in list_presets()]
     print_result(data, _presets_table(), json=json)
     if not json:
-        print("next: studio init rehearsal", file=sys.stderr)
+        to_stderr("next: studio init rehearsal")
 
 
 def _presets_table() -> str:
@@ -108,16 +108,16 @@ def init(
     from shlex import quote
 
     if preset is None and to is None:
-        print(_presets_table(), file=sys.stderr)
+        to_stderr(_presets_table())
         raise ConfigError(
             "studio init", "it needs the name of a preset.", "Write `studio init rehearsal`."
         )
     file = write_run_file(preset or "rehearsal", to.expanduser() if to else None)
     written = sanitize(quote(str(file)))
     command = "train" if "algorithm: grpo" in file.read_text("utf-8") else "headless"
-    print(f"wrote {written}; edit it, then", file=sys.stderr)
+    to_stderr(f"wrote {written}; edit it, then")
     for line, what in ((f"try {written}", "one problem"), (f"{command} {written}", "the practice")):
-        print(f"  studio {line:{len(written) + 10}} {what}", file=sys.stderr)
+        to_stderr(f"  studio {line:{len(written) + 10}} {what}")
 
 
 PACKAGES = ("practice-studio", "textual", "openai", "torch", "transformers", "peft")

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from engines.record.run_dir import Workspace
-from studio.library.edit import commit_changes
+from studio.library.curation import commit_changes
 from tests.support.fake_endpoint import an_endpoint, delta, hangs, refuses, says
 from tests.support.forked_studio import STUDIO, ForkedStudio
 from tests.support.run_studio import run_here

@@ -12,7 +12,7 @@ from engines.core import events as ev
 from engines.core import types as flags
 from engines.core.types import Operation
 from engines.record.run_dir import RunDir, Workspace
-from studio.commands.screen import demo_words
+from studio.commands.run import demo_words
 from tests.support.demo_run import demo_workspace
 from tests.support.run_studio import studio
 

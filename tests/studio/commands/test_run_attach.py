@@ -24,7 +24,7 @@ import pytest
 from engines.core.errors import StudioError
 from engines.record.lock import write_lock
 from engines.record.run_dir import RunDir, Workspace
-from studio.commands.screen import show, why_no_screen
+from studio.commands.run import show, why_no_screen
 from studio.exit_codes import run_exit_code
 from studio.run import detached
 from studio.run.detached import ReadyRun, RefusedStart, StartingProcess
@@ -481,7 +481,7 @@ def test_run_without_a_run_file_names_one(workspace: Path) -> None:
 def test_run_with_the_name_of_a_run_goes_on_with_that_run(
     workspace: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from studio.commands import screen
+    from studio.commands import run as screen
 
     asked: list[list[str]] = []
     monkeypatch.setattr(screen, "check_terminal", lambda _: None)

@@ -23,7 +23,7 @@ from engines.data.dataset import read_problems
 from engines.record.run_dir import Workspace
 from studio.config.loading import load_run
 from studio.evaluation.try_problem import KEY, Trial, run_trial
-from studio.library.edit import commit_changes
+from studio.library.curation import commit_changes
 from studio.run.library import choose_library
 from studio.secrets.output import mask_text
 from studio.serving import enhanced_agent

@@ -14,7 +14,7 @@ import pytest
 from engines.core.types import Decision, Operation
 from engines.record.lock import write_lock
 from engines.record.run_dir import RunDir, Workspace
-from studio.library.edit import commit_changes
+from studio.library.curation import commit_changes
 from studio.review.review_run import open_session
 from studio.session.requests import Propose
 from tests.studio.tui.stage import finished_workspace, held_workspace

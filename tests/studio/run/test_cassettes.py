@@ -283,8 +283,8 @@ def test_the_screen_hands_the_file_to_the_process_of_its_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[list[str]] = []
-    monkeypatch.setattr("studio.commands.screen.check_terminal", lambda command: None)
-    monkeypatch.setattr("studio.commands.screen.show", lambda folder, starting: 0)
+    monkeypatch.setattr("studio.commands.run.check_terminal", lambda command: None)
+    monkeypatch.setattr("studio.commands.run.show", lambda folder, starting: 0)
     monkeypatch.setattr("studio.run.detached.start", lambda words, folder: asked.append(words))
     for option in ("--record", "--cassette"):
         studio("run", "rehearsal", option, "tape", workspace=tmp_path / "practice")

@@ -178,7 +178,7 @@ def test_a_change_below_the_fields_of_a_request_is_told_by_name() -> None:
     assert change_text("policy.extra_body", old, new) == "policy.extra_body (in note)"
     assert change_text("seed", 1, 2) == "seed: 1 → 2"
     old, new = ({"name": "function", "file": "mine", "digest": digest} for digest in "ab")
-    assert change_text("verifier", old, new) == "verifier (the contents of mine have changed)"
+    assert change_text("verifier", old, new) == "verifier: {'digest': 'a'} → {'digest': 'b'}"
     other = old | {"file": "yours", "digest": "c"}
     assert "'file': 'mine'} → {'digest': 'c'" in change_text("verifier", old, other)
 

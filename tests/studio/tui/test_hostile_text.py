@@ -258,7 +258,7 @@ async def test_what_is_told_asked_and_confirmed_is_inert(
 
 def _a_hostile_library(text: str) -> Callable[[Stage], Awaitable[None]]:
     async def commit(stage: Stage) -> None:
-        from studio.library.edit import commit_changes
+        from studio.library.curation import commit_changes
 
         flat = " ".join(text.split())
 

@@ -10,7 +10,7 @@ from textual.widgets import Input
 
 from engines.core import events as ev
 from engines.record.run_dir import Workspace
-from studio.library.edit import commit_changes
+from studio.library.curation import commit_changes
 from studio.session.session import EventReceived
 from studio.tui.app import StudioApp
 from studio.tui.pages.diff import loader

@@ -1,4 +1,4 @@
-"""`studio`, `studio run`, `studio attach` and `studio demo`: the commands that open the screen.
+"""`studio`, `run`, `attach`, `demo` and `headless`: practise with the screen and without it.
 
 They know whether it can be drawn, what is printed once it is left, and the exit code.
 """
@@ -6,7 +6,6 @@ They know whether it can be drawn, what is printed once it is left, and the exit
 import os
 import sys
 from collections.abc import Callable, Mapping
-from functools import partial
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Protocol, TextIO
@@ -17,6 +16,10 @@ from engines.core.errors import ConfigError
 from studio import exit_codes
 from studio.commands import (
     AcceptChanges,
+    ConfigName,
+    DryRun,
+    EventsAsJson,
+    FromYoutu,
     Name,
     NewestRun,
     Overrides,
@@ -26,14 +29,16 @@ from studio.commands import (
     RunFile,
     open_workspace,
     option,
+    read_tape,
 )
-from studio.render.lines import tell_next
+from studio.render.lines import tell_next, to_stderr
 from studio.secrets.sanitize import sanitize
 from studio.tui.terminal.opening import opening_line
 
 if TYPE_CHECKING:
     from engines.record.run_dir import Workspace
     from studio.run.detached import StartingProcess
+
 
 DEMO = "demo"
 """Preset, experiment and library of `studio demo`."""
@@ -59,7 +64,7 @@ def home(folder: Path) -> int:
     from studio.workspace.listing import home_text, listed_runs
 
     workspace = Workspace(folder)
-    tell = partial(print, file=sys.stderr, flush=True)
+    tell = to_stderr
     print(home_text(listed_runs(workspace, tell), workspace))
     return exit_codes.DONE
 
@@ -142,7 +147,7 @@ def attach(context: typer.Context, run: NewestRun = None) -> int:
         return show(context.obj, run=folder.run)
 
 
-def show_replay(workspace: "Workspace", run: str, speed: float) -> int:
+def show_replay(workspace: Workspace, run: str, speed: float) -> int:
     folder = workspace.run(run)
     folder.state()  # a damaged journal is reported before the screen is drawn
     check_terminal("studio runs replay", f"`studio runs show {quote(run)}` needs no screen.")
@@ -172,7 +177,7 @@ def demo(context: typer.Context) -> int:
     return exit_codes.DONE if code == exit_codes.WITH_LOSSES else code
 
 
-def demo_words(workspace: "Workspace") -> list[str]:
+def demo_words(workspace: Workspace) -> list[str]:
     """What `studio headless` is started with: the last demo where it is not finished, or another.
 
     A library outlives a run that was removed, and no new run goes on from it unasked.
@@ -217,7 +222,7 @@ def show(
     workspace: Path,
     *,
     run: str | None = None,
-    starting: "StartingProcess | None" = None,
+    starting: StartingProcess | None = None,
     screen: Screen | None = None,
 ) -> int:
     """Open the screen; once it is closed, print how to come back or how the run ended.
@@ -231,17 +236,17 @@ def show(
         closed, code = (screen or _load_screen())(workspace, run=run, starting=starting)
     outcome = starting.outcome if starting is not None else None
     if isinstance(outcome, RefusedStart):
-        print(outcome.text, file=sys.stderr)
+        to_stderr(outcome.text)
         return outcome.code
     if outcome is not None and outcome.warning:  # it may have scrolled by on the screen
-        print(outcome.warning, file=sys.stderr)
+        to_stderr(outcome.warning)
     shown = closed.shown_run or (outcome.run if outcome is not None else None)
     if code:
         return code
     if shown is None:
         if starting is not None:
             said = "left before it was open: a run that began goes on, and studio lists it"
-            print(said, file=sys.stderr)
+            to_stderr(said)
         return exit_codes.DONE
     return _print_outcome(workspace, shown, ended=bool(closed.ended_here))
 
@@ -272,12 +277,103 @@ def _print_outcome(workspace: Path, run: str, *, ended: bool) -> int:
 
     folder = RunDir(workspace / "runs" / run)
     if is_alive(folder) and not ended:
-        print(f"run {run} goes on: studio attach {quote(run)}", file=sys.stderr)
+        to_stderr(f"run {run} goes on: studio attach {quote(run)}")
         return exit_codes.DONE
     state = folder.state()
-    print(status_line(run_facts(state)), file=sys.stderr)
+    to_stderr(status_line(run_facts(state)))
     if state.started is not None and state.started.exp_id == DEMO:
         place = sanitize(quote(str(folder.path)))
-        print(f"it is in {place}; studio runs rm {quote(run)} removes it", file=sys.stderr)
+        to_stderr(f"it is in {place}; studio runs rm {quote(run)} removes it")
     tell_next(command_after_run(state), workspace)
     return exit_codes.run_exit_code(state) if ended else exit_codes.DONE
+
+
+_Resume = Annotated[str | None, option("RUN", "Resume this run, by its id.")]
+_Review = Annotated[
+    str | None,
+    option(
+        "auto|wait|rules:FILE",
+        "Who decides operations: everything that fits is approved (auto), a person decides "
+        "(wait), or rules do. Default: review.by, else auto; a resumed run keeps its reviewer.",
+    ),
+]
+_ReadyFd = Annotated[
+    int | None, typer.Option(min=3, hidden=True, help="Where to say that a screen can attach.")
+]
+
+
+def headless(
+    context: typer.Context,
+    runfile: RunFile = None,
+    overrides: Overrides = None,
+    name: Name = None,
+    resume: _Resume = None,
+    restart_step: RestartStep = None,
+    review: _Review = None,
+    from_youtu: FromYoutu = None,
+    config_name: ConfigName = None,
+    accept_changes: AcceptChanges = False,
+    record: Record = None,
+    cassette: PlayedCassette = None,
+    dry_run: DryRun = False,
+    json: EventsAsJson = False,
+    ready_fd: _ReadyFd = None,
+) -> int:
+    """Practise without a screen. It starts a run, or resumes the newest of that name.
+
+    A file .env in the working folder gives the variables that the environment does not set.
+
+    Examples:
+        studio headless my-run.yaml practice.epochs=2 --review rules:my-rules.yaml
+        studio headless --resume rehearsal
+        studio headless rehearsal --name taped --record rehearsal.cassette
+        studio headless rehearsal --name again --cassette rehearsal.cassette
+    """
+    import asyncio
+
+    from studio.config.source import parse_source
+    from studio.estimate.cost import print_dry_run, tell_estimate
+    from studio.run.headless import run_headless
+    from studio.run.new_or_resume import RunRequest, load_plan
+
+    source = parse_source(
+        *("studio headless", "practice", runfile, overrides),
+        resume=resume,
+        from_youtu=from_youtu,
+        config_name=config_name,
+    )
+    if resume is not None and (source.runfile is not None or name is not None):
+        raise ConfigError(
+            "--resume", "it takes the run's own run file and name.", "Leave RUNFILE and --name out."
+        )
+    take_pipe(ready_fd)
+    request = RunRequest(
+        workspace=open_workspace(context),
+        source=source,
+        name=name,
+        restart_step=restart_step,
+        review=review,
+        accept_changes=accept_changes,
+        default_review="auto" if ready_fd is None else "wait",  # who waits to attach is a person
+        keyless=dry_run,
+        tape=read_tape(record, cassette),
+    )
+    plan = load_plan(request)
+    if dry_run:
+        return asyncio.run(print_dry_run(plan, json=json))
+    practice = run_headless(plan, json=json, tell_estimate=tell_estimate, ready_fd=ready_fd)
+    return asyncio.run(practice)
+
+
+def take_pipe(fd: int | None) -> None:
+    """Keep a pipe from child processes; refuse a number under which none is open."""
+    import os
+
+    if fd is None:
+        return
+    try:
+        os.set_inheritable(fd, False)  # a child that held it open would keep the screen waiting
+    except OSError as error:
+        raise ConfigError(
+            f"--ready-fd {fd}", "no such file is open.", "Leave it out: `studio run` sets it."
+        ) from error
