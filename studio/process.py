@@ -94,11 +94,9 @@ async def serve_until_signal(
 ) -> None:
     """Serve until Ctrl-C or SIGTERM; `on_ready` gets the address that the server yields."""
     import asyncio
-    import signal
 
     async with server as address:
         stop = asyncio.Event()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            asyncio.get_running_loop().add_signal_handler(number, stop.set)
-        on_ready(address)
-        await stop.wait()
+        with on_stop_signal(lambda _: stop.set()):
+            on_ready(address)
+            await stop.wait()

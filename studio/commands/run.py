@@ -147,7 +147,7 @@ def attach(context: typer.Context, run: NewestRun = None) -> int:
         return show(context.obj, run=folder.run)
 
 
-def show_replay(workspace: Workspace, run: str, speed: float) -> int:
+def show_replay(workspace: "Workspace", run: str, speed: float) -> int:
     folder = workspace.run(run)
     folder.state()  # a damaged journal is reported before the screen is drawn
     check_terminal("studio runs replay", f"`studio runs show {quote(run)}` needs no screen.")
@@ -177,7 +177,7 @@ def demo(context: typer.Context) -> int:
     return exit_codes.DONE if code == exit_codes.WITH_LOSSES else code
 
 
-def demo_words(workspace: Workspace) -> list[str]:
+def demo_words(workspace: "Workspace") -> list[str]:
     """What `studio headless` is started with: the last demo where it is not finished, or another.
 
     A library outlives a run that was removed, and no new run goes on from it unasked.
@@ -222,7 +222,7 @@ def show(
     workspace: Path,
     *,
     run: str | None = None,
-    starting: StartingProcess | None = None,
+    starting: "StartingProcess | None" = None,
     screen: Screen | None = None,
 ) -> int:
     """Open the screen; once it is closed, print how to come back or how the run ended.

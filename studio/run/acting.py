@@ -313,13 +313,12 @@ def _is_contained(tool: ToolConfig) -> bool:
 
 def check_variables(agent: AgentConfig, environ: Mapping[str, str] = os.environ) -> None:
     """Refuse a variable that is to be passed on and is not set."""
-    named: Sequence[tuple[str, str]] = [("agent.pass_env", name) for name in agent.pass_env]
-    for number, tool in enumerate(agent.tools):
-        named = [*named, *((f"agent.tools.{number}.pass_env", name) for name in tool.pass_env)]
-    for place, name in named:
-        if name not in environ:
-            raise ConfigError(
-                place,
-                f"it names {name}, which is not set.",
-                f"Set {name} in the environment, or leave it out.",
-            )
+    named = {f"agent.tools.{number}": tool.pass_env for number, tool in enumerate(agent.tools)}
+    for place, names in {"agent": agent.pass_env, **named}.items():
+        for name in names:
+            if name not in environ:
+                raise ConfigError(
+                    f"{place}.pass_env",
+                    f"it names {name}, which is not set.",
+                    f"Set {name} in the environment, or leave it out.",
+                )

@@ -153,7 +153,7 @@ def announce(fd: int, run: str, pid: int, log: Path | None, unapplied: Sequence[
     From then on all output goes to the log; None: nowhere. Nobody need listen any more: the
     process that started this one may have ended.
     """
-    message = {"run": run, "pid": pid} | ({"unapplied": [*unapplied]} if unapplied else {})
+    message = {"run": run, "pid": pid, "unapplied": [*unapplied]}
     # Before the announcement: the notes of a start belong to what the other side reads.
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError):
@@ -178,11 +178,5 @@ def _open_log(path: Path | None) -> int:
 def _parse_announcement(line: bytes) -> ReadyRun | None:
     if not line.startswith(b'{"run": '):
         return None
-    try:
-        message = json.loads(line)
-    except ValueError:
-        return None
-    if not isinstance(message, dict) or message.keys() - {"unapplied"} != {"run", "pid"}:
-        return None
-    unapplied = tuple(message.get("unapplied", ()))
-    return ReadyRun(str(message["run"]), int(message["pid"]), unapplied=unapplied)
+    message = json.loads(line)
+    return ReadyRun(message["run"], message["pid"], unapplied=tuple(message["unapplied"]))

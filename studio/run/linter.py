@@ -10,7 +10,7 @@ from engines.core.protocols import Linter
 from engines.core.state.run_state import RunState
 from engines.core.types import NO_USAGE, CallKey, Flag, Operation, Problem, Usage, rollout_id
 from engines.data.dataset import read_problems
-from engines.pipeline.budget import BYTES_A_TOKEN, Amounts, Budget, CallPricing
+from engines.pipeline.budget import BYTES_A_TOKEN, Amounts, Budget
 from engines.pipeline.evaluation.evaluate import HeldOutSet
 from engines.policies.chat.embedding import Reserve
 from engines.record.cassette import Cassette, OpenEmbedder
@@ -52,12 +52,26 @@ def count_vectors(
     wanted: EmbeddingConfig, budget: Budget | None, ledger: RecordLedger | None
 ) -> Reserve:
     """Takes what vectors cost out of the budget, and has it recorded."""
+    terms = embedding_terms(wanted)
 
     def record_cost(usage: Usage) -> None:
         if ledger is not None and usage.calls:
             ledger.record_cost(CallKey("embedding", 0, 0), wanted.model, usage, "vectors of texts")
 
-    return _make_reserve(budget, embedding_terms(wanted), record_cost)
+    async def reserve(texts: Sequence[str]) -> Callable[[Usage], None]:
+        if budget is None:
+            return record_cost
+        # By bytes, as for replies: the endpoint's tokenizer is not here.
+        tokens = sum(len(text.encode("utf-8", "replace")) // BYTES_A_TOKEN + 1 for text in texts)
+        settle = await budget.reserve(Amounts(1, tokens, terms.cost_usd(tokens, 0)))
+
+        def record_paid(usage: Usage) -> None:
+            settle(terms.amounts_of(usage))
+            record_cost(usage)
+
+        return record_paid
+
+    return reserve
 
 
 def tool_output_reader(state: RunState, records: Path) -> Callable[[str], Sequence[str]]:
@@ -94,25 +108,6 @@ def open_run_linter(
         tool_output=tool_output_reader(state, plan.run.records),
         embedder=embedder,
     )
-
-
-def _make_reserve(
-    budget: Budget | None, terms: CallPricing, note: Callable[[Usage], None]
-) -> Reserve:
-    async def reserve(texts: Sequence[str]) -> Callable[[Usage], None]:
-        if budget is None:
-            return note
-        # By bytes, as for replies: the endpoint's tokenizer is not here.
-        tokens = sum(len(text.encode("utf-8", "replace")) // BYTES_A_TOKEN + 1 for text in texts)
-        settle = await budget.reserve(Amounts(1, tokens, terms.cost_usd(tokens, 0)))
-
-        def record_paid(usage: Usage) -> None:
-            settle(terms.amounts_of(usage))
-            note(usage)
-
-        return record_paid
-
-    return reserve
 
 
 class LazyLinter:

@@ -33,6 +33,7 @@ from studio.config.run_yaml import fingerprint
 from studio.config.settings.policy import PolicyConfig
 from studio.data.verifiers import verifier_folders
 from studio.render.lines import to_stderr
+from studio.render.words import count_text
 from studio.run.models import LocalModels, Roles, make_judging
 from studio.secrets.run_files import without_secrets
 
@@ -152,10 +153,8 @@ def masked_answers_warning(problems: Iterable[Problem], mask: Mask) -> str | Non
             count += sum(is_answer_masked(problem, mask) for problem in some)
     if not count:
         return None
-    what = "problems have expected answers that hold"
-    if count == 1:
-        what = "problem has an expected answer that holds"
-    return f"{count} {what} what looks like a secret: tries at it stay unjudged"
+    answers = count_text(count, "expected answer")
+    return f"{answers} with what looks like a secret: tries at them stay unjudged"
 
 
 def fingerprint_of(

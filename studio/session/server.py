@@ -278,18 +278,16 @@ class _Server:
                 return self._run.status()
             case Attach():
                 return self._attach(client, request)
+            case TakeControl() | Subscribe() if client.who is None:
+                raise ConflictError(
+                    f"request {request.do}",
+                    "only a screen that attached asks it.",
+                    "Send attach first.",
+                )
             case TakeControl():
-                if client.who is None:
-                    raise ConflictError(
-                        "request drive", "only a screen that attached drives.", "Send attach first."
-                    )
                 self._set_controller(client)
                 return self._controller_data(client)
             case Subscribe():
-                if client.who is None:
-                    raise ConflictError(
-                        "request subscribe", "only who attached is sent text.", "Send attach first."
-                    )
                 self._feed.subscribe(client.outbox, frozenset(request.rollouts))
                 return True
         if not request.changes:

@@ -200,10 +200,8 @@ def disk_findings(
 
 def open_files_limit() -> int | None:
     """How many files this process may have open; None: any number, or the platform has none."""
-    try:
-        import resource
-    except ImportError:
-        return None
+    import resource
+
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return None if soft == resource.RLIM_INFINITY else soft
 

@@ -169,7 +169,7 @@ async def test_a_try_whose_expected_answer_is_masked_is_unjudged_and_not_wrong()
     (verdict,) = await verifier.verify(plain, [a_rollout()])
     assert verdict.reward == 1.0
     said = masked_answers_warning([masked, plain], Mask(["seventeen"]))
-    assert said is not None and said.startswith("1 problem ")
+    assert said is not None and said.startswith("1 expected answer ")
     assert masked_answers_warning([masked, plain], Mask()) is None
 
 

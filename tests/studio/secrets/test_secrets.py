@@ -374,7 +374,7 @@ def test_a_run_says_how_many_answers_hold_a_secret_and_judges_no_try_at_them(
     )  # fmt: skip
     assert done.code == 4, done.stderr
     assert "note: policy.api_key is a common word: it is masked" in done.stderr
-    assert "note: 1 problem has an expected answer that holds what looks like" in done.stderr
+    assert "note: 1 expected answer with what looks like" in done.stderr
     journal = (workspace / "runs/rehearsal/journal.jsonl").read_text()
     assert "masked: the expected answer holds what looks like a secret" in journal
     assert "seventeen" not in journal
