@@ -238,8 +238,6 @@ def show(
     if isinstance(outcome, RefusedStart):
         to_stderr(outcome.text)
         return outcome.code
-    if outcome is not None and outcome.warning:  # it may have scrolled by on the screen
-        to_stderr(outcome.warning)
     shown = closed.shown_run or (outcome.run if outcome is not None else None)
     if code:
         return code

@@ -185,7 +185,6 @@ def rm(
         check_removable,
         find_archived,
         library_of,
-        linked_folder,
         remove_archive,
         remove_run,
     )
@@ -203,11 +202,11 @@ def rm(
     check_removable(folder, workspace)
     if not (yes or _confirm_removal(str(folder.path))):
         return
-    linked = linked_folder(folder)
+    is_link, target = folder.path.is_symlink(), folder.path.resolve()
     remove_run(folder, workspace)
     to_stderr(f"removed run {run}")
-    if linked is not None:
-        to_stderr(f"it was a link: {sanitize(str(linked))} stays")
+    if is_link:
+        to_stderr(f"it was a link: {target} stays")
     if library:
         to_stderr(
             f"library {library} stays: a new run goes on from it with library.start="

@@ -98,11 +98,6 @@ class Acting:
             return None
         return HarborVerifier(self.sandbox, self.folder / "left")
 
-    def wrap_models(self, wrap: Callable[[Policy, PolicyConfig], Policy]) -> None:
-        """Put the same round the models of tools as round those of the run's roles."""
-        for model in self.models:
-            model.inner = wrap(model.inner, model.settings)
-
     async def check(self) -> dict[str, Any]:
         """Start and test all of it, before anything is spent; returns `AgentOpened.facts`.
 

@@ -30,13 +30,6 @@ class ReadyRun:
     pid: int
     text: str = ""  # what was printed before: notes, and who reviews
     code: int = 0
-    unapplied: tuple[str, ...] = ()  # settings that a run which goes on ignores
-
-    @property
-    def warning(self) -> str:
-        """Names the settings that are ignored; "" without any."""
-        asked = ", ".join(self.unapplied)
-        return f"run {self.run} goes on as it was started; not applied: {asked}" if asked else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,19 +140,18 @@ def start(
     return StartingProcess(child, ours)
 
 
-def announce(fd: int, run: str, pid: int, log: Path | None, unapplied: Sequence[str] = ()) -> None:
+def announce(fd: int, run: str, pid: int, log: Path | None) -> None:
     """Write to the pipe which run is carried out by which process (0: by none), and close it.
 
     From then on all output goes to the log; None: nowhere. Nobody need listen any more: the
     process that started this one may have ended.
     """
-    message = {"run": run, "pid": pid, "unapplied": [*unapplied]}
     # Before the announcement: the notes of a start belong to what the other side reads.
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError):
             stream.flush()
     with suppress(OSError):
-        os.write(fd, json.dumps(message).encode() + b"\n")
+        os.write(fd, json.dumps({"run": run, "pid": pid}).encode() + b"\n")
     with suppress(OSError):
         os.close(fd)
     redirected = _open_log(log)
@@ -178,5 +170,4 @@ def _open_log(path: Path | None) -> int:
 def _parse_announcement(line: bytes) -> ReadyRun | None:
     if not line.startswith(b'{"run": '):
         return None
-    message = json.loads(line)
-    return ReadyRun(message["run"], message["pid"], unapplied=tuple(message["unapplied"]))
+    return ReadyRun(**json.loads(line))

@@ -30,9 +30,9 @@ from studio.render.lines import tell_next, to_stderr
 from studio.render.run_lines import summary_text
 from studio.report.progress import Display, LinePrinter
 from studio.run.assemble import open_run_context
-from studio.run.detached import ReadyRun, announce
+from studio.run.detached import announce
 from studio.run.held_out import set_power_lines, trial_text
-from studio.run.new_or_resume import RunPlan, ignored_settings
+from studio.run.new_or_resume import RunPlan
 from studio.session.control_socket import is_alive
 from studio.session.server import serve
 
@@ -124,11 +124,10 @@ def _spare_what_is_open() -> Iterator[None]:
 
 
 def _announce_holder(plan: RunPlan, ready_fd: int) -> int:
-    """Name the process that has the run already, and the settings that it ignores."""
-    run, ignored = plan.run, ignored_settings(plan.run, plan.reviewer, plan.loaded)
-    ready = ReadyRun(run.run, holder_pid(run.path) or 0, unapplied=tuple(ignored))
-    to_stderr(ready.warning or f"run {run.run} goes on already, as it was started")
-    announce(ready_fd, ready.run, ready.pid, None, ignored)
+    """Name the process that has the run already."""
+    run = plan.run
+    to_stderr(f"run {run.run} goes on as it was started: no setting of this command is applied")
+    announce(ready_fd, run.run, holder_pid(run.path) or 0, None)
     return exit_codes.DONE
 
 

@@ -110,7 +110,8 @@ class Roles:
         def wrap_one(policy: Policy, settings: PolicyConfig) -> Policy:
             return policy if isinstance(policy, ReplayPolicy) else wrap(policy, settings)
 
-        self.acting.wrap_models(wrap_one)
+        for model in self.acting.models:  # of tools, round which the same is put
+            model.inner = wrap_one(model.inner, model.settings)
         return replace(
             self,
             policy=wrap_one(self.policy, config.role("policy")),
@@ -176,7 +177,9 @@ def open_roles(
             return open_new(settings, local)
         if not cassette.plays:
             return RecordingPolicy(open_new(settings, local), cassette)
-        return PlayedPolicy(_policy_name(settings.model), cassette)
+        kind, _, rest = settings.model.partition(":")
+        name = f"handoff:{Path(rest).name}" if kind == "handoff" else settings.model
+        return PlayedPolicy(name.removesuffix(":"), cassette)
 
     weights_here = is_local(config.policy.model) and (training or not is_played(cassette))
     own = cast("HFLocal", open_new(config.role("policy"), trained)) if weights_here else None
@@ -233,12 +236,6 @@ def open_vectors(
     if cassette is None:
         return open_inner(reserve)
     return TapedEmbedder(wanted.model, cassette, reserve, open_inner)
-
-
-def _policy_name(model: str) -> str:
-    """What the policy that this opens is called."""
-    kind, _, rest = model.partition(":")
-    return f"{kind}:{Path(rest).name}" if kind == "handoff" else model.removesuffix(":")
 
 
 def tell_each(tell: Tell, remarks: Sequence[str]) -> None:

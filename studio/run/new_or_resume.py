@@ -29,7 +29,7 @@ from engines.record.seal import seal_fits
 from engines.record.yaml_text import load_yaml
 from engines.verifiers.open import needs_answer
 from studio.config.loading import LoadedRun, load_run
-from studio.config.run_yaml import differences, dump_run_yaml
+from studio.config.run_yaml import differences
 from studio.config.settings.base import NAME_LENGTH, NAME_PATTERN
 from studio.config.settings.run import RunConfig
 from studio.config.source import Source
@@ -205,23 +205,6 @@ def _adapter_digest(adapter: Path | None) -> str | None:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def ignored_settings(run: RunDir, reviewer: str, loaded: LoadedRun) -> list[str]:
-    """Settings of a command that a run which has a process already does not take over.
-
-    Compares with what that process uses: its own `run.yaml`, and the reviewer in its journal.
-    """
-    state = run.state()  # read now: the run may have begun since it was planned
-    if state.started is None:
-        return []
-    ignored = [] if reviewer == state.reviewer else [f"--review {reviewer}"]
-    before = read_run_yaml(run.run_file)
-    if before is None:
-        return ignored
-    # As it would be written, so that like is compared with like and no key is shown.
-    asked = load_yaml(dump_run_yaml(loaded.config, loaded.mask))
-    return [*ignored, *_changed_leaves(before, asked)]
-
-
 def removed_budget_limits(run_file: Path, config: RunConfig) -> list[str]:
     """A sentence for each limit that a run file had and the config of the next process lacks."""
     before = read_run_yaml(run_file)
@@ -244,16 +227,6 @@ def read_run_yaml(run_file: Path) -> dict[str, Any] | None:
     except (OSError, ValueError, yaml.YAMLError):
         return None
     return tree if isinstance(tree, dict) else None
-
-
-def _changed_leaves(before: Any, asked: Any, name: str = "") -> list[str]:
-    """Values that differ, by dotted name."""
-    if before == asked:
-        return []
-    if isinstance(before, dict) and isinstance(asked, dict):
-        pairs = ((f"{name}.{key}".lstrip("."), before.get(key), asked[key]) for key in asked)
-        return [leaf for key, old, new in pairs for leaf in _changed_leaves(old, new, key)]
-    return [f"{name}={asked!r}"[:80]]
 
 
 Mode = Literal["new", "resume", "fork", "finished"]

@@ -612,19 +612,18 @@ def request_line(request: Request[Any], since: int | None = None) -> bytes:
 def parse_line(line: bytes) -> dict[str, Any]:
     """Read the envelope of a request."""
     try:
-        message = json.loads(line)
-    except ValueError as error:
-        raise ConflictError("request", "it is not JSON.", "Send one object a line.") from error
-    except RecursionError:
-        raise ConflictError("request", "it is nested too deeply.", "Write it flatter.") from None
-    if not isinstance(message, dict) or message.get("v") != PROTOCOL:
-        version = message.get("v") if isinstance(message, dict) else None
+        message: dict[str, Any] = json.loads(line)
+        version, name = message.get("v"), message.get("id")
+    except (ValueError, RecursionError, AttributeError) as error:
+        raise ConflictError(
+            "request", "it is no JSON object, or nested too deeply.", "Send one object a line."
+        ) from error
+    if version != PROTOCOL:
         raise ConflictError(
             "request",
             f"it speaks protocol {version}, this run speaks {PROTOCOL}.",
             "Use the studio release that started the run.",
         )
-    name = message.get("id")
     if not isinstance(name, str) or not 0 < len(name) <= LONGEST_ID:
         raise ConflictError(
             "request",

@@ -128,9 +128,7 @@ class Attachment:
         if self.starting is starting:
             self.starting, self._arguments = None, ()
         if isinstance(outcome, ReadyRun):
-            if outcome.warning:
-                self._host.tell(outcome.warning, "flag")
-            elif outcome.text:
+            if outcome.text:
                 said = outcome.text.splitlines()  # what it did by the way is done by now
                 self._host.tell("; ".join(text for text in said if not text.endswith("…")))
             self.attach(outcome.run)

@@ -322,11 +322,6 @@ def remove_run(run: RunDir, workspace: Workspace) -> None:
     load_run_rows(workspace)  # drops rows whose run is gone
 
 
-def linked_folder(run: RunDir) -> Path | None:
-    """Where the files of a run are whose folder is a link; None: it is none."""
-    return run.path.resolve() if run.path.is_symlink() else None
-
-
 def library_of(run: RunDir) -> str | None:
     """The library a run commits to; None where its journal does not say."""
     started = _read_start(run)

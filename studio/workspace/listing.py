@@ -3,7 +3,7 @@
 Reads; changes nothing but the catalogue's cache.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from shlex import quote
 from typing import TYPE_CHECKING, Any
@@ -20,7 +20,7 @@ from studio.secrets.sanitize import sanitize
 from studio.session.control_socket import is_alive
 
 if TYPE_CHECKING:
-    from studio.workspace.archive import Archived
+    pass
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +92,19 @@ def listed_runs(
         return ()  # asking must not create a workspace
     rows = reversed(load_run_rows(workspace, tell))
     here = (_listed_run(RunDir(workspace.runs_folder / str(row["run"])), row) for row in rows)
-    return (*here, *map(_listed_archive, _archived_runs(workspace)))
+    if not workspace.archives.is_dir():
+        return tuple(here)
+    from studio.workspace.archive import archived_runs  # most workspaces have none
+
+    moves = (
+        (run, f"bring it back: studio runs restore {quote(run.run)}")
+        for run in archived_runs(workspace)
+    )
+    archived = (
+        ListedRun({**run.row, "archive": run.file}, RunStatus("archived", False, move))
+        for run, move in moves
+    )
+    return (*here, *archived)
 
 
 def runs_table(runs: Sequence[ListedRun]) -> str:
@@ -166,21 +178,6 @@ def _listed_run(run: RunDir, row: Mapping[str, Any]) -> ListedRun:
     if "error" in row:
         return ListedRun(row, RunStatus("damaged", is_alive(run), str(row["error"])))
     return ListedRun(row, status_of_row(run.run, row, alive=is_alive(run)))
-
-
-def _archived_runs(workspace: Workspace) -> "Iterable[Archived]":
-    if not workspace.archives.is_dir():
-        return ()
-    from studio.workspace.archive import archived_runs  # most workspaces have none
-
-    return archived_runs(workspace)
-
-
-def _listed_archive(found: "Archived") -> ListedRun:
-    return ListedRun(
-        {**found.row, "archive": found.file},
-        RunStatus("archived", False, f"bring it back: studio runs restore {quote(found.run)}"),
-    )
 
 
 def _reward_text(row: Mapping[str, Any]) -> str:

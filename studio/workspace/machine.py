@@ -357,7 +357,12 @@ async def gpu_findings(
                     "Load the driver (modprobe nvidia), or install it anew.",
                 )
             ]
-        found = [_card(line) for line in out.splitlines() if line.count(", ") == 3]
+        facts = (line.split(", ") for line in out.splitlines())
+        found = [
+            Finding("ok", "gpu", f"{row[0]}, {row[2]} of {row[1]} MiB in use, driver {row[3]}.")
+            for row in facts
+            if len(row) == 4
+        ]
     if not found and not _DRIVER.exists() and sys.platform != "darwin":
         text = "none here" + (f"; torch {torch} computes on the CPU." if torch else ".")
         return [Finding("ok", "gpu", text)]
@@ -367,11 +372,6 @@ async def gpu_findings(
             Finding("ok", "torch", "torch is not installed: only endpoints can use it."),
         ]
     return [*found, torch_finding(torch, await ask_torch(_TORCH))]
-
-
-def _card(line: str) -> Finding:
-    name, total, used, driver = line.split(", ")
-    return Finding("ok", "gpu", f"{name}, {used} of {total} MiB in use, driver {driver}.")
 
 
 def torch_finding(version: str, seen: Mapping[str, Any]) -> Finding:

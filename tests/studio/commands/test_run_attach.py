@@ -16,7 +16,6 @@ from contextlib import contextmanager, redirect_stderr
 from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -121,34 +120,8 @@ def test_a_run_that_goes_on_already_is_named_instead_of_started_twice(workspace:
         second = started(workspace, "rehearsal", *SMALL)
         assert isinstance(second, ReadyRun)
         assert (second.run, second.pid) == (first.run, first.pid)  # type: ignore[union-attr]
-        assert "goes on already" in second.text
+        assert "goes on as it was started" in second.text
         assert len(Workspace(workspace).runs()) == 1
-
-
-def test_what_a_run_that_goes_on_does_not_go_by_is_told_on_the_screen_and_after_it(
-    workspace: Path,
-) -> None:
-    with ended_after(workspace):
-        started(workspace, "rehearsal", *SMALL)
-        asked = ("budget.calls=900", "evaluation.limit=9", "practice.group_size=3")
-        second = started(workspace, "--review=auto", "--", "rehearsal", *SMALL, *asked)
-        assert isinstance(second, ReadyRun)
-        assert second.unapplied == ("--review auto", "evaluation.limit=9", "budget.calls=900")
-        said = "goes on as it was started; not applied: --review auto, evaluation.limit=9, budget"
-        assert said in second.text and said in second.warning
-        again = started(workspace, "rehearsal", *SMALL)
-        assert isinstance(again, ReadyRun)
-        assert (again.unapplied, again.warning) == ((), "")
-        starting = start(("rehearsal", *SMALL, "budget.calls=900"), workspace)
-
-        def screen(_: Path, **more: Any) -> tuple[Any, int]:
-            asyncio.run(more["starting"].wait_ready())
-            return SimpleNamespace(shown_run="rehearsal", ended_here=""), 0
-
-        with redirect_stderr(StringIO()) as told:
-            assert show(workspace, starting=starting, screen=screen) == 0
-        assert "not applied: budget.calls=900\n" in told.getvalue()
-        assert "run rehearsal goes on: studio attach rehearsal" in told.getvalue()
 
 
 def test_of_two_starts_at_the_same_moment_the_second_attaches_to_the_first(
