@@ -429,6 +429,33 @@ FAULTS = (
         ),
     ),
     Fault(
+        "a reader that never reads is kept for ever",
+        "studio/session/feed.py",
+        "        if self._bytes > MAX_WAITING_BYTES:",
+        "        if self._bytes < 0:",
+        (
+            "tests/studio/session/test_live.py::test_a_screen_that_stops_reading_costs_its_events_only_and_is_let_go_of",
+        ),
+    ),
+    Fault(
+        "a budget in dollars is taken where a tool's model has no price",
+        "studio/run/models.py",
+        "        if not terms.has_price:",
+        "        if False:",
+        (
+            "tests/studio/run/test_acting.py::test_a_budget_in_dollars_needs_the_price_of_a_tools_model",
+        ),
+    ),
+    Fault(
+        "a run goes on although a variable that its tools are to get is not set",
+        "studio/run/acting.py",
+        "            if name not in environ:",
+        "            if False:",
+        (
+            "tests/studio/run/test_acting.py::test_a_variable_that_is_to_be_passed_on_is_set_or_refused",
+        ),
+    ),
+    Fault(
         "a commit stays held when the screen that decides is gone",
         "studio/session/server.py",
         "        if client is self._controller:\n            self._set_controller(None)",

@@ -16,6 +16,8 @@ from engines.core import events as ev
 from engines.core.errors import ConfigError
 from engines.process.start import remove_stale
 from engines.record.run_dir import Workspace
+from studio.config.settings.agent import AgentConfig
+from studio.run.acting import check_variables
 from tests.engines.pipeline.test_resume import Photographed, _mark, recorded
 from tests.support.harness import Practised, practised
 from tests.support.mcp_server import serve_http
@@ -268,3 +270,10 @@ async def test_a_budget_in_dollars_needs_the_price_of_a_tools_model(tmp_path: Pa
     )
     with pytest.raises(ConfigError, match=r"agent.tools.0.model \(openai:m\) costs is unknown"):
         await practised(tmp_path / "practice", *settings, preset="math")
+
+
+def test_a_variable_that_is_to_be_passed_on_is_set_or_refused() -> None:
+    agent = AgentConfig.model_validate({"tools": [{"command": ["x"], "pass_env": ["GONE"]}]})
+    check_variables(agent, {"GONE": "1"})
+    with pytest.raises(ConfigError, match=r"agent.tools.0.pass_env: it names GONE"):
+        check_variables(agent, {})
