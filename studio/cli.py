@@ -11,7 +11,7 @@ from contextlib import suppress
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, cast
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -166,8 +166,23 @@ def _carry_out(arguments: Sequence[str]) -> int:
     words = translate_flags(name_file(name_subcommand(move_workspace_first(arguments))))
     if (code := _run_without_parser(words)) is not None:
         return code
-    result = build_parser().main(words, prog_name="studio", standalone_mode=False)
+    try:
+        result = build_parser().main(words, prog_name="studio", standalone_mode=False)
+    except typer.TyperException as error:
+        if getattr(error, "ctx", 0) is None:  # an option without its value names no command
+            command, path = _named_command(words)
+            vars(error)["ctx"] = typer.Context(command, info_name=path)
+        raise
     return result if isinstance(result, int) else exit_codes.DONE
+
+
+def _named_command(words: Sequence[str]) -> tuple[AnyCommand, str]:
+    found: AnyCommand = build_parser()
+    path = "studio"
+    for word in words:
+        if isinstance(found, TyperGroup) and word in found.commands:
+            found, path = cast("AnyCommand", found.commands[word]), f"{path} {word}"
+    return found, path
 
 
 @cache

@@ -164,7 +164,7 @@ def _value_text(setting: "Setting") -> str:
 
 def _unknown_key(key: str) -> ConfigError:
     names = [setting.key for setting in every_setting()]
-    close = [name for name in names if name.endswith(f".{key}")] or get_close_matches(
+    close = [name for name in names if key in name.rpartition(".")[2]] or get_close_matches(
         key, names, n=1
     )
     quoted = " or ".join(f'"{name}"' for name in close[:5])

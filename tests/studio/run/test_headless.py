@@ -258,24 +258,6 @@ def test_a_reviewer_that_cannot_be_is_refused_also_for_a_finished_run(
         assert said in refused.stderr
 
 
-def test_replies_that_must_stand_in_a_group_twice_are_told_once(
-    workspace: Path, tmp_path: Path
-) -> None:
-    log = tmp_path / "log.jsonl"
-    rows = [
-        {"question": f"What is {n} + 5?", "answer": str(n + 5), "response": f"#### {n + 5}"}
-        for n in (1, 2)
-    ]
-    log.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    asked = (f"policy=replay:{log}", f"data.practice={log}", "practice.group_size=4")
-    done = headless(workspace, "replay", "reflector=rehearsal", *asked)
-    told = (
-        "replay:log: 2 questions have fewer replies in the log than practice.group_size=4; "
-        "some stand in a group twice\n"
-    )
-    assert done.stderr.count(told) == 1, done.stderr
-
-
 def test_rules_decide_what_they_name_and_leave_the_rest_open(workspace: Path) -> None:
     rules = workspace.parent / "mine.yaml"
     rules.write_text(
