@@ -5,32 +5,34 @@ Each error names the file with line or path, what is wrong there, and what to gi
 
 import json
 import math
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import orjson
 
 from engines.core.errors import DataError
-from studio.facts.comparison import Log
 
+MOVE = (
+    "Give a run, an evaluation of the studio, CSV (problem, score; also seed, set, tokens, cost), "
+    "or a log as inspect, lm-eval (--log_samples), promptfoo, verifiers or agentskills write it."
+)
 _MOST = 1e15  # tokens or dollars of one try: more is a mistake, and sums would overflow
 
 
 class Fields:
     """A JSON object of a foreign file, read field by field."""
 
-    __slots__ = ("move", "place", "row")
+    __slots__ = ("place", "row")
 
-    def __init__(self, row: object, place: str, move: str) -> None:
-        self.place, self.move = place, move
+    def __init__(self, row: object, place: str) -> None:
+        self.place = place
         if not isinstance(row, dict):
             raise self.as_error(f"it is {_kind(row)}, no object.")
         self.row: dict[str, Any] = row
 
     def as_error(self, cause: str) -> DataError:
-        return DataError(self.place, cause, self.move)
+        return DataError(self.place, cause, MOVE)
 
     def require(self, name: str, *kinds: type) -> Any:
         """A field that must be there, of one of these types; True is no number."""
@@ -41,7 +43,7 @@ class Fields:
         return value
 
     def section(self, name: str) -> "Fields":
-        return Fields(self.require(name, dict), f"{self.place}: {name}", self.move)
+        return Fields(self.require(name, dict), f"{self.place}: {name}")
 
     def optional_section(self, name: str) -> dict[str, Any]:
         return self.require(name, dict) if self.row.get(name) is not None else {}
@@ -82,26 +84,11 @@ def _kind(value: object) -> str:
     return names.get(type(value), "empty" if value is None else f"the number {str(value)[:20]}")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Format:
-    """One form of a log: by which marks it is recognised, and what reads it.
-
-    `read` takes a path and the metric that is asked for, and returns the logs in it.
-    """
-
-    read: Callable[[Path, str | None], list[Log]]
-    file: str = ""  # a pattern of a file's name
-    folder: str = ""  # a pattern of a file in a folder of it
-    line: str = ""  # a field of the first line of a JSONL file
-    document: str = ""  # a field of a JSON file
-    start: bytes = b""  # a regular expression within the first bytes of a JSON file
+def read_json(path: Path) -> Fields:
+    return Fields(load_json(path.read_bytes(), str(path)), str(path))
 
 
-def read_json(path: Path, move: str) -> Fields:
-    return Fields(load_json(path.read_bytes(), str(path), move), str(path), move)
-
-
-def load_json(data: bytes, place: str, move: str) -> Any:
+def load_json(data: bytes, place: str) -> Any:
     """Parse JSON; also NaN, which Python writes and JSON does not know."""
     try:
         return orjson.loads(data)
@@ -111,19 +98,19 @@ def load_json(data: bytes, place: str, move: str) -> Any:
         except (ValueError, RecursionError):
             where = f"line {error.lineno}, column {error.colno}"
             cause = "it is empty." if not data.strip() else f"it is cut, or no JSON ({where})."
-            raise DataError(place, cause, move) from error
+            raise DataError(place, cause, MOVE) from error
 
 
-def read_lines(path: Path, move: str) -> Iterator[Fields]:
+def read_lines(path: Path) -> Iterator[Fields]:
     """The objects of a JSONL file, one at a time; DataError where it holds none."""
     number = 0
     with path.open("rb") as file:
         for number, line in enumerate(file, start=1):
             if line.strip():
                 place = f"{path}:{number}"
-                yield Fields(load_json(line, place, move), place, move)
+                yield Fields(load_json(line, place), place)
     if not number:
-        raise DataError(str(path), "it is empty.", move)
+        raise DataError(str(path), "it is empty.", MOVE)
 
 
 def choose_metric(found: Sequence[str], metric: str | None, first: Fields) -> tuple[str, ...]:

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from engines.core.errors import DataError
-from engines.data.sessions import atif, claude, codex, inspect_log, opencode, otel
+from engines.data.sessions import inspect_log, otel
+from engines.data.sessions.agents import read_atif, read_claude, read_codex, read_opencode
 from engines.data.sessions.steps import Intake, Reader, Session
 
 
@@ -17,12 +18,12 @@ class Format:
 
 
 FORMATS = {
-    "claude": Format(claude.read, ("*.jsonl",), "sessions of Claude Code, *.jsonl"),
-    "codex": Format(codex.read, ("rollout-*.jsonl",), "sessions of Codex CLI, rollout-*.jsonl"),
+    "claude": Format(read_claude, ("*.jsonl",), "sessions of Claude Code, *.jsonl"),
+    "codex": Format(read_codex, ("rollout-*.jsonl",), "sessions of Codex CLI, rollout-*.jsonl"),
     "opencode": Format(
-        opencode.read, ("opencode*.db", "ses*.json"), "opencode.db, or an export of opencode"
+        read_opencode, ("opencode*.db", "ses*.json"), "opencode.db, or an export of opencode"
     ),
-    "atif": Format(atif.read, ("*.json",), "ATIF trajectories, *.json"),
+    "atif": Format(read_atif, ("*.json",), "ATIF trajectories, *.json"),
     "inspect": Format(inspect_log.read, ("*.eval", "*.json"), "logs of inspect, .eval or .json"),
     "otel": Format(otel.read, ("*.json", "*.jsonl"), "spans in OTLP JSON, *.json or *.jsonl"),
 }
