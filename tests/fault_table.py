@@ -756,7 +756,7 @@ FAULTS = (
     ),
     Fault(
         "the answer's index counts from 1",
-        "engines/data/choices.py",
+        "engines/data/fields.py",
         "fitting.add(letters[int(float(text))])",
         "fitting.add(letters[int(float(text)) - 1])",
         ("tests/engines/data/test_choices.py",),

@@ -9,7 +9,7 @@ from pathlib import Path
 from engines.core.errors import ConflictError, DataError, StudioError, did_you_mean
 from engines.record.run_dir import Workspace
 from studio.compare import foreign, own
-from studio.compare.log import MOVE, Fields, load_json, read_json
+from studio.compare.foreign import MOVE, Fields, load_json, read_json
 from studio.facts.comparison import Log
 
 

@@ -15,7 +15,7 @@ from engines.core.types import NO_USAGE, Usage
 from engines.record import lines
 from engines.record.run_dir import Workspace
 from engines.record.seal import refuse_altered
-from studio.compare.log import Fields, load_json, read_json
+from studio.compare.foreign import Fields, load_json, read_json
 from studio.config.loading import load_run
 from studio.facts.comparison import Log, LogRow, Practised
 from studio.facts.run import REHEARSAL, load_state_with_parents, origin_note

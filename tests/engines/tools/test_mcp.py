@@ -14,9 +14,8 @@ import pytest
 from engines.core.errors import ConfigError, StudioError
 from engines.core.tools import ToolResult
 from engines.tools.mcp import MAX_STARTS, McpServer
-from engines.tools.open import open_toolbox
 from engines.tools.settings import ToolSettings
-from engines.tools.toolbox import CheckedToolbox, Entry
+from engines.tools.toolbox import CheckedToolbox, Entry, open_toolbox
 from tests.support.mcp_server import serve_http
 from tests.support.tool_tries import a_call, a_try
 
