@@ -250,10 +250,8 @@ def reflector_reply(text: str, fenced: bool, slips: Mapping[str, Slip] | None = 
             return reply.rstrip("]}\n") if slip == "broken" else reply
         case "repair":
             return repair(text, careful="broken" not in slips.values())
-        case task:
+        case _:
             wishes, drops = consolidate(text, careful=not slips)
-            if task == "merge":  # what stands alone goes on unnamed
-                wishes, drops = [wish for wish in wishes if len(wish.numbers) > 1], []
             dropped = [{"drop": [number], "because": why} for number, why in drops]
             return _json_reply([*_rows(wishes, "proposals"), *dropped], fenced)
 
