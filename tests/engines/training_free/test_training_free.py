@@ -397,9 +397,9 @@ async def test_a_rejected_idea_is_withheld_and_the_rest_is_numbered_and_linted(
     assert [flag.name for flag in lesson.operations[0].flags] == ["duplicate", "one group"]
     assert [(op.id, op.text) for op in lesson.withheld] == [("op2.2", "Carry: add it.")]
     assert "## Reviewed before" in bench.shown
-    assert "### Rejected 1 · add\n| Carry: add it.\n| because: no" in bench.shown
+    assert "### Rejected · add\n| Carry: add it.\n| because: no" in bench.shown
     await bench.says([]).reflect(a_group([1, 0]), library)
-    assert "### Rejected 1 · add\n| Carry: add it.\n| because: no" in bench.shown
+    assert "### Rejected · add\n| Carry: add it.\n| because: no" in bench.shown
 
 
 async def test_what_is_pinned_is_told_as_fixed_and_a_change_of_it_is_flagged(bench: Bench) -> None:
