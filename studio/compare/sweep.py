@@ -16,8 +16,8 @@ from typing import Any
 
 import orjson
 
+from engines.core.codec import digest
 from engines.core.errors import ConfigError, ConflictError
-from engines.core.ids import digest
 from engines.core.state.run_state import RunState
 from engines.pipeline.evaluation.statistics import SAME, paired_changes, standard_error
 from engines.record.appender import make_folder, write_atomic
@@ -30,9 +30,9 @@ from studio.config.source import Source, find_run_file
 from studio.facts.evaluation import RateChange, question_rewards, rate_changes
 from studio.facts.sweep import Gain, SweepFacts, SweptRun
 from studio.process import on_stop_signal
+from studio.render.comparison_page import sweep_page
 from studio.render.lines import to_stderr
 from studio.render.page import print_facts
-from studio.render.sweep_page import sweep_page
 from studio.run.budget import check_budget
 from studio.run.detached import studio_command
 from studio.run.new_or_resume import RunRequest, check_run_name, plan_run

@@ -29,8 +29,7 @@ from engines.record.scores import problem_digest
 from studio import exit_codes
 from studio.config.scripted import rehearsal_note
 from studio.config.settings.policy import Role
-from studio.config.settings.practice import PracticeConfig
-from studio.config.settings.run import RunConfig
+from studio.config.settings.run import PracticeConfig, RunConfig
 from studio.facts.estimate import Estimate, Range, Stage
 from studio.render.estimate_lines import (
     estimate_line,

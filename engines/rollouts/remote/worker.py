@@ -24,7 +24,6 @@ from engines.core.protocols import (
     Verifier,
     judges_whole_groups,
 )
-from engines.core.tools import ToolResult, ToolSpec
 from engines.core.types import (
     Attempt,
     CallKey,
@@ -36,6 +35,8 @@ from engines.core.types import (
     Rollout,
     Sampling,
     ToolCall,
+    ToolResult,
+    ToolSpec,
     Verdict,
 )
 

@@ -24,9 +24,9 @@ from studio.compare import sweep
 from studio.compare.sweep import Grid, parse_grid, remember_grid, sweep_facts
 from studio.config.loading import load_run
 from studio.facts.sweep import Gain, SweepFacts, decompose, f_tail
+from studio.render.comparison_page import sweep_page
 from studio.render.json import json_data
 from studio.render.page import render_text
-from studio.render.sweep_page import sweep_page
 from tests.support.figures import missing_figures
 from tests.support.run_studio import studio
 

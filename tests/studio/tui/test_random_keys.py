@@ -28,7 +28,7 @@ from studio.session.session import (
 from studio.tui.app import StudioApp
 from studio.tui.keymap import KEYS
 from studio.tui.pages.review.page import ReviewPage
-from studio.tui.widgets.confirm import Confirm
+from studio.tui.widgets.prompt import Confirm
 from tests.studio.tui.stage import FakeSession, app_before_lesson, check_painted, picture
 
 SIZES = ((120, 36), (80, 24), (60, 16), (140, 40), (30, 8))

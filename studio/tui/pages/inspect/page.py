@@ -17,8 +17,7 @@ from studio.tui.page import Page
 from studio.tui.pages.inspect import view
 from studio.tui.pages.inspect.records import GroupRecords, Transcripts, find_rollouts, open_pager
 from studio.tui.pages.inspect.view import Part
-from studio.tui.widgets.line_view import LineView
-from studio.tui.widgets.row_list import RowList
+from studio.tui.widgets.line_view import LineView, RowList
 
 
 class InspectPage(Page):

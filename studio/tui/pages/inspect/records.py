@@ -24,10 +24,10 @@ from studio.tui.drawing.lines import Row, line
 from studio.tui.page import Page
 from studio.tui.pages.inspect import view
 from studio.tui.pages.inspect.view import GroupSummary, MarkedParts, Member, Part
-from studio.tui.widgets.row_list import RowList
+from studio.tui.widgets.line_view import RowList
 
 if TYPE_CHECKING:
-    from studio.facts.rollout import RolloutFacts
+    from studio.facts.step import RolloutFacts
     from studio.review.evidence import EvidenceLoader
 
 
@@ -223,7 +223,7 @@ class GroupRecords:
 
     def _load_group(self, run: RunDir, state: RunState) -> None:
         """Read the journal as far as it goes, and the records of the group."""
-        from studio.facts.rollout import read_rollout
+        from studio.facts.step import read_rollout
         from studio.review.evidence import EvidenceLoader
 
         if self._journal is None or self._journal[0] != str(run.path):

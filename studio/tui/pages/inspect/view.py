@@ -29,7 +29,7 @@ from studio.tui.drawing.lines import Line, Row, Span, labelled_lines, line, para
 from studio.tui.pages.text import display_text
 
 if TYPE_CHECKING:
-    from studio.facts.rollout import ModelCall, RolloutFacts
+    from studio.facts.step import ModelCall, RolloutFacts
     from studio.review.divergence import PartingStep
 
 LABEL = 10

@@ -28,8 +28,7 @@ from studio.tui.pages.library.loader import LibraryLoader, export_library
 from studio.tui.pages.library.view import Item, LibraryState
 from studio.tui.pages.text import display_text
 from studio.tui.widgets.edit_box import EDIT_KEYS, EditBox
-from studio.tui.widgets.line_view import LineView
-from studio.tui.widgets.row_list import RowList
+from studio.tui.widgets.line_view import LineView, RowList
 
 
 class LibraryPage(Page):

@@ -21,8 +21,7 @@ from studio.tui.pages.live.batch import BatchTracker, RolloutStatus
 from studio.tui.pages.live.cursor import BatchCursor
 from studio.tui.pages.live.streams import Questions, Streams
 from studio.tui.terminal.look import wants_ascii
-from studio.tui.widgets.chrome import Chrome
-from studio.tui.widgets.line_view import LineView
+from studio.tui.widgets.line_view import Chrome, LineView
 
 
 class RolloutWall(Vertical):

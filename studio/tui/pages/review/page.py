@@ -22,7 +22,7 @@ from studio.tui.pages.review.panes import ReviewPanes
 from studio.tui.pages.review.queue import ChangePane, ItemQueue
 from studio.tui.pages.review.view import MODES, SORTS, rollout_of
 from studio.tui.widgets.edit_box import EditBox
-from studio.tui.widgets.row_list import RowList
+from studio.tui.widgets.line_view import RowList
 
 # A weight update has no wording, no likeness and no later.
 _OF_WORDINGS = tuple(

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from engines.core import events as ev
+from engines.core.codec import seed_for
 from engines.core.errors import StudioError
-from engines.core.ids import seed_for
 from engines.core.state.fold import run_history
 from engines.core.types import Attempt, Job, Lesson, Operation
 from engines.pipeline.effect.effect_gate import (
@@ -21,7 +21,7 @@ from engines.pipeline.effect.effect_gate import (
     compare_lessons,
 )
 from studio.facts.step import step_facts
-from studio.render.step_lines import step_text
+from studio.render.run_lines import step_text
 from studio.report.progress import LinePrinter
 from studio.run.held_out import choice_text
 from tests.engines.pipeline.effect.test_effect_gate import (
