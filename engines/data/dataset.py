@@ -15,8 +15,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from engines.core.codec import digest_bytes
 from engines.core.errors import DataError, suggest_name
-from engines.core.ids import digest_bytes
 from engines.core.types import Completion, Problem, Usage
 from engines.data.fields import (
     LISTED_REPLIES,

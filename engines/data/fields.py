@@ -8,9 +8,8 @@ from pathlib import Path
 from string import ascii_uppercase
 from typing import Any
 
-from engines.core.codec import fix_surrogates
+from engines.core.codec import digest, fix_surrogates
 from engines.core.errors import DataError
-from engines.core.ids import digest
 from engines.core.types import Problem, turns_of
 from engines.data.rows import json_kind
 

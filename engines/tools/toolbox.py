@@ -8,12 +8,26 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from engines.core.codec import fix_surrogates
-from engines.core.errors import CallFailed, ConfigError, StudioError, lost_usage, suggest_name
+from engines.core.errors import (
+    CallFailed,
+    ConfigError,
+    StudioError,
+    ToolError,
+    lost_usage,
+    suggest_name,
+)
 from engines.core.protocols import Embedder, Policy, Tool, ToolTry
 from engines.core.text.sanitize import one_line
 from engines.core.text.tool_text import clean_text
-from engines.core.tools import NO_OUTPUT, SHOWN_CHARS, ToolError, ToolResult, ToolSpec
-from engines.core.types import NO_USAGE, ToolCall, Usage
+from engines.core.types import (
+    NO_OUTPUT,
+    NO_USAGE,
+    SHOWN_CHARS,
+    ToolCall,
+    ToolResult,
+    ToolSpec,
+    Usage,
+)
 from engines.core.user_code import error_text, load_function
 from engines.tools.arguments import ArgumentsRefused, read_arguments
 from engines.tools.function import FunctionTool

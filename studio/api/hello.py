@@ -10,9 +10,8 @@ from filecmp import cmp
 from pathlib import Path
 from typing import Any
 
-from engines.core.codec import dumps
+from engines.core.codec import digest_bytes, dumps
 from engines.core.errors import ConfigError
-from engines.core.ids import digest_bytes
 from engines.data.dataset import check_rows, doubts_line, read_numbered_problems
 from engines.data.source import DataSource
 from engines.grpo.checkpoint.export import Kind, check_target

@@ -11,14 +11,20 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode, urlsplit
 
-from engines.core.errors import CallFailed
-from engines.core.extras import install_command
+from engines.core.errors import CallFailed, ToolError, install_command
 from engines.core.protocols import Embedder, Policy, ToolTry
 from engines.core.text.prompts import load_prompt, quote
 from engines.core.text.reply import ReplyProblem, find_objects
 from engines.core.text.sanitize import one_line
-from engines.core.tools import NOTHING_FOUND, Network, ToolError, ToolResult
-from engines.core.types import NO_USAGE, Message, Sampling, Usage
+from engines.core.types import (
+    NO_USAGE,
+    NOTHING_FOUND,
+    Message,
+    Network,
+    Sampling,
+    ToolResult,
+    Usage,
+)
 from engines.tools.function import FunctionTool
 from engines.tools.settings import KEYS, PROVIDERS, ToolSettings
 from engines.tools.web.fetch import AddressGuard, Fetcher, FetchFailed, WebCache
