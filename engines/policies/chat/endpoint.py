@@ -120,7 +120,6 @@ def is_transient(status: int) -> bool:
     return status in (408, 409, 429) or status >= 500
 
 
-REDIRECTS = " redirects to "
 
 
 class RedirectRefused(Exception):
@@ -145,7 +144,7 @@ async def refuse_redirect(response: httpx2.Response) -> None:
     shown = f"{named.scheme}://{named.netloc.decode()}"
     base = f"{shown}{named.path.removesuffix('/chat/completions').rstrip('/')}"
     raise RedirectRefused(
-        f"{asked.scheme}://{asked.netloc.decode()}{REDIRECTS}{shown}, and prompts and keys do "
+        f"{asked.scheme}://{asked.netloc.decode()} redirects to {shown}, and prompts and keys do "
         f"not follow; set base_url to {base} if that server is meant"
     )
 
@@ -210,7 +209,6 @@ async def shorten_errors(response: httpx2.Response) -> None:
 
 CONNECT_S = 10.0
 _TLS = "[SSL"
-_PLAIN_PORT = ("WRONG_VERSION_NUMBER", "RECORD_LAYER", "HTTP_REQUEST")
 SHOWN_MODELS = 8
 SET_KEY = "Export OPENAI_API_KEY, or set api_key in the run file"
 MakeTransport = Callable[[], "httpx2.AsyncBaseTransport"]
@@ -257,7 +255,10 @@ class LazyClient:
         status = getattr(failed, "status", None)
         text = text.rstrip(".")
         cause = f"{text}."
-        move = "Check that base_url leads to an OpenAI-compatible endpoint; it mostly ends in /v1."
+        move = (
+            "Check base_url: a server must run there, which speaks OpenAI's protocol (it mostly "
+            "ends in /v1) and TLS only where it begins with https."
+        )
         match kind, status:
             case "status", 401 | 403:
                 what = "the key was refused" if settings.api_key else "no key is given"
@@ -265,24 +266,12 @@ class LazyClient:
             case "status", 404 if known and settings.model not in known:
                 cause = f"the model {settings.model!r} is not there ({text})."
                 move = f"Choose one of {_models_text(settings.model, known)}."
-            case "status", 404:
-                move = "Check the model's name and base_url, which mostly ends in /v1."
             case "status", 400 | 422:
                 move = "Change the setting it names."
-            case "status", _:
+            case "status", code if code != 404:
                 move = "Try again later, or ask its provider."
-            case "refused", _ if _TLS in text:
-                move = "Correct base_url: a certificate has to fit it, and one of http needs http."
-                if any(sign in text for sign in _PLAIN_PORT):
-                    move = "The port speaks no TLS: write http:// instead of https:// in base_url."
-            case "refused", _ if REDIRECTS in text:
-                move = "Nothing was sent there."
-            case "refused", _:
-                move = "Start the server, or correct base_url."
             case "timeout", _:
                 move = "See whether the server is overloaded or still loads the model; try again."
-                if settings.is_local and settings.url.startswith("https:"):
-                    move = "See whether the port speaks TLS: one that does not needs http://."
         return PolicyError(self._place, cause, move)
 
 
@@ -403,41 +392,17 @@ def is_unsent(error: Exception) -> bool:
 def _models_text(model: str, known: Sequence[str]) -> str:
     near = get_close_matches(model, known, n=SHOWN_MODELS, cutoff=0.4)
     first = list(dict.fromkeys([*near, *sorted(known)]))
-    more = f" and {len(first) - SHOWN_MODELS} more" if len(first) > SHOWN_MODELS else ""
-    return ", ".join(first[:SHOWN_MODELS]) + more
+    return ", ".join(first[:SHOWN_MODELS]) + ", …" * (len(first) > SHOWN_MODELS)
 
 
 def retry_after_s(headers: Mapping[str, str], now: datetime) -> float | None:
-    """The wait an endpoint asks for, or None when it asks for none that can be read.
-
-    `retry-after-ms` (not standard, but exact) goes before `retry-after`, which is
-    seconds or an HTTP date. A date is read against the endpoint's own `date` header
-    where there is one: the two clocks need not agree.
-    """
-    milliseconds = _parse_number(headers.get("retry-after-ms"))
-    if milliseconds is not None:
-        return milliseconds / 1000
-    value = headers.get("retry-after")
-    seconds = _parse_number(value)
-    if seconds is not None:
-        return seconds
-    until = _parse_date(value)
-    if until is None:
-        return None
-    return max(0.0, (until - (_parse_date(headers.get("date")) or now)).total_seconds())
-
-
-def _parse_number(text: str | None) -> float | None:
+    """Return the wait an endpoint asks for, as seconds or a date; None where it names none."""
+    value = headers.get("retry-after", "")
     try:
-        number = float(text or "")
+        wait_s = float(value)
     except ValueError:
-        return None
-    return max(0.0, number) if math.isfinite(number) else None
-
-
-def _parse_date(text: str | None) -> datetime | None:
-    try:
-        date = parsedate_to_datetime(text or "")
-        return date.astimezone(UTC) if date.tzinfo else date.replace(tzinfo=UTC)
-    except (ValueError, TypeError, OverflowError):  # years and zones that no calendar has
-        return None
+        try:
+            wait_s = parsedate_to_datetime(value).timestamp() - now.timestamp()
+        except (ValueError, TypeError, OverflowError):  # years and zones that no calendar has
+            return None
+    return max(0.0, wait_s) if math.isfinite(wait_s) else None
