@@ -29,12 +29,14 @@ from engines.policies.chat.endpoint import (
     LINE_BYTES,
     EndpointFailed,
     EndpointSettings,
+    RetryPolicy,
+    Sleep,
     failure_of,
     http_client,
     read_capped,
+    retry_call,
     status_failure,
 )
-from engines.policies.chat.retry import RetryPolicy, Sleep, retry_call
 
 if TYPE_CHECKING:
     import httpx2
