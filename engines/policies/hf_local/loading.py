@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 EXTRA = f"Install the extra: {install_command('grpo')}"
 _HUB_NAME = re.compile(r"^[A-Za-z0-9][\w.-]*(/[\w.-]+)?$")
-_TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model")
 
 
 def load_local(
@@ -70,15 +69,9 @@ def _find_folder(path: str, place: str) -> Path | None:
         move = "Write the folder of a transformers model, or its name on the hub."
         raise PolicyError(place, cause, move)
     if not (folder / "config.json").is_file():
-        if (folder / "adapter_config.json").is_file():
-            move = "Name it as the adapter (policy.adapter) and its base model as the model."
-            raise PolicyError(place, "the folder holds an adapter and no model.", move)
-        raise PolicyError(
-            place, "the folder has no config.json.", "Write the folder of a transformers model."
-        )
-    if not any((folder / name).is_file() for name in _TOKENIZERS):
-        move = "Copy the tokenizer files of its base model into it (tokenizer.json and the rest)."
-        raise PolicyError(place, "the folder has no tokenizer.", move)
+        cause = "the folder has no config.json."
+        move = "Write the folder of a transformers model; an adapter is named as policy.adapter."
+        raise PolicyError(place, cause, move)
     return folder
 
 

@@ -21,8 +21,6 @@ from engines.policies.hf_local.model import LocalModel, empty_gpu_cache, is_out_
 
 MOST_TOKENS = 1024
 """Tokens of a reply whose sampling names no limit, as far as the window allows."""
-_REMEMBERED = 512
-"""Encoded prompts that are kept: those of a group are the same."""
 
 Decoding = Callable[[LocalModel, Sequence[DecodeRequest], DecodeHooks | None], list[DecodedReply]]
 """`decoding.decode`, or what stands in for it."""
@@ -56,8 +54,6 @@ class HFLocal:
         self.is_watched: Callable[[], bool] = lambda: True
         self._batches = BatchQueue(self._decode_batch, lambda: local.max_batch)
         self.join_batch, self.leave_batch = self._batches.join_batch, self._batches.leave_batch
-        # Its prompts as ids, by messages and stop strings; the oldest first.
-        self._encoded: dict[tuple[tuple[Message, ...], tuple[str, ...]], tuple[int, ...]] = {}
 
     async def complete(
         self, messages: Sequence[Message], sampling: Sampling, on_text: OnText | None = None
@@ -68,7 +64,7 @@ class HFLocal:
         """
         if any(message.images for message in messages):
             raise CallFailed("image", f"{self.name} reads no images")
-        prompt = self._encode_messages(messages, sampling)
+        prompt = tuple(encode_prompt(self.local, messages, sampling.tools, sampling.stop))
         room = self.local.window - len(prompt)
         if room < 1:
             raise CallFailed(
@@ -97,19 +93,6 @@ class HFLocal:
 
     async def aclose(self) -> None:
         await self._batches.aclose()
-
-    def _encode_messages(self, messages: Sequence[Message], sampling: Sampling) -> tuple[int, ...]:
-        def encode() -> tuple[int, ...]:
-            return tuple(encode_prompt(self.local, messages, sampling.tools, sampling.stop))
-
-        if sampling.tools:
-            return encode()
-        key = (tuple(messages), sampling.stop)
-        if key not in self._encoded:
-            self._encoded[key] = encode()
-            if len(self._encoded) > _REMEMBERED:
-                del self._encoded[next(iter(self._encoded))]
-        return self._encoded[key]
 
     def _decode_batch(
         self, calls: Sequence[WaitingCall], batch: Batch
