@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+from engines.core.codec import digest
 from engines.core.errors import ConfigError, did_you_mean
-from engines.core.ids import digest
 from engines.core.library import Experience, Library
 from engines.core.types import Usage
 from engines.core.user_code import is_loaded_by_us

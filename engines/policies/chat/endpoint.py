@@ -24,8 +24,8 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 
+from engines.core.codec import seed_for
 from engines.core.errors import CallFailed, PolicyError
-from engines.core.ids import seed_for
 from engines.core.types import NO_USAGE, Usage
 from engines.core.waiting import Deadline, deadline
 from engines.secrets.mask import MASK, Mask

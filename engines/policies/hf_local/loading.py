@@ -13,8 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from engines.core.errors import PolicyError
-from engines.core.extras import install_command
+from engines.core.errors import PolicyError, install_command
 from engines.core.settings import MAX_COUNT, SettingError, derived, setting
 
 if TYPE_CHECKING:
