@@ -12,7 +12,7 @@ from pydantic import SecretStr
 
 from engines.core.codec import digest
 from engines.grpo.settings import GRPOSettings, SFTSettings
-from engines.policies.hf_local.loading import LoraSettings
+from engines.policies.hf_local.settings import LoraSettings
 from engines.record.yaml_text import dump_yaml, escape_interpolation
 from engines.secrets.mask import MASK, NO_SECRETS, Mask
 from engines.training_free.settings import TrainingFreeSettings

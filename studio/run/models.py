@@ -19,7 +19,7 @@ from engines.policies.chat.client import OpenAICompat
 from engines.policies.chat.embedding import Reserve, open_embedder
 from engines.policies.chat.endpoint import EndpointSettings
 from engines.policies.handoff import HandoffPolicy, folder_remarks
-from engines.policies.hf_local.loading import LocalSettings
+from engines.policies.hf_local.settings import LocalSettings
 from engines.policies.limits import (
     PausablePolicy,
     Slots,

@@ -33,7 +33,7 @@ from engines.grpo.checkpoint.folders import (
     find_checkpoints,
     read_facts,
 )
-from engines.policies.hf_local.loading import LocalSettings
+from engines.policies.hf_local.settings import LocalSettings
 from engines.record.appender import write_atomic
 from engines.record.export import format_agent_yaml
 from engines.record.run_dir import RunDir, Workspace

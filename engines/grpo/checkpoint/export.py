@@ -22,7 +22,7 @@ from engines.grpo.checkpoint.folders import (
     check_seal,
     read_facts,
 )
-from engines.policies.hf_local.loading import LocalSettings
+from engines.policies.hf_local.settings import LocalSettings
 
 CARD = "README.md"
 _OURS = frozenset({SEAL, STATE, "optimiser.safetensors", "guard.safetensors"})

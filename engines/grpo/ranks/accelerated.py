@@ -34,9 +34,9 @@ from engines.policies.hf_local.loading import load_local
 
 if TYPE_CHECKING:
     from engines.grpo.settings import GRPOSettings
-    from engines.policies.hf_local.loading import LocalSettings
     from engines.policies.hf_local.model import LocalModel
     from engines.policies.hf_local.policy import HFLocal
+    from engines.policies.hf_local.settings import LocalSettings
 
 
 TIMEOUT_S = 1800.0

@@ -17,8 +17,8 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 
 from engines.core.errors import PolicyError
 from engines.policies.hf_local.chat_template import template_note
-from engines.policies.hf_local.loading import LocalSettings
 from engines.policies.hf_local.model import LocalModel
+from engines.policies.hf_local.settings import LocalSettings
 from engines.policies.hf_local.weights import (
     adapter_mismatch_text,
     add_lora,

@@ -8,13 +8,12 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from engines.core.errors import PolicyError, install_command
-from engines.core.settings import MAX_COUNT, SettingError, derived, setting
+from engines.policies.hf_local.settings import LocalSettings
 
 if TYPE_CHECKING:
     from engines.policies.hf_local.model import LocalModel
@@ -79,55 +78,3 @@ def _check_adapter(adapter: Path) -> None:
         cause = "there is no adapter_config.json." if adapter.is_dir() else "it is no folder."
         move = "Write a folder that PEFT wrote, such as one of a checkpoint."
         raise PolicyError(f"adapter {adapter}", cause, move)
-
-
-PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
-"""What LoRA adapts, as far as the model has them."""
-
-
-@dataclass(frozen=True, slots=True)
-class LoraSettings:
-    """The low-rank adapter that is trained."""
-
-    rank: int = setting(8, "rank of the adapter's matrices", ge=1, le=MAX_COUNT)
-    alpha: int = setting(16, "the adapter is scaled by alpha / rank", ge=1, le=MAX_COUNT)
-
-
-@dataclass(frozen=True, slots=True)
-class LocalSettings:
-    """How hf:PATH is loaded.
-
-    Which model it is follows from other settings: `path` is a folder or a name on the hub,
-    `adapter` the folder of a PEFT adapter to begin with; without `lora` the weights stay as
-    they are.
-    """
-
-    path: str = derived("")
-    adapter: Path | None = derived(None)
-    lora: LoraSettings | None = derived(None)
-    device: str = derived("auto")  # the best there is, or one that torch knows
-    dtype: Literal["auto", "float32", "bfloat16", "float16"] = setting(
-        "auto", "number format of the weights; auto: bfloat16 on a GPU, else float32"
-    )
-    quantise: Literal["none", "nf4"] = setting(
-        "none", "how the weights are compressed; nf4: to 4 bits below the adapter (QLoRA), on a GPU"
-    )
-    gradient_checkpointing: bool = setting(
-        False, "whether training takes less memory and more time"
-    )
-    threads: int | None = setting(
-        None, "threads of the CPU; null: measured at the start", ge=1, le=MAX_COUNT, examples=[2]
-    )
-    max_batch: int = derived(256)  # replies sampled at a time
-    rollouts_url: tuple[str, ...] | None = setting(
-        None,
-        "one vLLM server or several that sample the rollouts, given each new adapter",
-        examples=["http://localhost:8000/v1"],
-    )
-    seed: int = derived(0)
-
-    def __post_init__(self) -> None:
-        for url in self.rollouts_url or ():
-            if not url.startswith(("http://", "https://")):
-                move = "Write it as http://HOST:8000/v1."
-                raise SettingError("policy.local", "rollouts_url", f"{url!r} is no address.", move)

@@ -11,7 +11,7 @@ import transformers
 from torch import Tensor, nn
 
 from engines.core.errors import PolicyError
-from engines.policies.hf_local.loading import LocalSettings
+from engines.policies.hf_local.settings import LocalSettings
 from engines.policies.hf_local.weights import MergedWeights, Unmergeable, merge_weights, raw_bytes
 
 SANE_WINDOW = 10**7

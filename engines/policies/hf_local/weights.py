@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from engines.core.errors import PolicyError
-from engines.policies.hf_local.loading import PROJECTIONS, LoraSettings
+from engines.policies.hf_local.settings import PROJECTIONS, LoraSettings
 
 WHOLE_BYTES = 256 << 20
 """Up to this size every weight enters the base digest, beyond it a sample of each tensor."""

@@ -11,7 +11,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, model_va
 
 from engines.core.settings import MAX_COUNT
 from engines.policies.chat.endpoint import EndpointSettings
-from engines.policies.hf_local.loading import LocalSettings
+from engines.policies.hf_local.settings import LocalSettings
 from engines.policies.open import is_scripted
 from studio.config.settings.base import Float, Int, Settings, as_list, as_section, key, refusal
 

@@ -28,7 +28,7 @@ from engines.core.settings import (
 from engines.core.text.prompts import load_prompt
 from engines.core.types import FLAG_NAMES, REJECTED_BY_AUTO, Learns
 from engines.grpo.settings import GRPOSettings, SFTSettings
-from engines.policies.hf_local.loading import LoraSettings
+from engines.policies.hf_local.settings import LoraSettings
 from engines.training_free.settings import LintSettings, TrainingFreeSettings
 from studio.config.settings.agent import AgentConfig
 from studio.config.settings.base import (

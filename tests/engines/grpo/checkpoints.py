@@ -8,8 +8,9 @@ from typing import Any
 import torch
 
 from engines.grpo.checkpoint.contents import EngineState
-from engines.policies.hf_local.loading import LocalSettings, LoraSettings, load_local
+from engines.policies.hf_local.loading import load_local
 from engines.policies.hf_local.model import LocalModel
+from engines.policies.hf_local.settings import LocalSettings, LoraSettings
 from tests.engines.grpo.models import train
 
 

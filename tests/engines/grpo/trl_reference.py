@@ -118,7 +118,7 @@ class Reference:
         from transformers import AutoModelForCausalLM, AutoTokenizer
         from trl import GRPOConfig, GRPOTrainer
 
-        from engines.policies.hf_local.loading import PROJECTIONS
+        from engines.policies.hf_local.settings import PROJECTIONS
 
         tries = [rollout.attempt.turns[0] for group in batch for rollout in group.rollouts]
         rewards = [verdict.reward for group in batch for verdict in group.verdicts]

@@ -10,8 +10,8 @@ import pytest
 
 from engines.core.errors import ConfigError
 from engines.grpo.settings import GRPOSettings, SFTSettings
-from engines.policies.hf_local.loading import LocalSettings, LoraSettings
 from engines.policies.hf_local.policy import HFLocal
+from engines.policies.hf_local.settings import LocalSettings, LoraSettings
 from engines.training_free.settings import LintSettings, TrainingFreeSettings
 from studio.config.loading import LoadedRun, load_run, newest_checkpoints
 from studio.config.run_yaml import RESULT_FIELDS, fingerprint

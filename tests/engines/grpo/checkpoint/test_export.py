@@ -24,8 +24,8 @@ from engines.grpo.checkpoint.export import (
     export_merged,
     model_card,
 )
-from engines.policies.hf_local.loading import LocalSettings
 from engines.policies.hf_local.model import LocalModel
+from engines.policies.hf_local.settings import LocalSettings
 from tests.engines.grpo.checkpoints import a_state, adapted, trained
 from tests.engines.grpo.models import a_folder
 

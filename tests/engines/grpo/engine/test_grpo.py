@@ -23,8 +23,8 @@ from engines.grpo.engine.weight_engine import WeightEngine
 from engines.grpo.loss.loss import divergences
 from engines.grpo.ranks.ranks import ALONE, Ranks
 from engines.grpo.settings import GRPOSettings
-from engines.policies.hf_local.loading import LocalSettings
 from engines.policies.hf_local.model import LocalModel
+from engines.policies.hf_local.settings import LocalSettings
 from tests.engines.grpo.models import a_local, train
 from tests.engines.grpo.trainable import a_batch, a_random_group, a_scored, a_try
 from tests.support.builders import a_library

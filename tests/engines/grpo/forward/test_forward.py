@@ -13,8 +13,8 @@ from engines.core.types import Message, Sampling
 from engines.grpo import forward
 from engines.grpo.forward import can_share_prompts, completion_logps
 from engines.grpo.loss.loss import Sample, collate, pad_samples
-from engines.policies.hf_local.loading import LoraSettings
 from engines.policies.hf_local.model import LocalModel
+from engines.policies.hf_local.settings import LoraSettings
 from tests.engines.grpo.models import FAMILIES, a_local, with_dropout
 from tests.engines.grpo.trainable import a_batch, a_scored, a_try, a_turn
 

@@ -22,8 +22,8 @@ from engines.policies.hf_local.decoding import (
     uniforms,
 )
 from engines.policies.hf_local.fast_decoder import FastDecoder
-from engines.policies.hf_local.loading import LoraSettings
 from engines.policies.hf_local.model import LocalModel
+from engines.policies.hf_local.settings import LoraSettings
 from engines.policies.hf_local.weights import Unmergeable, merge_weights
 from tests.engines.grpo.models import FAMILIES, a_local, a_model, train, with_dropout
 

@@ -22,9 +22,10 @@ from engines.core.types import NO_USAGE, Completion, Message, Sampling, ToolCall
 from engines.policies.hf_local import building, loading
 from engines.policies.hf_local.chat_template import encode_prompt
 from engines.policies.hf_local.decoding import DecodedReply, DecodeHooks, DecodeRequest
-from engines.policies.hf_local.loading import LocalSettings, LoraSettings, load_local
+from engines.policies.hf_local.loading import load_local
 from engines.policies.hf_local.model import LocalModel
 from engines.policies.hf_local.policy import HFLocal, safe_text
+from engines.policies.hf_local.settings import LocalSettings, LoraSettings
 from engines.policies.hf_local.weights import adapter_mismatch_text
 from engines.policies.open import open_policy
 from tests.engines.grpo.models import TEMPLATE, a_folder, a_local, train
