@@ -510,14 +510,13 @@ class PlayedToolbox:
             raise self._changed_error("it holds no run with tools.")
         recorded = {spec["name"]: spec for spec in self.cassette.tools["unstarted"]}
         now = {spec.name: to_dict(spec) for spec in self.inner.specs}
-        if missing := [name for name in recorded if name not in now]:
-            raise self._changed_error(f'it was recorded with a tool "{missing[0]}".')
-        for name, spec in now.items():
-            if name not in recorded:  # its key may have been missing then
-                if not self.cassette.tools["facts"].get("absent"):
-                    raise self._changed_error(f'it was recorded without a tool "{name}".')
-            elif any(spec[part] != recorded[name][part] for part in ("description", "parameters")):
-                raise self._changed_error(f'the tool "{name}" was described in other words.')
+        names = recorded.keys() | now.keys()
+        if self.cassette.tools["facts"].get("absent"):  # its key may have been missing then
+            names = {*recorded}
+        for name in sorted(names):
+            then, given = recorded.get(name, {}), now.get(name, {})
+            if any(then.get(part) != given.get(part) for part in ("description", "parameters")):
+                raise self._changed_error(f'the tool "{name}" was recorded in other words, or not.')
 
     async def call(self, call: ToolCall, within: ToolTry) -> ToolResult:
         entry = self.cassette.take("tool", _tool_request(call))
@@ -576,10 +575,6 @@ def first_difference(recorded: Sequence[Mapping[str, Any]], asked: Mapping[str, 
 
 def _request_lines(asked: Mapping[str, Any]) -> list[str]:
     """A request with its conversation first, since that is what people change."""
-    out: list[str] = []
-    for message in asked.get("messages", ()):
-        rest = {k: v for k, v in message.items() if k not in ("role", "content", "token_ids")}
-        out += [f"[{message['role']}]", *str(message.get("content", "")).splitlines()]
-        out += [json.dumps(rest, ensure_ascii=False)] if rest else []
-    others = {k: v for k, v in asked.items() if k != "messages"}
-    return [*out, *json.dumps(others, indent=1, ensure_ascii=False, sort_keys=True).splitlines()]
+    talk = [f"[{said['role']}]\n{said['content']}" for said in asked.get("messages", ())]
+    whole = json.dumps(asked, indent=1, ensure_ascii=False, sort_keys=True)
+    return "\n".join([*talk, whole]).splitlines()

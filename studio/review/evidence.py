@@ -16,9 +16,9 @@ from engines.core.types import (
     operation_step,
     rollout_id,
 )
+from engines.record.derived.run_state import HistoryReader
 from engines.record.ledger import read_trajectory
 from engines.record.run_dir import RunDir
-from engines.record.step_history import HistoryReader
 from studio.review.divergence import MOST_OF_A_SIDE, Piece, choose_pair, said_pieces
 from studio.session.unparsed_replies import ReplySource, find_reply_source
 
@@ -67,7 +67,7 @@ class EvidenceLoader:
     def _members(self, step: int, position: int | None = None) -> list[EvidenceRollout]:
         """The rollouts of a step's group as far as it is now, in index order; None: of all."""
         with self._reading:
-            reader = self._readers.pop(step, None) or HistoryReader(self._run, step)
+            reader = self._readers.pop(step, None) or HistoryReader(self._run.journal, step)
             self._readers[step] = reader
             if len(self._readers) > _KEPT_STEPS:
                 del self._readers[next(iter(self._readers))]
