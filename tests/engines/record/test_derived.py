@@ -16,7 +16,7 @@ from engines.core.state.fold import fold_events
 from engines.core.types import NO_USAGE, CallKey, Usage
 from engines.record.derived import run_state, search, store
 from engines.record.derived import run_state as usage
-from engines.record.derived.catalogue import load_run_rows
+from engines.record.derived.catalogue import refresh_catalogue
 from engines.record.derived.run_state import open_run, read_run, usage_sums
 from engines.record.derived.search import condition, find_rows
 from engines.record.journal import Journal
@@ -59,7 +59,7 @@ def read_all(workspace: Workspace) -> list[Any]:
         resumed,
         find_rows(workspace, condition()),
         sum((paid for _, paid in usage_sums(run.records)), NO_USAGE),
-        load_run_rows(workspace),
+        refresh_catalogue(workspace),
     ]
 
 
