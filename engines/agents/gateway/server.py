@@ -1,8 +1,8 @@
 """The gateway of one try, or of `studio serve`: an HTTP server on listeners.
 
-Owns who may ask (a token), where a request goes, and which hosts a program may reach through it (a
-proxy that looks at names and addresses, never at what passes through); what may be asked is the `Answerer`'s. No
-key of an endpoint is anywhere here: the policy has it.
+Owns who may ask (a token), where a request goes, and which hosts a program reaches through it (a
+proxy that looks at names and addresses, never at what passes through). What may be asked is the
+`Answerer`'s. No key of an endpoint is anywhere here: the policy has it.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ class Gateway:
             env |= dict.fromkeys(("NO_PROXY", "no_proxy"), "127.0.0.1,localhost")
         return env
 
-    async def __aenter__(self) -> "Gateway":
+    async def __aenter__(self) -> Gateway:
         with self._listener or socket.create_server(("127.0.0.1", 0), backlog=256) as listener:
             await self.listen(listener)
         return self
