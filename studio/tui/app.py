@@ -33,7 +33,7 @@ from studio.tui.palette import commands
 from studio.tui.settings.file import ScreenSettings
 from studio.tui.terminal.frames import install_frame_clock
 from studio.tui.terminal.look import apply_look, register_themes
-from studio.tui.terminal.opening import current_line
+from studio.tui.terminal.opening import resume_collection
 from studio.tui.terminal.terminal import exit_on_hangup, stop_between_events
 from studio.tui.terminal.textual_parts import TerminalApp
 from studio.tui.widgets.line_view import Chrome
@@ -105,15 +105,12 @@ class StudioApp(TerminalApp, inherit_bindings=False):
         self.keys = remap_keys(self.settings.keys, self.settings.place)
         self.set_keymap(dict(self.settings.keys))
         clock = install_frame_clock(self, self.environ, low_bandwidth=self.settings.low_bandwidth)
-        clock.add_drain(self.painter.draw_frame)
+        clock.drains.append(self.painter.draw_frame)
         stop_between_events(self)
         # After ctrl+z and fg the terminal is another page; Textual draws only what changed.
         self.app_resume_signal.subscribe(self, lambda _: self.redraw_all())
         self.apply_settings()
-        if (line := current_line()) is not None:
-            line.stop()
-            if line.was_left:
-                self.leave()
+        resume_collection()
         has_run = self.session or self.attachment.shown_run or self.attachment.starting
         self.open_page("live" if has_run else "start")
         self.run_worker(self._process_requests())

@@ -21,7 +21,6 @@ from textual.await_complete import AwaitComplete
 from textual.command import CommandInput, CommandList, CommandPalette
 from textual.containers import Horizontal, Vertical
 from textual.content import Content
-from textual.driver import Driver
 from textual.geometry import Size
 from textual.reactive import Reactive
 from textual.screen import ModalScreen, Screen
@@ -35,7 +34,6 @@ from textual.widgets.option_list import Option
 from studio.secrets.sanitize import sanitize
 from studio.tui.keymap import Key, offer_keys
 from studio.tui.terminal.frames import FrameClock
-from studio.tui.terminal.opening import current_line
 from studio.tui.terminal.terminal import with_current_size
 
 T = TypeVar("T")
@@ -78,15 +76,6 @@ class TerminalApp(App[int], inherit_bindings=False):  # Textual's own ctrl+q is 
         self._keys: deque[events.Key] = deque()  # that no widget took
         self._questions = 0  # works under way that may ask one
         self._asked_at = 0.0  # when the last of them began
-
-    def _build_driver(
-        self, headless: bool, inline: bool, mouse: bool, size: tuple[int, int] | None
-    ) -> Driver:
-        driver = super()._build_driver(headless, inline, mouse, size)
-        if (shown := current_line()) is not None:
-            start, write = driver.start_application_mode, driver.write
-            driver.start_application_mode = lambda: shown.hand_over(write, start)  # type: ignore[method-assign]
-        return driver
 
     async def on_event(self, event: events.Event) -> None:
         if isinstance(event, events.Key) and not event.is_forwarded:
@@ -226,7 +215,7 @@ class FixedView(ScrollView):
 
     def watch_scroll_y(self, old_value: float, new_value: float) -> None:
         if round(old_value) != round(new_value):
-            self.refresh(*([self.size.region] if self.size else []))  # hidden, it has no rows
+            self.refresh()
 
 
 class Box(ModalScreen[T]):
