@@ -198,7 +198,7 @@ class StreamCanvas(Widget, can_focus=True):
         """Fold the tool calls of the focused pane, or unfold them; None where it has none."""
         if self.mode == "wall" or not self.has_tools or self.focused_id is None:
             return None
-        unfolded, self._scrolled = self._panes[self.focused_id].toggle_tools(self._scrolled)
+        unfolded = self._panes[self.focused_id].toggle_tools()
         self._repaint(self.focused_id)
         return unfolded
 
