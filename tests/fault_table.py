@@ -512,10 +512,10 @@ FAULTS = (
         ),
     ),
     Fault(
-        "what another screen wrote goes before what is typed here",
+        "a screen that looks on writes its drafts over those of who decides",
         "studio/tui/drafts.py",
-        "if ours.get(key) == known.get(key) else",
-        "if theirs.get(key) != known.get(key) else",
+        " or self.run is None or not self.writes:",
+        " or self.run is None:",
         ("tests/studio/tui/test_drafts.py",),
     ),
     Fault(

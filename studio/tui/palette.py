@@ -23,6 +23,7 @@ from studio.secrets.sanitize import one_line
 from studio.tui.keymap import SCOPES, Key
 from studio.tui.page import Host
 from studio.tui.pages.text import holds_words
+from studio.tui.settings.file import MEANING
 from studio.tui.terminal.textual_parts import MOST_HITS, Palette
 
 _NOT_HERE = frozenset({"global.palette", "global.interrupt"})
@@ -77,7 +78,7 @@ def _open_page(host: Host, key: Key) -> None:
 
 
 def _settings(host: Host) -> Iterator[SystemCommand]:
-    from studio.tui.settings.screen import MEANING, SettingsScreen
+    from studio.tui.settings.screen import SettingsScreen
 
     for name, meaning in MEANING.items():
         call = partial(_push, host, SettingsScreen, name)

@@ -43,15 +43,15 @@ class Followed:
 
 def test_tokens_a_second_are_a_quarter_of_the_characters_of_ten_seconds() -> None:
     tempo = Throughput()
-    assert tempo.tokens_per_s(0.0) is None
+    assert tempo.rates(0.0) == (0.0, 0.0)
     a_text = Growing("s1p0r0")
     tempo.add_pieces([a_text.by(4)], 0.0)
     tempo.add_pieces([a_text.by(400)], 1.0)
     tempo.add_pieces([a_text.by(400)], 5.0)
-    assert tempo.tokens_per_s(5.0) == 800 / 4 / 5  # as long as was looked at
-    assert tempo.tokens_per_s(10.5) == 800 / 4 / 10
-    assert tempo.tokens_per_s(11.5) == 400 / 4 / 10
-    assert tempo.tokens_per_s(16.0) is None
+    assert tempo.rates(5.0)[0] == 800 / 4 / 5  # as long as was looked at
+    assert tempo.rates(10.5)[0] == 800 / 4 / 10
+    assert tempo.rates(11.5)[0] == 400 / 4 / 10
+    assert tempo.rates(16.0)[0] == 0
 
 
 class Growing:
@@ -71,46 +71,24 @@ class Growing:
 def test_text_that_is_sent_again_after_a_subscription_is_no_new_text() -> None:
     tempo, a_text = Throughput(), Growing("s1p0r0")
     tempo.add_pieces([a_text.by(8000)], 0.0)  # the screen attached late
-    assert tempo.tokens_per_s(1.0) is None
+    assert tempo.rates(1.0)[0] == 0
     tempo.add_pieces([a_text.by(40)], 2.0)
     tempo.add_pieces([a_text.anew()], 3.0)  # its pane came on screen again
     tempo.add_pieces([a_text.by(40)], 4.0)
-    assert tempo.tokens_per_s(4.0) == 80 / 4 / 4
-
-
-def test_it_is_told_where_only_the_panes_in_view_are_known() -> None:
-    followed, a_text = Followed(), Growing("s1p0r0")
-    tempo = followed.tempo
-    followed.hear(a_step(), 0.0)
-    assert not tempo.is_shown_only(1.0)
-    tempo.add_pieces([a_text.by(4), a_text.by(400)], 1.0)
-    assert tempo.is_shown_only(2.0)
-    for index in range(8):
-        followed.hear(a_rollout_of(100, index), 3.0)
-    assert not tempo.is_shown_only(3.0)
-
-
-def test_of_a_long_rollout_only_what_was_made_meanwhile_counts() -> None:
-    followed = Followed(begun=1)  # the screen attached here
-    followed.hear(a_rollout_of(2000, 0, took_s=40.0), 2.0)
-    assert followed.tempo.tokens_per_s(2.0) == 2000 / 40
+    assert tempo.rates(4.0)[0] == 80 / 4 / 4
 
 
 def test_what_ended_counts_whether_it_was_shown_or_not() -> None:
     followed = Followed()
     tempo = followed.tempo
-    followed.hear(a_step(), 100.0)
+    followed.hear(a_step(), 0.0)
     a_text = Growing("s1p1r0")  # one pane of many
-    tempo.add_pieces([a_text.by(4), a_text.by(400)], 101.0)
-    assert tempo.tokens_per_s(102.0) == 400 / 4 / 2
+    tempo.add_pieces([a_text.by(4), a_text.by(400)], 1.0)
     for index in range(32):
-        followed.hear(a_rollout_of(100, index), 104.0)
-    assert tempo.tokens_per_s(104.0) == 32 * 100 / 4
-    assert tempo.tokens_per_s(113.0) == 32 * 100 / 10
-    assert tempo.tokens_per_s(115.0) is None
-    followed.hear(a_rollout_of(100, 32), 116.0)
-    followed.hear(ev.StageEntered(1, "review", {}), 116.0)
-    assert tempo.tokens_per_s(116.5) is None  # nothing comes while a person decides
+        followed.hear(a_rollout_of(100, index), 4.0)
+    assert tempo.rates(4.0) == (400 / 4 / 4, 32 * 100 / 4)
+    assert tempo.rates(13.0) == (0.0, 32 * 100 / 10)
+    assert tempo.rates(15.0) == (0.0, 0.0)
 
 
 def a_rollout_of(tokens: int, index: int, took_s: float = 1.0) -> ev.RolloutFinished:
