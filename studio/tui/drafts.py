@@ -89,7 +89,8 @@ class Drafts:
             if file["v"] != _VERSION:
                 raise ValueError
             edits, notes = _parse_texts(file["edits"]), _parse_texts(file["notes"])
-            scroll = int(file["scroll"])
+            page, cursor, scroll = str(file["page"]), str(file["cursor"]), int(file["scroll"])
+            words = str(file["filter"])
         except OSError as error:
             self.trouble = f"{path}: your drafts cannot be read ({error.strerror})."
         except _DAMAGE:
@@ -98,8 +99,7 @@ class Drafts:
                 path.replace(damaged)
             self.trouble = f"drafts could not be understood and lie in {damaged}"
         else:
-            self.page, self.cursor = str(file["page"]), str(file["cursor"])
-            self.scroll, self.filter = scroll, str(file["filter"])
+            self.page, self.cursor, self.scroll, self.filter = page, cursor, scroll, words
             self.edits, self.notes = edits, notes
 
 
