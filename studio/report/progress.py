@@ -1,13 +1,11 @@
-"""Shows a person how a run goes while it goes: lines in a pipe, a display on a terminal.
+"""Shows a person how a run goes while it goes, in plain lines.
 
 Owns stderr. Listens to events and reads the folded state; decides nothing.
 """
 
 import statistics
-import time
 from collections.abc import Callable
 from shlex import quote
-from typing import TYPE_CHECKING, TextIO
 
 from engines.core import events as ev
 from engines.core.library import OperationOutcome
@@ -15,15 +13,13 @@ from engines.core.state.run_state import RunState, StepState
 from engines.core.types import Lesson, Verdict, group_id, rollout_id
 from studio.facts.evaluation import cell_name, diagnose_epoch, nothing_read_text
 from studio.facts.run import run_progress
-from studio.facts.training import is_fine_tuning, measured_steps, trained_step, trained_steps
+from studio.facts.training import is_fine_tuning, trained_step
 from studio.render.evaluation_lines import diagnosis_lines, finished_text
 from studio.render.run_lines import NO_WORKER
 from studio.render.training_lines import (
-    change_text,
     engine_text,
     figures_text,
     update_outcome_text,
-    value_curve,
 )
 from studio.render.words import (
     count_text,
@@ -34,10 +30,6 @@ from studio.render.words import (
     usage_text,
 )
 from studio.secrets.sanitize import one_line
-
-if TYPE_CHECKING:
-    from rich.text import Text
-
 
 SHOWN_FAILURES = 3
 """Failed rollouts of a step that are printed one by one: an outage has hundreds."""
@@ -185,89 +177,6 @@ def _is_first_unjudged(step: StepState, event: ev.RolloutJudged) -> bool:
     """A failed rollout does not count: a line has said that it failed."""
     rollout = step.rollouts.get((event.position, event.index))
     return step.unjudged == 1 and (rollout is None or rollout.status != "failed")
-
-
-class Display:
-    """A few lines redrawn in place on a terminal, above them what `LinePrinter` says."""
-
-    def __init__(
-        self, state: RunState, stream: TextIO, clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        from rich.console import Console
-        from rich.live import Live
-
-        self._state = state
-        self._clock = clock
-        self._console = Console(file=stream, highlight=False, markup=False, emoji=False)
-        self._print_lines = LinePrinter(
-            state, lambda line: self._console.print(line, soft_wrap=True)
-        )
-        self._steps = StepClock()
-        self._steps.update(state, clock())
-        self._place = (state.step, state.under_review)
-        self._live = Live(console=self._console, get_renderable=self._block_text, transient=True)
-
-    def __enter__(self) -> "Display":
-        self._live.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._live.stop()
-
-    def __call__(self, event: ev.DurableEvent | ev.TransientEvent) -> None:
-        self._steps.update(self._state, self._clock())
-        self._print_lines(event)
-        place = (self._state.step, self._state.under_review)
-        if place != self._place:
-            self._place = place
-            self._live.refresh()  # the block must not lag behind the line above it
-
-    def _block_text(self) -> "Text":
-        from rich.text import Text
-
-        eta = self._steps.remaining_text(self._state)
-        return Text("\n".join(display_lines(self._state, eta)))
-
-
-def display_lines(state: RunState, eta: str = "") -> list[str]:
-    """The redrawn block: where the run stands, the batch's stages, reward, spending."""
-    where, step = run_progress(state), state.current
-    head = f"epoch {where.epoch}/{where.epochs}  step {where.step}/{where.steps}  {state.status}"
-    if state.started and state.started.rehearsal:
-        head += "  rehearsal"
-    if state.cassette:
-        head += "  cassette"
-    if (evaluating := state.live.evaluation) is not None:
-        bar = progress_bar(evaluating.done, evaluating.total)
-        return [head, f"held-out {evaluating.data}  {bar}"]
-    if step is None or state.started is None:
-        return [head]
-    groups = len(step.problems)
-    rollouts = sum(state.group_sizes(step))
-    # Nobody knows how long a person takes: it would stand still meanwhile.
-    eta = f"  ETA {eta}" if eta and not state.undecided_operations else ""
-    if is_fine_tuning(state):
-        lines = [head, f"learning from {count_text(groups, 'demonstration')}{eta}"]
-    else:
-        lines = [
-            head,
-            f"rollouts  {progress_bar(step.rollouts_done, rollouts)}",
-            f"verdicts  {progress_bar(len(step.verdicts), rollouts)}",
-            f"groups    {progress_bar(len(step.reflections), groups)}",
-            f"reward so far {mean_reward_text(step.rewards)}  {usage_text(state.total_usage)}{eta}",
-        ]
-    if state.trains_weights and (known := measured_steps(trained_steps(state))):
-        change = f"{change_text(known)} in {count_text(len(known), 'step')}"
-        curve = f"{known[0].measure:<9} {value_curve(known, 40)}"
-        lines.append(f"{curve} {change}, policy v{state.policy_version}")
-    if state.undecided_operations:
-        lines.append(f"REVIEW {len(state.undecided_operations)}: studio review {state.started.run}")
-    return lines
-
-
-def progress_bar(done: int, total: int, width: int = 24) -> str:
-    filled = width * done // total if total else 0
-    return f"[{'#' * filled}{'.' * (width - filled)}] {done}/{total}"
 
 
 def step_line(step: StepState, lesson: Lesson) -> str:
