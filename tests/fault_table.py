@@ -30,7 +30,7 @@ FAULTS = (
     Fault(
         "a detour to a number that both go on with parts a winner from a loser",
         "studio/review/divergence.py",
-        "        if i in shared or step.result in used:",
+        "        if i in shared or step.results & used:",
         "        if i in shared:",
         ("tests/studio/review/test_divergence.py",),
     ),

@@ -390,7 +390,7 @@ def step_text(facts: StepFacts, *, prompts: bool) -> str:
         lines.append(f"  {_operation_text(own.operation)}, proposed by {sanitize(own.reviewer)}")
     for reply in facts.repaired:
         reason = f": {sanitize(reply.reason)}" if reply.reason else ""
-        lines.append(f"  {reply.repair} {reply.what} by {sanitize(reply.reviewer)}{reason}")
+        lines.append(f"  {reply.repair} {reply.outcome} by {sanitize(reply.reviewer)}{reason}")
         lines += [f"    {_operation_text(operation)}" for operation in reply.operations]
     lines += _choice_lines(facts)
     lines += ["", "decisions", *_decision_lines(facts), _commit_line(facts)]

@@ -48,7 +48,7 @@ class _Step:
     tokens: tuple[tuple[str, int, int], ...]  # normalized, and where they stand in the piece
     words: frozenset[str]
     numbers: frozenset[str]
-    result: str  # the number behind its last "=", "" where it computes nothing
+    results: frozenset[str]  # numbers behind its last "=", those of the question left away
     finds: bool  # a number that was not said before; so does each call of a tool
 
     @property
@@ -123,7 +123,7 @@ def find_divergence(
     parting, used = len(theirs) - 1, set[str]()
     for i in range(len(theirs) - 1, -1, -1):
         step = theirs[i]
-        if i in shared or step.result in used:
+        if i in shared or step.results & used:
             used |= step.numbers
         elif step.finds or not computes:
             parting = i
@@ -178,12 +178,12 @@ def _split_steps(pieces: Sequence[Piece], asked: set[str]) -> list[_Step]:
             words = frozenset(name for name in names if name[0].isalpha())
             if not words and not numbers:
                 continue
-            result = ""
+            results = frozenset[str]()
             if "=" in names and pattern is not _CALL_LINE:  # `n = 2` in a program finds nothing
                 behind = names[len(names) - names[::-1].index("=") :]
-                result = next((name for name in behind if name in numbers), "")
-            finds = pattern is _CALL_LINE or bool(result or numbers - said)
-            steps.append(_Step(key, at, part.end(), tokens, words, numbers, result, finds))
+                results = (numbers & {*behind}) - asked
+            finds = pattern is _CALL_LINE or bool(results or numbers - said)
+            steps.append(_Step(key, at, part.end(), tokens, words, numbers, results, finds))
             said |= numbers
     return steps[:_MOST_STEPS]
 
@@ -196,8 +196,8 @@ def _is_same(step: _Step, other: _Step) -> bool:
         return True
     if step.is_call:
         return False  # `<` is not `<=`, and n + 1 is not n - 1
-    if step.result:
-        return step.result == other.result
+    if step.results:
+        return step.results == other.results
     total = len(step.words) + len(other.words)
     alike = 2 * len(step.words & other.words) >= _SAME_WORDS * total
     return alike and step.numbers == other.numbers
