@@ -27,8 +27,9 @@ from studio.render.run_lines import run_text, step_text
 from studio.render.training_lines import figure_text, figures_text, training_lines, value_curve
 from studio.report.progress import LinePrinter
 from studio.review.evidence import EvidenceLoader
-from studio.review.line_mode import WEIGHTS_AS_A_WHOLE, LineReview, change_lines
+from studio.review.line_mode import LineReview
 from studio.review.review_run import RunReview, open_session
+from studio.review.wording import WEIGHTS_AS_A_WHOLE, change_lines
 from studio.session.requests import status_of
 from studio.workspace.listing import listed_runs, runs_table
 from studio.workspace.run_control import status_lines

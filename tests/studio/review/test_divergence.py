@@ -12,7 +12,7 @@ from engines.core.text.similarity import format_changes
 from engines.core.types import Message, ToolCall
 from studio.review.divergence import Piece, choose_pair, find_divergence, said_pieces
 from studio.review.evidence import GroupEvidence, PartingWords
-from studio.review.line_mode import evidence_lines
+from studio.review.wording import evidence_lines
 
 QUESTION = "A shop sells 16 pens a day for 2 dollars. It keeps 3 and gives 4 away. What comes in?"
 WINNER = (

@@ -428,7 +428,7 @@ async def test_a_message_goes_with_the_next_key_once_it_was_read(tmp_path: Path)
         for passed, key, stands in ((1.0, "j", True), (1.5, "", False)):
             now[0] += passed
             await stage.press(*[key] if key else [])
-            app.painter.draw_frame()
+            app.draw_frame()
             assert ("nothing was decided" in picture(app)[-2]) is stands
 
 

@@ -15,8 +15,7 @@ from textual.app import SuspendNotSupported
 from engines.core.errors import StudioError
 from engines.core.types import GATE, Decision, DecisionAction, Operation
 from studio.review.decider import ActionResult, Decider, Pair, new_flags, toggle_pin
-from studio.review.line_mode import flag_text
-from studio.review.wording import changed_parts, merge_decisions, text_with_parts
+from studio.review.wording import changed_parts, flag_text, merge_decisions, text_with_parts
 from studio.secrets.sanitize import sanitize
 from studio.session.requests import Commit, Drop, Mend, Preview, TryOperations
 from studio.session.session import Session
