@@ -247,7 +247,7 @@ def launch(
     _check_devices(process)
     with _connect_ranks(process) as ranks:
         if ranks is not None and ranks.rank > 0:
-            from engines.grpo.ranks.rank_worker import run_rank_worker
+            from engines.grpo.ranks.accelerated import run_rank_worker
 
             run_rank_worker(ranks)
             return exit_codes.DONE
@@ -356,7 +356,7 @@ def run(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
 
 
 def _start(arguments: Sequence[str]) -> int:
-    from engines.grpo.ranks.launcher import read_request, start_processes
+    from engines.grpo.ranks.ranks import read_request, start_processes
 
     asked = read_request(arguments)
     here = -(-asked.processes // asked.machines)

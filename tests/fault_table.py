@@ -168,14 +168,14 @@ FAULTS = (
     ),
     Fault(
         "the last turn of a try is discounted too",
-        "engines/grpo/loss/collate.py",
+        "engines/grpo/loss/loss.py",
         "(len(turns) - 1 - number)",
         "(len(turns) - number)",
         ("tests/engines/grpo/loss/test_collate.py",),
     ),
     Fault(
         "gradients are cleared between the minibatches of one optimiser step",
-        "engines/grpo/engine/update.py",
+        "engines/grpo/engine/grpo.py",
         "            for minibatch in window:\n                work",
         "            for minibatch in window:\n"
         "                self._optimiser.zero_grad()\n"

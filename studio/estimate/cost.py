@@ -33,8 +33,7 @@ from engines.training_free.consolidation import plan_calls
 from studio import exit_codes
 from studio.config.scripted import rehearsal_note
 from studio.config.settings.policy import Role
-from studio.config.settings.practice import PracticeConfig
-from studio.config.settings.run import RunConfig
+from studio.config.settings.run import PracticeConfig, RunConfig
 from studio.facts.estimate import Estimate, Range, Stage
 from studio.render.estimate_lines import (
     estimate_line,

@@ -52,7 +52,7 @@ from engines.record.scores import ID_BYTES, ScoreBook, problem_digest
 from studio import exit_codes
 from studio.config.loading import LoadedRun, load_run
 from studio.config.scripted import is_rehearsal, played_note
-from studio.config.settings.practice import VerifierConfig
+from studio.config.settings.run import VerifierConfig
 from studio.config.source import Source
 from studio.estimate.cost import NO_PRICE, costs_money, estimate_eval
 from studio.evaluation.try_problem import without_lessons

@@ -19,7 +19,7 @@ from engines.core.types import Completion, Message, Sampling
 from engines.core.waiting import slow_stage
 from engines.policies.team import TeamPolicy
 from engines.policies.tool_use import Protocol, ToolUsePolicy
-from engines.process.scratch_folder import ScratchFolder
+from engines.process.start import ScratchFolder
 from engines.record.cassette import Cassette, Entry, is_played, plain_request, taped_toolbox
 from studio.config.settings.agent import AgentConfig, ToolConfig
 from studio.config.settings.policy import EmbeddingConfig, PolicyConfig

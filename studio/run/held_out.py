@@ -20,7 +20,7 @@ from engines.policies.limits import Slots
 from engines.record.scores import ScoreBook
 from engines.verifiers.open import asks_judge, needs_answer
 from studio.config.loading import LoadedRun
-from studio.config.settings.fingerprint import ACTING_FIELDS
+from studio.config.run_yaml import ACTING_FIELDS
 from studio.config.settings.policy import Role
 from studio.config.settings.run import RunConfig
 from studio.run.models import Roles, endpoint_of, make_rollouts, slots_for

@@ -41,8 +41,7 @@ from engines.rollouts.manager import RolloutManager
 from engines.verifiers.judge import JudgeContext
 from engines.verifiers.open import asks_judge
 from studio.config.settings.policy import WATCHABLE_TOKENS_PER_S, EmbeddingConfig, PolicyConfig
-from studio.config.settings.practice import EvaluationConfig
-from studio.config.settings.run import RunConfig
+from studio.config.settings.run import EvaluationConfig, RunConfig
 from studio.run.acting import Acting, open_acting, sampling_of
 from studio.run.remote import RemoteWork, open_remote_work
 

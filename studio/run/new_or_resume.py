@@ -29,9 +29,8 @@ from engines.record.seal import seal_fits
 from engines.record.yaml_text import load_yaml
 from engines.verifiers.open import needs_answer
 from studio.config.loading import LoadedRun, load_run
-from studio.config.run_yaml import dump_run_yaml
+from studio.config.run_yaml import differences, dump_run_yaml
 from studio.config.settings.base import NAME_LENGTH, NAME_PATTERN
-from studio.config.settings.fingerprint import differences
 from studio.config.settings.run import RunConfig
 from studio.config.source import Source
 from studio.render.lines import to_stderr

@@ -53,7 +53,7 @@ from engines.record.ledger import RecordLedger
 from engines.record.run_dir import RunDir, Workspace
 from engines.record.scores import ScoreBook
 from engines.rollouts.manager import RolloutManager
-from studio.config.settings.practice import PracticeConfig
+from studio.config.settings.run import PracticeConfig
 
 GROUP = 2
 BATCH = 2

@@ -9,7 +9,7 @@ import pytest
 
 from engines.data.sampler import Sampler
 from engines.pipeline.budget import CallPricing
-from studio.config.settings.practice import PracticeConfig
+from studio.config.settings.run import PracticeConfig
 from studio.estimate.cost import CostInput, estimate, judge_questions
 from studio.facts.estimate import Estimate, Range, Stage
 from studio.render.estimate_lines import estimate_line, estimate_table, exceeded_limits_text

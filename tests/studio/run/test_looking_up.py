@@ -10,7 +10,7 @@ import pytest
 
 from engines.core.team import FIXED
 from studio.config.loading import load_run
-from studio.config.settings.fingerprint import fingerprint
+from studio.config.run_yaml import fingerprint
 from tests.support.run_studio import studio
 
 PRACTISED = ("data.truncate=20", "practice.batch_size=10", "evaluation.limit=20")
