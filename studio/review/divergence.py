@@ -206,13 +206,25 @@ def _is_same(step: _Step, other: _Step) -> bool:
 def _mark_words(ours: _Step, theirs: _Step) -> tuple[PartingStep, PartingStep]:
     """Both steps with what only one of them says."""
     old, new = ([token for token, _, _ in step.tokens] for step in (ours, theirs))
-    ours_marked, theirs_marked = list[tuple[int, int]](), list[tuple[int, int]]()
+    only_ours, only_theirs = list[tuple[int, int]](), list[tuple[int, int]]()
     for tag, i, j, k, m in SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
-        if tag in ("replace", "delete"):
-            ours_marked.append((ours.tokens[i][1], ours.tokens[j - 1][2]))
-        if tag in ("replace", "insert"):
-            theirs_marked.append((theirs.tokens[k][1], theirs.tokens[m - 1][2]))
-    return (
-        PartingStep(ours.key, ours.start, ours.end, tuple(ours_marked)),
-        PartingStep(theirs.key, theirs.start, theirs.end, tuple(theirs_marked)),
-    )
+        if tag != "equal":
+            only_ours.append((i, j))
+            only_theirs.append((k, m))
+    return _marked_step(ours, only_ours), _marked_step(theirs, only_theirs)
+
+
+def _marked_step(step: _Step, spans: Sequence[tuple[int, int]]) -> PartingStep:
+    """Mark these tokens; up to two words in between go with them."""
+    joined: list[tuple[int, int]] = []
+    for start, end in spans:
+        first, last = joined[-1] if joined else (0, -9)
+        between = {token for token, _, _ in step.tokens[max(0, last) : start]}
+        if start == end:
+            continue
+        if start - last <= 2 and not between & {*"=+-*/", *step.numbers}:
+            joined[-1] = first, end
+        else:
+            joined.append((start, end))
+    marked = tuple((step.tokens[a][1], step.tokens[b - 1][2]) for a, b in joined)
+    return PartingStep(step.key, step.start, step.end, marked)
