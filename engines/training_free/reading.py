@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeVar
 
 from engines.core import types as names
+from engines.core.codec import digest
 from engines.core.errors import CallFailed
-from engines.core.ids import digest
 from engines.core.library import Library
 from engines.core.library_notes import NO_USES
 from engines.core.protocols import Earlier, Ledger, Policy

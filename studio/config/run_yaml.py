@@ -10,7 +10,7 @@ from typing import Any
 
 from pydantic import SecretStr
 
-from engines.core.ids import digest
+from engines.core.codec import digest
 from engines.grpo.settings import GRPOSettings, SFTSettings
 from engines.policies.hf_local.settings import LoraSettings
 from engines.record.yaml_text import dump_yaml, escape_interpolation

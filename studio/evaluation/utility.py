@@ -8,9 +8,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from shlex import quote
 
-from engines.core.codec import to_dict
+from engines.core.codec import question_of, seed_for, to_dict
 from engines.core.errors import ConfigError, ConflictError
-from engines.core.ids import question_of, seed_for
 from engines.core.library import Experience, Library
 from engines.core.library_notes import Effect
 from engines.core.state.run_state import RunState

@@ -14,7 +14,7 @@ from engines.core.codec import fields_of
 from engines.core.errors import ConflictError
 from engines.core.events import RolloutFinished
 from engines.core.library import OperationOutcome
-from engines.core.state.history import AnsweredReply, StepHistory
+from engines.core.state.run_state import AnsweredReply, StepHistory
 from engines.core.types import (
     Decision,
     Lesson,
@@ -92,7 +92,7 @@ def step_facts(run: RunDir, number: int) -> StepFacts:
         choice=step.choice,
         choice_text=step.choice.text if step.choice else "",
         own=tuple(step.proposed),
-        repaired=tuple(step.resubmissions),
+        repaired=tuple(step.answers),
         decisions=tuple(step.decisions),
         outcomes=committed.outcomes if committed else (),
         committed_version=committed.library_version if committed else None,

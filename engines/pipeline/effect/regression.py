@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from itertools import combinations, groupby
 from typing import TYPE_CHECKING, Any
 
-from engines.core.ids import seed_for
+from engines.core.codec import seed_for
 from engines.core.library_notes import Effect, EffectMethod, interval_verdict
 from engines.pipeline.evaluation.statistics import (
     LEAST_QUESTIONS,

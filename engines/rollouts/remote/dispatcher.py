@@ -13,8 +13,8 @@ from functools import partial
 from itertools import count
 from typing import Any, Protocol
 
+from engines.core.codec import digest
 from engines.core.errors import CallFailed, StudioError, WorkerLost, lost_usage
-from engines.core.ids import digest
 from engines.core.protocols import Agent, Embedder, OnText, Policy, TryPolicy, Verifier
 from engines.core.types import (
     NO_USAGE,

@@ -25,7 +25,6 @@ from engines.core.protocols import (
     Verifier,
     judges_whole_groups,
 )
-from engines.core.tools import ToolResult, ToolSpec
 from engines.core.types import (
     Attempt,
     CallKey,
@@ -37,6 +36,8 @@ from engines.core.types import (
     Rollout,
     Sampling,
     ToolCall,
+    ToolResult,
+    ToolSpec,
     Verdict,
 )
 
