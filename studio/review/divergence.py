@@ -200,12 +200,12 @@ def _is_same(step: _Step, other: _Step) -> bool:
         return True
     if step.is_call:
         return False  # `<` is not `<=`, and n + 1 is not n - 1
-    common = step.numbers & other.numbers
-    if step.results:
-        # By other numbers it is another step that happens to find the same.
-        return step.results == other.results and (common > step.results or common == step.numbers)
     total = len(step.words) + len(other.words)
     alike = 2 * len(step.words & other.words) >= _SAME_WORDS * total
+    if step.results:
+        # By other numbers and in other words another step happens to find the same.
+        common = step.numbers & other.numbers
+        return step.results == other.results and (alike or common > step.results)
     return alike and step.numbers == other.numbers
 
 
