@@ -484,8 +484,8 @@ FAULTS = (
     Fault(
         "rows of the canvas are drawn as they were before their text came",
         "studio/tui/drawing/canvas.py",
-        "                self._strips.pop(region.y, None)\n",
-        "                pass\n",
+        "            self.refresh(*regions)\n",
+        "            pass\n",
         ("tests/studio/tui/drawing/test_canvas.py",),
     ),
     Fault(

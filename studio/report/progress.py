@@ -208,18 +208,13 @@ def commit_line(outcomes: tuple[OperationOutcome, ...], version: int) -> str:
     return f"library v{version}: {counted or 'no change'}"
 
 
-_LEAST_STEP_S = 1.0
-
-
 class StepClock:
     """Times the steps whose beginning it sees; a person's time to decide is not the run's."""
 
     def __init__(self) -> None:
-        self.began: float | None = None  # of the work under way; None while a person decides
         self._step: int | None = None  # under way, 0: none is; None: nothing was seen yet
-        self._deciding = False
-        self._whole = False  # the step under way was seen from its beginning
-        self._worked_s = 0.0
+        self._began: float | None = None  # None: nobody works, or a person decides
+        self._worked_s: float | None = None  # in this step; None: its beginning was not seen
         self._steps_s: list[float] = []
 
     def update(self, state: RunState, now: float) -> None:
@@ -228,44 +223,26 @@ class StepClock:
         number = 0 if step is None else state.step
         if number != before:
             is_through = before in state.steps and state.steps[before].finished
-            if self.began is not None and self._whole and is_through:
-                self._steps_s.append(self._worked_s + now - self.began)
+            if self._worked_s is not None and self._began is not None and is_through:
+                self._steps_s.append(self._worked_s + now - self._began)
             # Of a step that is under way already it is not known since when.
-            self._whole = bool(number) and before is not None
-            self._step, self._worked_s, self._deciding = number, 0.0, False
-            self.began = now if self._whole else None
-        if step is None:
+            self._worked_s = 0.0 if number and before is not None else None
+            self._step, self._began = number, now
+        if step is None or self._worked_s is None:
             return
-        if state.live.stage_name == "review" and not self._deciding:
-            self._deciding = True  # the clock stops until the commit
-            if self.began is not None:
-                self._worked_s += now - self.began
-            self.began = None
-        elif step.committed and self._deciding:
-            self._deciding, self.began = False, now
-
-    def remaining_s(self, state: RunState) -> tuple[float, float] | None:
-        """Seconds left, from and to: the median step's, or the range until three are known."""
-        if not self._steps_s or state.started is None or state.ending:
-            return None
-        steps = state.started.steps_per_epoch * state.epochs - state.steps_finished
-        if len(self._steps_s) >= 3:
-            typical = statistics.median(self._steps_s[-20:])
-            return typical * steps, typical * steps
-        return min(self._steps_s) * steps, max(self._steps_s) * steps
+        if self._began is not None and state.live.stage_name == "review" and not step.committed:
+            self._worked_s += now - self._began
+            self._began = None  # the clock stops until the commit
+        elif step.committed and self._began is None:
+            self._began = now
 
     def remaining_text(self, state: RunState) -> str:
-        """The same in words: `12m 30s`, `2m 00s to 5m 10s`, `< 1 min`; "" where nobody knows."""
-        left = self.remaining_s(state)
-        # Of steps that take no time it cannot be said how long the next one takes.
-        if left is None or min(self._steps_s[-20:]) < _LEAST_STEP_S:
+        """The time left by the median step, such as `12m 30s`; "" where nobody knows."""
+        if not self._steps_s or state.started is None or state.ending:
             return ""
-        low, high = left
-        if high < 60:
-            return "< 1 min"
-        if low == high:
-            return duration_text(high)
-        return f"{duration_text(low) if low >= 60 else '< 1 min'} to {duration_text(high)}"
+        steps = state.started.steps_per_epoch * state.epochs - state.steps_finished
+        left_s = statistics.median(self._steps_s[-20:]) * steps
+        return duration_text(left_s) if left_s >= 60 else "< 1 min"
 
 
 def duration_text(seconds: float) -> str:

@@ -36,7 +36,11 @@ _SENTENCE = re.compile(r"[^\n]+?(?:[.!?。！？]+(?=\s|$)|$)", re.MULTILINE)
 _LINE = re.compile(r"[^\n]+")
 _CALL_LINE = re.compile(r"\A[^\n]+\n[^\n]+|[^\n]+")
 """The name of a tool is no step by itself: it goes with the first line of the code."""
-_NUMBERING = re.compile(r"\s*(?:[-*•#>]+\s+)*(?:\(?(?:step\s*)?\d{1,2}\s?[.:)](?:\s|$))?", re.I)
+_NUMBERING = re.compile(
+    r"\s*(?:[-*•#>]+\s+)*"
+    r"(?:\**(?:step\s*\d+\s*(?:\([^()]*\)\s*)?|\(?\d{1,2}\s?)[.:)]\**(?:\s|$))?",
+    re.IGNORECASE,
+)
 _TOKEN = re.compile(r"\.?\d+(?:,\d{3})*(?:\.\d+)?|[^\W\d_]+|[^\w\s]")
 
 
@@ -196,10 +200,12 @@ def _is_same(step: _Step, other: _Step) -> bool:
         return True
     if step.is_call:
         return False  # `<` is not `<=`, and n + 1 is not n - 1
-    if step.results:
-        return step.results == other.results
     total = len(step.words) + len(other.words)
     alike = 2 * len(step.words & other.words) >= _SAME_WORDS * total
+    if step.results:
+        # By other numbers and in other words another step happens to find the same.
+        common = step.numbers & other.numbers
+        return step.results == other.results and (alike or common > step.results)
     return alike and step.numbers == other.numbers
 
 

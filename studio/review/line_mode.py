@@ -167,7 +167,12 @@ class LineReview:
                 return False
             if is_weights and key in ("e", "E", "t", "M", "p", "w"):
                 self._say(WEIGHTS_AS_A_WHOLE)
-            elif self._carry_out(key, rest, operation, queue):
+                continue
+            try:
+                if self._carry_out(key, rest, operation, queue):
+                    return True
+            except ConflictError as error:  # decided and committed elsewhere meanwhile
+                self._say(sanitize(str(error)))
                 return True
 
     def _carry_out(self, key: str, rest: str, operation: Operation, queue: ReviewQueue) -> bool:
@@ -250,12 +255,7 @@ class LineReview:
             self._say(f"pin which? p ID, one of: {known}")
             return False
         kind: OperationKind = "unpin" if name in queue.pinned else "pin"
-        try:
-            proposal = Propose(Operation("", kind, name), self._person)
-            made = self._send(proposal)
-        except ConflictError as error:
-            self._say(sanitize(str(error)))
-            return False
+        made = self._send(Propose(Operation("", kind, name), self._person))
         self._say(f"{made.id} is open: {kind} {name}")
         self._first = made.id
         return True
@@ -358,13 +358,9 @@ class LineReview:
         reason = decision.reason or self._note_on(operation, queue)
         decision = replace(decision, reviewer=self._person, took_s=took_s, reason=reason)
         pairs = [*others, (operation, decision)]
-        try:
-            result = self.review.wait_for(
-                self._decider.decide(self.review.session, pairs, dict(queue.draft))
-            )
-        except ConflictError as error:  # decided and committed elsewhere meanwhile
-            self._say(f"{error}")
-            return True
+        result = self.review.wait_for(
+            self._decider.decide(self.review.session, pairs, dict(queue.draft))
+        )
         self._first = ""
         for entry in result.made:
             made = entry.decision
@@ -391,11 +387,7 @@ class LineReview:
                 self._say("nothing was saved, so nothing is decided")
                 return False
             self._wordings[operation.id] = decision.text
-            try:
-                (found,) = self._send(Preview((decision,)))
-            except ConflictError as error:  # decided and committed elsewhere meanwhile
-                self._say(sanitize(str(error)))
-                return True
+            (found,) = self._send(Preview((decision,)))
             if found.objection:
                 self._say(f"{sanitize(found.objection)}: not decided; edit again, or r REASON")
                 return False
@@ -455,11 +447,7 @@ class LineReview:
 
     def _undo(self, queue: ReviewQueue) -> bool:
         last = [one.id for step in self._decider.sitting.steps[-1:] for one in step]
-        try:
-            done = self.review.wait_for(self._decider.undo(self.review.session, dict(queue.draft)))
-        except StudioError as error:
-            self._say(f"{error}")
-            return False
+        done = self.review.wait_for(self._decider.undo(self.review.session, dict(queue.draft)))
         if done.failed:
             self._say(done.text)
             return False

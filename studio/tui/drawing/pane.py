@@ -161,7 +161,7 @@ class TailBuffer:
 
     def growing_row(self) -> tuple[str, bool]:
         """The row that is being filled, or the one before; and whether a line begins with it."""
-        row, before = self._open, list(islice(reversed(self._entries), 2))
+        row, before = self._open.rstrip(), list(islice(reversed(self._entries), 2))
         if not row and before:
             row = before.pop(0).rows[-1]
         return row, before[0].ends_line if before else not self.first

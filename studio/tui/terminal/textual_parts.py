@@ -11,7 +11,6 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
-from rich.segment import Segment
 from rich.text import Text
 from textual import events
 from textual._ansi_sequences import ANSI_SEQUENCES_KEYS
@@ -25,8 +24,6 @@ from textual.geometry import Size
 from textual.reactive import Reactive
 from textual.screen import ModalScreen, Screen
 from textual.scroll_view import ScrollView
-from textual.strip import Strip
-from textual.style import Style
 from textual.widget import Widget
 from textual.widgets import Input, LoadingIndicator, TextArea
 from textual.widgets.option_list import Option
@@ -241,26 +238,8 @@ class Box(ModalScreen[T]):
         return super().dismiss(result) if self.is_active else AwaitComplete()
 
 
-class HitList(CommandList, can_focus=False):
-    """Textual's, with the sign of all lists before the chosen one, and its number of how many."""
-
-    def watch_highlighted(self, highlighted: int | None) -> None:
-        super().watch_highlighted(highlighted)
-        count, first = self.option_count, "the first " * (self.option_count == MOST_HITS)
-        self.border_title = "" if highlighted is None else f"{highlighted + 1} of {first}{count}"
-
-    def _get_option_render(self, option: Option, style: Style) -> list[Strip]:
-        strips = super()._get_option_render(option, style)
-        if option is not self.highlighted_option:
-            return strips
-        return [
-            Strip.join([Strip([Segment("> ", style.rich_style)]), strips[0].crop(2)]),
-            *strips[1:],
-        ]
-
-
 class Palette(CommandPalette):
-    """Textual's command palette, without blinking, and with a line where nothing is found."""
+    """Textual's command palette, without its icon and blinking, and a line where nothing fits."""
 
     offered = offer_keys({"enter": "does it", "escape": "leaves", "down": "next", "up": "previous"})
 
@@ -269,7 +248,7 @@ class Palette(CommandPalette):
             with Horizontal(id="--input"):
                 yield CommandInput(placeholder=self._placeholder, select_on_focus=False)
             with Vertical(id="--results"):
-                yield HitList()
+                yield CommandList()
                 yield LoadingIndicator()
 
     def on_mount(self) -> None:

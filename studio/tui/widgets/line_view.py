@@ -280,6 +280,7 @@ class RowList(LineView):
         self.rows: list[Row] = []
         self._starts: list[int] = []  # the first line of each row
         self._at = -1
+        self._was_moved = False
         self.chosen: frozenset[str] = frozenset()  # rows of a range or marked ones, with a `*`
 
     @property
@@ -344,7 +345,8 @@ class RowList(LineView):
         return ", ".join(f"{n} more {where}" for n, where in counts if n)
 
     def on_resize(self) -> None:
-        self._scroll_to_cursor()
+        # Where nobody has moved yet, how low the list was as its rows came decides nothing.
+        self._scroll_to_cursor(None if self._was_moved else 0)
 
     def _find(self, key: str) -> int | None:
         keys = [row.key for row in self.rows]
@@ -359,18 +361,18 @@ class RowList(LineView):
     def _move(self, number: int) -> None:
         if number == self._at or not 0 <= number < len(self.rows):
             return
-        self._at = number
+        self._at, self._was_moved = number, True
         self.refresh()
         self._scroll_to_cursor()
         self.post_message(self.Moved(self, self.key))
 
-    def _scroll_to_cursor(self, margin: int = 0) -> None:
+    def _scroll_to_cursor(self, top: int | None = None, margin: int = 0) -> None:
         """All lines of the row in sight, or as many from its first on as there is room for.
 
-        As little as can be is scrolled. The heading that the row stands under comes into sight with
-        it where there is room for both.
+        As little as can be is scrolled from `top`, where the list stands if it is None. The heading
+        that the row stands under comes into sight with it where there is room for both.
         """
-        height, top = self.size.height, round(self.scroll_y)
+        height, top = self.size.height, round(self.scroll_y) if top is None else top
         if self._at < 0 or not height:
             return
         margin = min(margin, height // 3)

@@ -33,10 +33,6 @@ class Followed:
         self.hear(ev.StepFinished(1, number), end)
 
     @property
-    def remaining(self) -> tuple[float, float] | None:
-        return self.tempo.steps.remaining_s(self.state)
-
-    @property
     def remaining_text(self) -> str:
         return self.tempo.steps.remaining_text(self.state)
 
@@ -109,42 +105,23 @@ def test_a_step_whose_beginning_was_not_seen_tells_nothing_of_how_long_steps_tak
     followed = Followed(begun=1)  # the screen attached during the review
     followed.hear(ev.LessonCommitted(1, 1, "", ()), 10.0)
     followed.hear(ev.StepFinished(1, 1), 10.1)
-    assert followed.remaining is None
-    followed.take_step(20.0, 30.0)
-    assert followed.remaining == (20.0, 20.0)  # 2 more steps of 10 s
+    assert followed.remaining_text == ""
+    followed.take_step(20.0, 320.0)
+    assert followed.remaining_text == "10m 00s"  # 2 more steps
 
 
-def test_the_time_left_is_a_range_until_three_steps_are_known() -> None:
+def test_the_time_left_is_the_median_of_steps_and_a_persons_time_is_not_the_runs() -> None:
     followed = Followed(steps=6)
-    assert followed.remaining is None
-    followed.take_step(0.0, 10.0)
-    followed.take_step(10.0, 40.0)
-    assert followed.remaining == (40.0, 120.0)  # 4 steps of 10 to 30 s
-    followed.take_step(40.0, 55.0)
-    assert followed.remaining == (45.0, 45.0)  # the median is 15 s
-
-
-def test_a_persons_time_is_not_the_runs() -> None:
-    followed = Followed(steps=5)
-    followed.take_step(0.0, 1_011.0, review=(9.0, 1_009.0))
-    assert followed.remaining == (44.0, 44.0)  # 9 s before the review and 2 s after it
+    assert followed.remaining_text == ""
+    followed.take_step(0.0, 1_105.0, review=(100.0, 1_100.0))
+    assert followed.remaining_text == "8m 45s"  # 5 steps of 105 s
+    followed.take_step(1_105.0, 1_115.0)
+    followed.take_step(1_115.0, 1_130.0)
+    assert followed.remaining_text == "< 1 min"  # 3 of 15 s
 
 
 def test_a_finished_run_has_no_time_left() -> None:
     followed = Followed()
     followed.take_step(0.0, 10.0)
     followed.hear(ev.RunEnded("finished"), 11.0)
-    assert followed.remaining is None
-
-
-def test_the_time_left_in_words_claims_no_more_than_is_known() -> None:
-    followed = Followed(steps=5)
     assert followed.remaining_text == ""
-    followed.take_step(0.0, 0.4)
-    assert followed.remaining_text == ""  # 0.4 s is no estimate of the next one
-    for taken, said in ((5.0, "< 1 min"), (70.0, "4m 40s")):
-        followed = Followed(steps=5)
-        followed.take_step(0.0, taken)
-        assert followed.remaining_text == said
-    followed.take_step(70.0, 80.0)
-    assert followed.remaining_text == "< 1 min to 3m 30s"

@@ -153,7 +153,7 @@ def test_thousands_of_calls_in_one_frame_cost_in_proportion() -> None:
 
 
 @pytest.mark.parametrize("mode", ["group", "solo"])
-async def test_the_focused_pane_alone_unfolds_and_only_its_rows_are_drawn(mode: str) -> None:
+async def test_the_focused_pane_alone_unfolds(mode: str) -> None:
     app = Stage()
     async with app.run_test(size=(100, 12)) as pilot:
         canvas: StreamCanvas = app.canvas
@@ -167,7 +167,4 @@ async def test_the_focused_pane_alone_unfolds_and_only_its_rows_are_drawn(mode: 
         assert canvas.has_tools and canvas.toggle_tools() is True
         shown = "\n".join(drawn(canvas))
         assert shown.count("▾ python") == 1 and shown.count("▸") == (mode == "group")
-        before = drawn(canvas)
-        canvas._strips.clear()
-        assert drawn(canvas) == before
         assert canvas.toggle_tools() is False and "▾" not in "\n".join(drawn(canvas))
