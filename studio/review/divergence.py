@@ -29,7 +29,7 @@ _AROUND = 2
 """Lines of a call that are shown before and after the one where it parts."""
 _MOST_SHOWN = 240
 """Characters of a step that stand together where only its words are shown."""
-_SAME_WORDS = 0.8
+_SAME_WORDS = 0.85
 """Share of words in common of a step with the same numbers."""
 
 _SENTENCE = re.compile(r"[^\n]+?(?:[.!?。！？]+(?=\s|$)|$)", re.MULTILINE)

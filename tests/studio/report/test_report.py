@@ -307,7 +307,7 @@ def test_a_long_run_is_thinned_and_what_is_gone_is_told(measured: ReportFacts) -
     assert f"**{len(lessons) - 100} more, without their evidence**" in page
     assert "reward 0.6 after step 5, 0.4 after step 1000" in page  # the means of five steps each
     assert "what changed cannot be told" in page
-    assert "- op9.1 add" in page and "> **1 to be decided:**" in page
+    assert "- op9.1 add" in page and "## Open operations" in page
 
 
 def test_a_fork_begins_its_library_where_it_was_forked(practised: Path) -> None:
