@@ -178,7 +178,7 @@ class MainScreen(FirstScreen, inherit_bindings=False):
         self._control(Step(), "one batch through its commit, then it holds")
 
     def action_stop(self) -> None:
-        self.run_worker(self._host.expect_question(self._stop()))
+        self.run_worker(self._stop())
 
     async def _stop(self) -> None:
         session = self._host.session

@@ -94,6 +94,7 @@ def format_settings(settings: ScreenSettings) -> str:
 
 
 def _read(path: Path) -> ScreenSettings:
+    from studio.config.tree import Key
     from studio.config.yaml_file import read_yaml_file
 
     file = read_yaml_file(path)
@@ -105,10 +106,11 @@ def _read(path: Path) -> ScreenSettings:
             raise ConfigError(place, "it holds no keys.", "Write key: value lines.")
         settings[section] = inside or {}
     notify, keys = settings.pop("notify"), settings.pop("keys")
-    for section, values in (((), top), (("notify",), notify)):
+    sections: tuple[tuple[Key, dict[str, Any]], ...] = (((), top), (("notify",), notify))
+    for above, values in sections:
         for name, value in values.items():
-            place = f"{file.places[*section, name].text}: {name}"
-            known = [known for known in MEANING if (known in NOTIFICATION) == bool(section)]
+            place = f"{file.places[*above, name].text}: {name}"
+            known = [known for known in MEANING if (known in NOTIFICATION) == bool(above)]
             if name not in known:
                 raise ConfigError(place, "there is no such setting.", suggest_name(name, known))
             settings[name] = _check_value(name, value, place)

@@ -4,10 +4,9 @@ Only this folder touches such parts: pyproject.toml pins Textual's minor version
 `tests/studio/tui/terminal/test_textual_parts.py` lists them.
 """
 
-import time
 import traceback
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -36,10 +35,6 @@ from studio.tui.terminal.terminal import with_current_size
 T = TypeVar("T")
 MOST_HITS = 60
 """So many are listed in the palette."""
-QUESTION_S = 1.0
-"""So long keys are held for a question that was asked for and does not stand yet."""
-
-
 _keys_of_sequence = XTermParser._sequence_to_key_events
 
 
@@ -71,8 +66,6 @@ class TerminalApp(App[int], inherit_bindings=False):  # Textual's own ctrl+q is 
         # What had the focus when a key came: several may come before the first is acted on.
         self._aims: WeakKeyDictionary[events.Key, Widget | None] = WeakKeyDictionary()
         self._keys: deque[events.Key] = deque()  # that no widget took
-        self._questions = 0  # works under way that may ask one
-        self._asked_at = 0.0  # when the last of them began
 
     async def on_event(self, event: events.Event) -> None:
         if isinstance(event, events.Key) and not event.is_forwarded:
@@ -96,33 +89,12 @@ class TerminalApp(App[int], inherit_bindings=False):  # Textual's own ctrl+q is 
         await self.act_on_keys()
 
     async def act_on_keys(self) -> None:
-        """Act on the keys that came, in their order; what may come of one is waited for first."""
-        while self._keys and not self._awaits_question:
+        """Act on the keys that came, in their order."""
+        while self._keys:
             if not self.screen.is_mounted:  # it would be left, or asked, before its widgets exist
                 self.screen.call_later(self.call_later, self.act_on_keys)
                 return
             await self._act_on(self._keys.popleft())
-
-    @property
-    def _awaits_question(self) -> bool:
-        """Whether a question may stand in a moment: what is pressed meanwhile is not the page's."""
-        is_due = self._questions and time.monotonic() - self._asked_at < QUESTION_S
-        return bool(is_due) and len(self.screen_stack) == 1
-
-    def expect_question(self, work: Coroutine[Any, Any, T]) -> Coroutine[Any, Any, T]:
-        """The same work, which may ask a question: until it does, no key is acted on."""
-        self._questions += 1
-        self._asked_at = time.monotonic()
-        self.set_timer(QUESTION_S, self.act_on_keys)
-
-        async def run() -> T:
-            try:
-                return await work
-            finally:
-                self._questions -= 1
-                self.call_later(self.act_on_keys)
-
-        return run()
 
     async def _act_on(self, event: events.Key) -> None:
         focused = self.focused

@@ -371,7 +371,7 @@ class DecisionKeys:
             self._host.tell(f"{WHOLE}, and not put off: a or r, then c", "failed")
         elif session.state.undecided_operations or queue.hidden_count(found):
             # Not awaited: requests come in turn, and the person may take long to answer.
-            asks = self._host.expect_question(self._confirm_commit(session))
+            asks = self._confirm_commit(session)
             self._page.run_worker(asks)
         else:
             # In turn, but not awaited: no question is asked, so keys are acted on again.
@@ -454,7 +454,7 @@ class ReviewKeys(DecisionKeys):
         if here is None or self.is_all_or_nothing(here[1]):
             return
         if self._page.app.focused is self._panes.change:
-            asks = self._host.expect_question(self.choose_parts(here[0]))
+            asks = self.choose_parts(here[0])
             self._page.run_worker(asks)
             return
         if not here[1].text:
