@@ -418,7 +418,7 @@ def _call_lines(calls: Sequence[ModelCall], prompts: bool) -> list[str]:
         if name == "summary":
             name += f" of r{call.index}"
         elif name == "consolidation" and call.index != NOT_ONE:
-            name = f"{name}, level {call.index} call {call.position + 1}"
+            name = f"{name}, part {call.position + 1}"
         if call.turn:
             name += " (repair)"
         lines.append(f"  {name}, {sanitize(call.model)}, {call.tokens} tokens, {call.record}")
