@@ -594,7 +594,7 @@ FAULTS = (
     ),
     Fault(
         "a call is asked again once too often",
-        "engines/policies/chat/retry.py",
+        "engines/policies/chat/endpoint.py",
         "if not failed.transient or faults > policy.max_retries:",
         "if not failed.transient or faults > policy.max_retries + 1:",
         ("tests/engines/policies/chat/test_client.py",),
@@ -756,7 +756,7 @@ FAULTS = (
     ),
     Fault(
         "the answer's index counts from 1",
-        "engines/data/choices.py",
+        "engines/data/fields.py",
         "fitting.add(letters[int(float(text))])",
         "fitting.add(letters[int(float(text)) - 1])",
         ("tests/engines/data/test_choices.py",),
