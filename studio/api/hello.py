@@ -13,8 +13,7 @@ from typing import Any
 
 from engines.core.codec import digest_bytes, dumps
 from engines.core.errors import ConfigError
-from engines.data.checks import check_rows, doubts_line
-from engines.data.dataset import read_numbered_problems
+from engines.data.dataset import check_rows, doubts_line, read_numbered_problems
 from engines.data.source import DataSource
 from engines.grpo.checkpoint.export import Kind, check_target
 from engines.grpo.loss.sft_data import demonstration_row, read_demonstrations
