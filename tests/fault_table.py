@@ -243,6 +243,38 @@ FAULTS = (
         ("tests/engines/policies/rehearsal/test_rehearsal.py",),
     ),
     Fault(
+        "rehearsal follows a rule that an experience denies",
+        "engines/policies/rehearsal/solve.py",
+        'stances.add("denied" if denied else "stated")',
+        'stances.add("stated")',
+        (
+            "tests/engines/policies/rehearsal/test_rehearsal.py::test_an_experience_that_denies_the_skill_hurts",
+        ),
+    ),
+    Fault(
+        "rehearsal consolidates more additions than the library has room for",
+        "engines/policies/rehearsal/reflect.py",
+        "            if room < 0:",
+        "            if room < -1:",
+        (
+            "tests/engines/policies/rehearsal/test_rehearsal.py::test_no_more_is_added_than_the_library_has_room_for",
+        ),
+    ),
+    Fault(
+        "the rehearsal endpoint answers for any model",
+        "engines/policies/rehearsal/server.py",
+        'if request["model"].partition(":")[0] != MODEL:',
+        'if not request["model"]:',
+        ("tests/contract/test_rehearsal_adapters.py",),
+    ),
+    Fault(
+        "a reply whose calls were cut is run",
+        "engines/agents/tool_loop.py",
+        "if is_cut(reply.finish):  # before",
+        "if False:  # before",
+        ("tests/engines/agents/test_tool_loop.py",),
+    ),
+    Fault(
         "scores of a cut distribution are given out for training",
         "engines/policies/hf_local/policy.py",
         "token_ids=tuple(drawn.token_ids) if exact else (),",
@@ -647,15 +679,15 @@ FAULTS = (
     Fault(
         "an answer to another call is taken up",
         "engines/policies/handoff.py",
-        'if given.get("id", name) != name:',
+        'if answer.id not in ("", name):',
         "if False:",
         ("tests/engines/policies/test_handoff.py",),
     ),
     Fault(
         "log-probabilities at another temperature are passed on",
         "engines/policies/vllm.py",
-        "        if sampling.temperature == 1.0:\n            return True",
-        "        if sampling.temperature:\n            return True",
+        "return sampling.temperature == 1.0 or self._processed",
+        "return True",
         ("tests/engines/policies/vllm/test_vllm_rollouts.py",),
     ),
     Fault(
