@@ -17,9 +17,8 @@ from studio.session.session import Disconnected, Message, Session
 from studio.tui.keymap import Key
 from studio.tui.page import Page
 from studio.tui.pages.review.decisions import ReviewKeys
-from studio.tui.pages.review.loader import ReviewLoader
 from studio.tui.pages.review.panes import ReviewPanes
-from studio.tui.pages.review.queue import ChangePane, ItemQueue
+from studio.tui.pages.review.queue import ChangePane, ItemQueue, ReviewLoader
 from studio.tui.pages.review.view import MODES, SORTS, rollout_of
 from studio.tui.widgets.edit_box import EditBox
 from studio.tui.widgets.row_list import RowList
@@ -55,7 +54,6 @@ class ReviewPage(Page):
         self.host.redraw_soon()
 
     def handle_message(self, message: Message) -> None:
-        self.keys.tell_of_trials()
         self.change.lost_line = ""
         if isinstance(message, Disconnected) and not message.ended:
             self.change.lost_line = message.reason
@@ -104,11 +102,6 @@ class ReviewPage(Page):
     def on_edit_box_handed_in(self, event: EditBox.HandedIn) -> None:
         event.stop()
         self.keys.hand_in(event.text, anyway=event.anyway)
-
-    def open_at(self, target: str = "") -> None:
-        if not target:  # else the person comes back to what stood there
-            self.shown.forget_rows()
-        super().open_at(target)
 
     def initial_focus(self) -> Widget:
         return self.shown.operations if self.shown.editing is None else self.shown.box
@@ -173,8 +166,7 @@ class ReviewPage(Page):
         await asyncio.sleep(0)  # the box opens: the next key is the text's first letter
 
     def action_approve_safe(self) -> None:
-        if self.keys.require_session() is not None:
-            self.run_worker(self.host.expect_question(self.keys.approve_safe()))
+        self.run_worker(self.host.expect_question(self.keys.approve_safe()))
 
     def action_undo(self, again: bool = False) -> None:
         self.keys.undo(again=again)
@@ -218,11 +210,8 @@ class ReviewPage(Page):
 
     def action_open(self) -> None:
         name = rollout_of(self.shown.evidence.key)
-        if self.queue.item is not None and self.loader.found is None:
-            self.host.tell("its rollouts are still being read: press again")
-            return
         if not name:
-            self.host.tell("no rollout is behind it")
+            self.host.tell("no rollout is behind it, or it is still being read")
             return
         if self.queue.item is not None:
             self.host.drafts.cursor = self.queue.item.id

@@ -30,8 +30,7 @@ from studio.tui.drawing.cells import GLYPHS_ASCII, GLYPHS_UNICODE
 from studio.tui.drawing.lines import Line, crop_line, plain_text, width_of
 from studio.tui.keymap import KEYS
 from studio.tui.page import Page
-from studio.tui.pages.review.loader import FindingsRequest, ReviewLoader
-from studio.tui.pages.review.panes import share_rows
+from studio.tui.pages.review.queue import FindingsRequest, ReviewLoader
 from studio.tui.pages.review.view import (
     KINDS,
     SORTS,
@@ -45,7 +44,6 @@ from studio.tui.pages.review.view import (
     items,
     legend_lines,
     rollout_of,
-    side_by_side,
     similar_rows,
 )
 from studio.tui.pages.review.view import item_rows as rows_of_items
@@ -177,7 +175,7 @@ def test_words_are_marked_and_read_back_to_both_texts() -> None:
 
 
 def test_columns_stay_aligned_with_wide_characters() -> None:
-    rows = side_by_side("漢字かな漢字かな漢字", "plain words of any kind", 30)
+    rows = diff_lines("漢字かな漢字かな漢字", "plain words of any kind", "side by side", 30)
     bars = {cell_len(plain_text(each).partition("|")[0]) for each in rows}
     assert len(bars) == 1
 
@@ -378,19 +376,6 @@ def test_the_rows_of_many_operations_take_as_much_longer_as_they_are_more() -> N
         return min(once() for _ in range(10))
 
     assert least_s(1_000) < 40 * least_s(100)  # what compares each with each takes 100 times
-
-
-# -- what stands where ----------------------------------------------------------------------------
-
-
-def test_panes_get_the_rows_they_need_and_stay_where_they_are_while_that_is_enough() -> None:
-    even = share_rows(30, (8, 5, 4), (4, 4, 4))
-    assert even == (10, 16, 4)  # the second one, the evidence, gets the rest
-    assert share_rows(30, (20, 6, 4), (4, 4, 4), even) == (20, 6, 4)
-    assert share_rows(30, (9, 15, 4), (4, 4, 4), even) == even  # all of it is seen: nothing moves
-    crowded = share_rows(30, (40, 40, 40), (6, 5, 4), even)
-    assert crowded == (21, 5, 4)  # the first one is what is decided
-    assert share_rows(30, (20, 40, 40), (6, 5, 4), crowded) == crowded
 
 
 def test_a_row_shows_the_whole_wording_and_whether_there_is_a_note() -> None:
