@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import accumulate
 from typing import TYPE_CHECKING
@@ -30,7 +30,7 @@ from studio.tui.pages.text import display_text
 
 if TYPE_CHECKING:
     from studio.facts.rollout import ModelCall, RolloutFacts
-    from studio.review.divergence import PartingStep
+    from studio.review.divergence import Divergence, PartingStep
 
 LABEL = 10
 LIVE_TAIL_CHARS = 20_000
@@ -66,6 +66,9 @@ class GroupSummary:
     members: tuple[Member, ...]
     policy_version: int | None = None  # of a run that trains weights
     question: str = ""  # where a record of it was read
+    rollouts: Mapping[str, RolloutFacts] = field(default_factory=dict)  # those that have ended
+    experiences: int | None = None  # of the library; None: they could not be read
+    target: str = ""  # the rollout that was asked for, if one was
 
     @property
     def version_text(self) -> str:
@@ -120,6 +123,22 @@ def mark_parting(parts: tuple[Part, ...], at: PartingStep, kind: str) -> MarkedP
     return MarkedParts(tuple(marked if one is part else one for one in parts), tuple(hits), step)
 
 
+Pair = tuple[str, str, "Divergence"]
+"""A winner and a loser, and where they part."""
+Side = tuple[tuple[str, tuple[Part, ...]], ...]
+"""Rollouts of one outcome, each with its parts."""
+
+
+@lru_cache(maxsize=8)
+def compare_sides(winners: Side, losers: Side, question: str) -> Pair | None:
+    """Return those that part latest; they are compared once, however often they are drawn."""
+    from studio.review.divergence import choose_pair
+
+    won = {name: said_pieces(parts) for name, parts in winners}
+    lost = {name: said_pieces(parts) for name, parts in losers}
+    return choose_pair(won, lost, question)
+
+
 def said_pieces(parts: Sequence[Part]) -> list[tuple[str, str]]:
     """What of a rollout is compared with another: all but its prompt and its verdict."""
     said = ("thinkm", "answerm", "callm", "toolm")
@@ -152,12 +171,16 @@ def make_member(whole: RolloutFacts | None, rollout_id: str, index: int, live: b
     )
 
 
-def group_rows(group: GroupSummary, width: int) -> list[Row]:
-    """A row a rollout: its sign, reward, tokens, turns and calls, and what went wrong."""
+def group_rows(group: GroupSummary, width: int, live: Collection[str] = ()) -> list[Row]:
+    """A row a rollout: its sign, reward, tokens, turns and calls, and what went wrong.
+
+    `live` are those of which a text streams now.
+    """
     rows = []
     room = max((len(one.acts) + 1 for one in group.members if one.acts), default=0)
     digits = max(len(str(one.tokens)) for one in group.members) if room else 6
     for one in group.members:
+        one = replace(one, state="streaming") if one.id in live else one
         reward = "    " if one.reward is None else f"{one.reward:4.2f}"
         tokens = f"{one.tokens:>{digits}}t" if one.tokens else " " * (digits + 1)
         note = {"streaming": "under way", "queued": "queued"}.get(one.state, one.note)
@@ -293,6 +316,7 @@ def _verdict_parts(whole: RolloutFacts) -> list[Part]:
     return [*out, _make_part("ended", "ended", ended, folds=False)]
 
 
+@lru_cache(maxsize=512)  # sanitized once, not with every key
 def _make_part(
     key: str, label: str, text: str, style: str = "", note: str = "", *, folds: bool = True
 ) -> Part:

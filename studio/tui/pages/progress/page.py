@@ -1,6 +1,5 @@
 """Progress: reward, held-out sets, commits, tokens and cost over the steps of a run."""
 
-import asyncio
 import re
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
@@ -29,6 +28,7 @@ from studio.tui.drawing.lines import Line, Row, crop_line, line, paragraph, spre
 from studio.tui.drawing.plot import Plot, join_cells, nice_step, put_labels, split_at, value_range
 from studio.tui.keymap import Key
 from studio.tui.page import Page
+from studio.tui.pages.loader import Loader
 from studio.tui.pages.picker import Picker
 from studio.tui.pages.text import holds_words
 from studio.tui.terminal.look import wants_ascii
@@ -36,8 +36,17 @@ from studio.tui.widgets.chrome import Chrome
 from studio.tui.widgets.line_view import LineView
 
 
-def load_run(workspace: Workspace, run: str) -> "ShownRun":
-    """A run as its journal has it now.
+@dataclass(frozen=True, slots=True, eq=False)
+class ShownRun:
+    """A run as the page shows it; `sizes` are the experiences of each version of its library."""
+
+    state: RunState
+    curves: RunCurves
+    sizes: Mapping[int, int]
+
+
+def load_run(workspace: Workspace, run: str) -> ShownRun:
+    """A run as its journal has it now. Blocks.
 
     Raises StudioError: there is none of this name, or its journal is damaged.
     """
@@ -55,29 +64,33 @@ def load_sizes(workspace: Workspace, state: RunState) -> Mapping[int, int]:
     return {library.version: len(library.experiences) for library, _ in history}
 
 
+def load_choices(workspace: Workspace) -> list[tuple[str, str]]:
+    """The runs of a workspace, and what to say of each. Blocks."""
+    from studio.workspace.listing import listed_runs, row_text
+
+    return [(str(run.row["run"]), row_text(run)) for run in listed_runs(workspace)]
+
+
 class RunPicker(Picker):
-    _choices: Sequence[tuple[str, str]] | None = None  # None: not read yet
+    def __init__(self, page: "ProgressPage") -> None:
+        super().__init__(page, page.choose_run)
+        self._choices = Loader[Workspace, list[tuple[str, str]]](page, load_choices)
 
-    async def load(self) -> None:
-        from studio.workspace.listing import listed_runs, row_text
-
-        found = await asyncio.to_thread(listed_runs, self._page.host.workspace)
-        self._choices = [(str(run.row["run"]), row_text(run)) for run in found]
-        self._page.draw_if_open()
+    def load(self) -> None:
+        self._choices.request(self._page.host.workspace, again=True)
 
     def draw(self) -> None:
         self.list.border_title = "lay over it …"
         words = self.line.value.strip()
-        found = [(run, about) for run, about in self._choices or () if holds_words(run, words)]
         rows = [
-            Row(run, line((pad(one_line(run, 60), 28), "title"), about)) for run, about in found
+            Row(run, line((pad(one_line(run, 60), 28), "title"), about))
+            for run, about in self._choices.value or ()
+            if holds_words(run, words)
         ]
         if not rows:
-            text = "reading the workspace …" if self._choices is None else "no run holds this"
+            text = "reading the workspace …" if self._choices.is_reading else "no run holds this"
             rows = [Row("", line((text, "dim")))]
-        # The first that is left, unless somebody has moved since.
-        self.list.show_rows(rows, rows[0].key if words != self._narrowed else None)
-        self._narrowed = words
+        self.show_narrowed(rows, rows[0].key)
 
 
 class PlotPane(LineView):
@@ -105,13 +118,17 @@ class ProgressPage(Page):
         super().__init__()
         self.plot_pane = PlotPane(self)
         self.detail_pane = LineView(id="progress-detail", classes="pane")
-        self.picker = RunPicker(self, self._choose)
+        self.picker = RunPicker(self)
+        self._over = Loader[str, ShownRun](
+            self, lambda run: load_run(self.host.workspace, run), self._take_over
+        )
         self.over: ShownRun | None = None
         self.at: int | None = None  # the step under the cursor; None: the last one, as it grows
         self._held_out = ""  # the set that is shown; "": the first
-        self._sizes: Mapping[int, int] = {}
-        self._sizes_of: tuple[str, int] | None = None  # run and version they were read for
-        self._forked_from: RunState | None = None  # of a fork
+        self._parts = Loader[tuple[str, int], tuple[RunState | None, Mapping[int, int]]](
+            self, self._load_parts
+        )
+        self._run = ""
         self._shown: tuple[tuple[object, ...], ShownRun] | None = None
         self.drawn: tuple[tuple[object, ...], Picture] | None = None
 
@@ -134,36 +151,34 @@ class ProgressPage(Page):
     # -- what is shown ---------------------------------------------------------------------
 
     @property
-    def shown(self) -> "ShownRun | None":
+    def shown(self) -> ShownRun | None:
         """The open run; made anew only where one of its curves changed."""
         state = self.state
         if state is None or state.started is None:
             return None
-        key = (*curves_key(state), id(self._sizes))
+        parent, sizes = self._parts.value or (None, {})
+        key = (*curves_key(state), id(sizes))
         if self._shown is None or self._shown[0] != key:
-            whole = with_parent(state, self._forked_from)
-            self._shown = (key, ShownRun(whole, run_curves(whole, self._sizes), self._sizes))
+            whole = with_parent(state, parent)
+            self._shown = (key, ShownRun(whole, run_curves(whole, sizes), sizes))
         return self._shown[1]
 
-    def _read_sizes_if_due(self) -> None:
-        """Sizes of versions, where another run is open or the library has a new one."""
+    def _load_parts(self, key: tuple[str, int]) -> tuple[RunState | None, Mapping[int, int]]:
+        """The run that the open one began from, if any, and the sizes of versions."""
         state, workspace = self.state, self.host.workspace
+        if state is None:
+            return None, {}
+        return load_parent(state, workspace), load_sizes(workspace, state)
+
+    def _request_parts(self) -> None:
+        """Read them where another run is open or the library has a new version."""
+        state = self.state
         if state is None or state.started is None:
             return
-        wanted, before = (state.started.run, state.library_version), self._sizes_of
-        if before is None or before[0] != wanted[0]:
-            self._sizes, self.at, self.over, self._forked_from = {}, None, None, None
-        self._sizes_of = wanted
-
-        async def read() -> None:
-
-            if self._forked_from is None:
-                self._forked_from = await asyncio.to_thread(load_parent, state, workspace)
-            self._sizes = await asyncio.to_thread(load_sizes, workspace, state)
-            self.draw_if_open()
-
-        if wanted != before:
-            self.run_exclusive("sizes", read)
+        if state.started.run != self._run:
+            self._run, self.at, self.over = state.started.run, None, None
+            self._parts.forget()
+        self._parts.request((state.started.run, state.library_version))
 
     @property
     def set_names(self) -> list[str]:
@@ -190,7 +205,7 @@ class ProgressPage(Page):
         return steps[max(0, bisect_right(steps, self.at) - 1)]
 
     def draw(self) -> None:
-        self._read_sizes_if_due()
+        self._request_parts()
         if self.picker.side:
             self.picker.draw()
             return
@@ -234,8 +249,6 @@ class ProgressPage(Page):
             return
         here = steps.index(self.step)
         there = min(len(steps) - 1, max(0, here + by))
-        if there == here:
-            self.host.tell(f"this is the {'last' if by > 0 else 'first'} point")
         self.go_to_step(None if there == len(steps) - 1 else steps[there])
 
     def go_to_step(self, step: int | None) -> None:
@@ -260,7 +273,7 @@ class ProgressPage(Page):
     def action_open(self) -> None:
         step, state = self.step, self.state
         if self.picker.side:
-            self._choose()
+            self.choose_run()
         elif state and (state.curates or (step == state.step and state.under_review)):
             self.host.open_page("review")
         elif state is None or not (known := state.steps.get(step)) or not known.rollouts_done:
@@ -279,8 +292,7 @@ class ProgressPage(Page):
         self.picker.open("over")
 
     def action_target(self) -> None:
-        taken_away = "the run is shown alone; b lays one over it"
-        self.host.tell(taken_away if self.over else "no run is laid over this one: b chooses one")
+        self.host.tell("the run is shown alone; b lays one over it")
         self.over = None
         self.host.draw_now()
 
@@ -295,23 +307,18 @@ class ProgressPage(Page):
         }
         return [key for key in keys if needs.get(key.id, True)]
 
-    def _choose(self) -> None:
+    def choose_run(self) -> None:
+        """Lay the run under the cursor over the one that is open."""
         if run := self.picker.list.key:
             self.picker.close()
-            self.lay_over(run)
+            self._over.request(run, again=True)
 
-    def lay_over(self, run: str) -> None:
-        """Read a run, and lay it over the one that is open."""
-
-        async def load() -> None:
-
-            try:
-                self.over = await asyncio.to_thread(load_run, self.host.workspace, run)
-            except StudioError as error:
-                self.host.tell(str(error), "failed")
-            self.draw_if_open()
-
-        self.run_exclusive("load", load)
+    def _take_over(self) -> None:
+        if self._over.trouble:
+            self.host.tell(self._over.trouble, "failed")
+        else:
+            self.over = self._over.value
+        self.draw_if_open()
 
     def go_back(self) -> bool:
         is_open = bool(self.picker.side) or self.over is not None
@@ -342,15 +349,6 @@ NOT_MEASURED = (
     "held out: not measured. evaluation.do_eval=true measures while practising, "
     "studio eval afterwards."
 )
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class ShownRun:
-    """A run as the page shows it; `sizes` are the experiences of each version of its library."""
-
-    state: RunState
-    curves: RunCurves
-    sizes: Mapping[int, int]
 
 
 @dataclass(frozen=True, slots=True)
