@@ -32,19 +32,24 @@ class Loader(Generic[K, V]):
         """Nothing that was read, or is being read, is of what is shown now."""
         self.value: V | None = None
         self.key: K | None = None  # what `value` was read for
-        self.trouble = ""  # why the last thing asked for could not be read
-        self._wanted: K | None = None
+        self.wanted: K | None = None  # what was asked for last
+        self.trouble = ""  # why that could not be read
         self._is_due = self.is_reading = False
 
     def request(self, key: K, *, again: bool = False) -> None:
         """Have this read, unless it was the last thing asked for; `again`: also then."""
-        if again or key != self._wanted:
-            self._wanted, self._is_due, self.is_reading = key, True, True
+        if again or key != self.wanted:
+            self.wanted, self._is_due, self.is_reading = key, True, True
             if self._worker is None or self._worker.is_finished:
                 self._worker = self._page.run_worker(self._read_wanted(), group="load")
 
+    async def wait(self) -> None:
+        """Wait until nothing is left to be read."""
+        while self._worker is not None and not self._worker.is_finished:
+            await self._worker.wait()
+
     async def _read_wanted(self) -> None:
-        while self._is_due and (key := self._wanted) is not None:
+        while self._is_due and (key := self.wanted) is not None:
             self._is_due = False
             trouble = ""
             try:
@@ -53,7 +58,7 @@ class Loader(Generic[K, V]):
                 trouble = str(error)
             except OSError as error:
                 trouble = f"{error.filename}: {error.strerror or error}"
-            if key != self._wanted:
+            if key != self.wanted:
                 continue  # something else is asked for by now
             self.trouble, self.is_reading = trouble, self._is_due
             if not trouble:

@@ -3,7 +3,7 @@
 import os
 import shlex
 import subprocess
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 
 from textual.app import ComposeResult, SuspendNotSupported
 from textual.containers import Container
@@ -15,7 +15,6 @@ from studio.secrets.sanitize import one_line, sanitize
 from studio.session.session import EventReceived, Message, Session, SnapshotReceived, TextReceived
 from studio.tui.drawing.cells import fit
 from studio.tui.drawing.lines import Line, Row, line, note_rows, paragraph
-from studio.tui.keymap import Key
 from studio.tui.page import Page
 from studio.tui.pages.inspect import view
 from studio.tui.pages.inspect.records import GroupRecords, find_rollouts
@@ -295,10 +294,6 @@ class InspectPage(Page):
         if pane.key != before:
             part = view.part_key(before)
             pane.go_to(next((row.key for row in pane.rows if view.part_key(row.key) == part), ""))
-
-    def usable_keys(self, keys: Sequence[Key]) -> Sequence[Key]:
-        acts = any(part.label in view.TOOLS for part in self._shown_parts(self._reading_pane))
-        return super().usable_keys([key for key in keys if acts or key.id != "inspect.tools"])
 
     def apply_filter(self, text: str) -> None:
         """`/` finds, as in a pager: a rollout is read whole, and nothing of it is hidden."""

@@ -5,6 +5,7 @@ from asyncio import Future, get_running_loop
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import pairwise
 from typing import Literal
 
 from rich.text import Text
@@ -40,7 +41,7 @@ from studio.tui.widgets.row_list import RowList
 
 _MOVES_THE_HEAD = LessonCommitted | LessonReturned
 _BRINGS_USES = StepFinished | LessonProposed | LessonCommitted
-Side = Literal["about", "uses", "history", "change"]
+Side = Literal["about", "uses", "history"]
 
 
 def list_libraries(workspace: Workspace) -> tuple[ListedLibrary, ...]:
@@ -308,11 +309,6 @@ class LibraryPage(Page):
         match self.shows:
             case "about":
                 title, lines = name, self._about_lines(item, contents)
-            case "change":
-                title = f"{name}: its last change"
-                history = self._history.value[0] if self._history.value else ()
-                lines = view.last_change_lines(history, item.id, about.line_width)
-                lines = lines or [line((f"no commit has changed {name}", "dim"))]
             case "history":
                 title, commits = f"{name}: history", self._commits
                 lines = [line((one_line(commits.trouble, 400) or "reading …", "dim"))]
@@ -449,8 +445,17 @@ class LibraryPage(Page):
             self._toggle_side("history")
 
     def action_changed(self) -> None:
-        if self.item is not None:
-            self._toggle_side("change")
+        """Compare the versions between which its wording changed last."""
+        if self.item is None or self._history.value is None:
+            return
+        name, history = self.item.id, [library for library, _ in self._history.value[0]]
+        for older, newer in reversed(list(pairwise(history))):
+            before, after = older.get(name), newer.get(name)
+            if (before and before.text) != (after and after.text):
+                versions = f"{older.name}@{older.version} {newer.name}@{newer.version}"
+                self.host.open_page("diff", versions)
+                return
+        self.host.tell(f"no commit has changed {name}")
 
     def action_sort(self) -> None:
         self.sort = view.SORTS[(view.SORTS.index(self.sort) + 1) % len(view.SORTS)]

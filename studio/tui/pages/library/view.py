@@ -299,23 +299,6 @@ def history_text_lines(texts: Iterable[str], width: int) -> list[Line]:
     return out
 
 
-def last_change_lines(history: History, name: str, width: int) -> list[Line]:
-    """What the last change of an experience changed, word by word; [] where there was none."""
-    for number in range(len(history) - 1, 0, -1):
-        (older, _), (newer, commit) = history[number - 1], history[number]
-        before, after = older.get(name), newer.get(name)
-        if (before and before.text) == (after and after.text):
-            continue
-        where = f"step {commit.step} of {commit.run}" if commit and commit.run else "by hand"
-        out = [line((f"v{older.version} -> v{newer.version}", "title"), (f"  {where}", "dim")), ()]
-        old, new = (display_text(each.text) if each else "" for each in (before, after))
-        if before and after:
-            return out + paragraph(change_spans(word_diff(old, new)), width)
-        sign = "+" if after else "-"
-        return out + paragraph([(f"{sign} {new or old}", MARKS[sign])], width)
-    return []
-
-
 def library_rows(listed: Sequence[ListedLibrary], words: str, width: int) -> list[Row]:
     """The libraries of a workspace."""
     rows = []

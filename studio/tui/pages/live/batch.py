@@ -3,6 +3,7 @@
 A view of `engines.core.state.run_state.StepState`. Pure.
 """
 
+import re
 from collections import Counter
 from collections.abc import Mapping, Set
 from dataclasses import dataclass, replace
@@ -82,13 +83,12 @@ class Batch:
 
     def place(self, rollout: str) -> tuple[int, int] | None:
         """Position and index of a rollout of this batch; None where it is not one."""
-        head, _, index = rollout.rpartition("r")
-        step, _, position = head.removeprefix("s").partition("p")
-        if not (step.isdecimal() and position.isdecimal() and index.isdecimal()):
+        match = re.fullmatch(r"s(\d{1,9})p(\d{1,9})r(\d{1,9})", rollout)
+        if match is None:
             return None
-        at = int(position), int(index)
-        known = at[0] < len(self.problems) and at[1] < self.sizes[at[0]]
-        return at if int(step) == self.step and known else None
+        step, position, index = map(int, match.groups())
+        known = position < len(self.problems) and index < self.sizes[position]
+        return (position, index) if step == self.step and known else None
 
     def records(self) -> dict[str, tuple[RecordRef, ...]]:
         """Of each problem where a rollout that has ended is recorded, if one is."""
@@ -160,21 +160,19 @@ class HeldOut:
         self.progress: ev.EvaluationProgressed | None = None  # None: nothing is measured
         self.tries: list[HeldOutTry] = []  # in the order of their panes
         self._begun: dict[str, ev.RolloutStarted | None] = {}  # that have or had a pane
-        self._began: float | None = None  # when its first try began, if that was seen
 
     def clear(self) -> None:
-        self.progress, self._began, self._begun = None, None, {}
+        self.progress, self._begun = None, {}
         self.tries.clear()
 
-    def update(self, live: Live, now: float) -> None:
-        """Follow what goes on now; `now` is in seconds of any monotonic clock."""
+    def update(self, live: Live) -> None:
+        """Follow what goes on now."""
         before, self.progress = self.progress, live.evaluation
         if self.progress is None:
             self.clear()
             return
         if before is None or (before.data, before.step) != (self.progress.data, self.progress.step):
             self.tries.clear()
-            self._began = None if self.progress.done else now
         for number, each in enumerate(self.tries):
             name = each.shown.id
             if not each.shown.has_ended and name not in live.tries:
@@ -188,17 +186,6 @@ class HeldOut:
 
     def find(self, name: str) -> HeldOutTry | None:
         return next((one for one in self.tries if one.shown.id == name), None)
-
-    def timing_text(self, now: float) -> str:
-        """`, 12 s, about 20 s left`, as far as it is known."""
-        from studio.report.progress import duration_text
-
-        if self.progress is None or self._began is None or (took := now - self._began) < 1.0:
-            return ""
-        text = f", {duration_text(took)}"
-        if done := self.progress.done:
-            text += f", about {duration_text((self.progress.total - done) * took / done)} left"
-        return text
 
     def _show(self, one: HeldOutTry) -> None:
         """Give it the pane of one that ended, or a new one while there is room."""
@@ -260,11 +247,11 @@ class BatchTracker:
                 return f"trying {count_text(stage.detail['operations'], 'operation')}: {tries}"
         return ""
 
-    def update(self, state: RunState | None, now: float = 0.0) -> None:
+    def update(self, state: RunState | None) -> None:
         """Take the batch under way from the state; between two steps the one before stays."""
         self.batch = current_batch(state) or self.batch
         self._live = state.live if state is not None else Live()
-        self.held_out.update(self._live, now)
+        self.held_out.update(self._live)
 
     def take_changes(self) -> tuple[set[str], set[str]]:
         """Return the rollouts that have begun since the last look, and those that have ended."""

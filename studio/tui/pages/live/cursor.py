@@ -6,10 +6,6 @@ from studio.tui.drawing.canvas import Mode
 from studio.tui.page import Page
 from studio.tui.pages.live.batch import Batch, BatchTracker, RolloutStatus
 
-_LEAST_WIDTH = 20
-"""Cells of a pane where several groups are shown."""
-_OTHER_ROWS = 14
-"""Rows of a screen that panes of rollouts do not have, about."""
 _ZOOMS: tuple[Mode, ...] = ("wall", "group", "solo")
 
 
@@ -55,18 +51,6 @@ class BatchCursor:
         """Cells of the column of groups."""
         width = self._page.app.size.width
         return 34 if width < 120 else 40 if width < 170 else 56
-
-    @property
-    def groups_at_once(self) -> tuple[int, int]:
-        """How many groups have panes, and in how many columns; what is wide has room for some."""
-        size, batch = self._page.app.size, self.batch
-        if self.mode != "group" or size.width < 140 or batch is None or not batch.group_size:
-            return 1, 0
-        least = min(batch.group_size, max(1, (size.width - self.left_width) // _LEAST_WIDTH))
-        rows = -(-batch.group_size // least)
-        columns, fit = batch.group_size // rows, (size.height - _OTHER_ROWS) // max(11, 6 * rows)
-        many = min(fit, len(self.shown_groups))
-        return (many, columns) if many > 1 and columns * rows == batch.group_size else (1, 0)
 
     @property
     def group(self) -> str | None:
@@ -119,12 +103,7 @@ class BatchCursor:
             return [one.shown for one in self._tracker.held_out.tries]
         if batch is None:
             return ()
-        shown, (many, _) = self.shown_groups, self.groups_at_once
-        if many > 1:
-            first = shown.index(self.position) // many * many if self.position in shown else 0
-            shown = shown[first : first + many]
-        elif self.mode != "wall":
-            shown = (self.position,)
+        shown = self.shown_groups if self.mode == "wall" else (self.position,)
         known = [at for at in shown if at < len(batch.problems)]  # they may be of the batch before
         return [one for at in known for one in batch.group_rollouts(at, under_way)]
 

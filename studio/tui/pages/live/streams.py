@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
 from engines.core.errors import StudioError
-from engines.core.text.tool_text import said_length, transcript_text
+from engines.core.text.tool_text import transcript_text
 from engines.core.types import RecordRef
 from studio.secrets.sanitize import one_line, sanitize
 from studio.session.requests import ReadQuestions
@@ -35,7 +35,6 @@ class Streams:
     def __init__(self, page: Page, cursor: BatchCursor, canvases: _Canvases) -> None:
         self._page, self._cursor, self._canvases = page, cursor, canvases
         self._known: dict[str, int] = {}  # rollout → characters heard or read
-        self._unsaid: dict[str, int] = {}  # of those, what the model did not write
         self._whole: set[str] = set()  # rollouts of which there is no more to come
         self._awaited: set[str] = set()  # whose text was asked for and has not begun to come
         self._asked: frozenset[str] = frozenset()  # subscribed to
@@ -47,8 +46,7 @@ class Streams:
 
     def estimate(self, rollout: str) -> int | None:
         """Tokens of its text so far, about; None while that says nothing."""
-        said = self._known.get(rollout, 0) - self._unsaid.get(rollout, 0)
-        tokens = said // CHARS_A_TOKEN
+        tokens = self._known.get(rollout, 0) // CHARS_A_TOKEN
         return tokens if tokens >= _LEAST_TOKENS else None
 
     def add_piece(self, piece: TextPiece) -> bool:
@@ -56,33 +54,21 @@ class Streams:
         name, offset = piece.rollout, piece.offset
         if name not in self._held:
             return False
-        known = self._known.get(name, 0)
-        if offset > known:
-            # Sent before it was asked for anew, or else something is missing.
+        if offset not in (0, self._known.get(name, 0)):
+            # Sent before it was asked for anew, or else it is of another text than is here.
             if name not in self._awaited:
                 asked = self._asked
                 self._subscribe(asked - {name})
                 self._subscribe(asked)
             return True
-        if not offset:  # else it was under way when it was asked for anew
-            self._awaited.discard(name)
-        if offset == known:
+        if offset:
             for canvas in self._canvases():
                 canvas.feed(name, piece.text)
         else:
-            self._set_text(name, self._text_before(name, offset) + piece.text)
-        unsaid = self._unsaid.get(name, 0) if offset else 0
-        self._unsaid[name] = unsaid + len(piece.text) - said_length(piece.text)
+            self._awaited.discard(name)
+            self._set_text(name, piece.text)
         self._known[name] = offset + len(piece.text)
         return True
-
-    def _text_before(self, name: str, offset: int) -> str:
-        """What is kept of a text before an offset; rows that scrolled away long ago are not."""
-        if not offset:
-            return ""
-        text = self._canvases()[0].pane_text(name, marked=True)
-        lost = max(0, self._known[name] - len(text))
-        return text[: max(0, offset - lost)]
 
     def _set_text(self, name: str, text: str) -> None:
         for canvas in self._canvases():
@@ -113,7 +99,6 @@ class Streams:
         self._held = now
         for name in gone:
             self._known.pop(name, None)
-            self._unsaid.pop(name, None)
         self._whole -= gone
         self._awaited -= gone
         if gone & self._asked and self._page.session is not None:
@@ -196,20 +181,19 @@ class Questions:
         self._page = page
         self.known: dict[str, str] = {}  # on one line each
         self._session: Session | None = None  # that was asked: another one may know
-        self._tried: set[tuple[str, bool]] = set()  # problem, and whether it was in the records
+        # Problems with where they were looked for: once there is a record it may tell.
+        self._tried: set[tuple[str, Sequence[RecordRef]]] = set()
 
     def load(self, wanted: _Refs) -> None:
         """Find out about those that are not known, unless that was tried."""
         if self._page.session is not self._session:
             self._session = self._page.session
             self._tried.clear()
-        unknown = wanted.keys() - self.known.keys()
-        new = {
-            name: wanted[name] for name in unknown if (name, bool(wanted[name])) not in self._tried
-        }
-        if new and self._page.session is not None:
-            self._tried |= {(name, bool(refs)) for name, refs in new.items()}
-            self._page.run_worker(self._load(new), group="questions")
+        unknown = {(name, refs) for name, refs in wanted.items() if name not in self.known}
+        new = unknown - self._tried
+        if new and self._session is not None:
+            self._tried |= new
+            self._page.run_worker(self._load(dict(new)), group="questions")
 
     async def _load(self, new: _Refs) -> None:
         session = self._page.session

@@ -70,11 +70,10 @@ class RolloutWall(Vertical):
     def focused_rollout(self) -> RolloutStatus | None:
         return self._cursor.rollout(self.canvas.focused_id)
 
-    def arrange_panes(self, *, brief_training: bool) -> None:
+    def arrange_panes(self) -> None:
         """Which panes there are, from the size of the terminal alone."""
         height, cursor = self.app.size.height, self._cursor
         streams = cursor.is_showing_streams
-        self.followed.styles.height = 4 if brief_training and height < 30 else 6
         self.canvas.display = streams
         self.placeholder.display = not streams
         self.question.display = streams
@@ -94,7 +93,7 @@ class RolloutWall(Vertical):
         canvas.set_mode(mode)
         self._acts = batch is not None and batch.acts
         models = [self._pane_model(one, mode) for one in rollouts]
-        canvas.set_panes(models, columns=cursor.groups_at_once[1] or None)
+        canvas.set_panes(models)
         caption = f"Wall  step {batch.step}" if batch else "Wall"
         if self._acts:
             caption += f"  {view.ACTS_MEANING}"
@@ -113,12 +112,10 @@ class RolloutWall(Vertical):
             problem, name = (one.problem, f"problem {one.shown.position + 1}") if one else ("", "")
         elif cursor.batch is not None and cursor.group:
             problem = cursor.batch.problems[cursor.position]
-        # Of tries that come and go the height stays: another one draws all panes anew.
-        steady = cursor.mode == "wall" or cursor.is_measuring
-        most = 1 if size.height < 30 or cursor.mode == "wall" else 2 if steady else 4
+        # The height stays, whoever is asked: another one draws all panes anew.
+        height = 1 if size.height < 30 or cursor.mode == "wall" else 2
         asked = known.get(problem, one_line(problem, 40))
-        lines = view.question_lines(name, asked, self.size.width or size.width, most)
-        height = most if steady else max(1, len(lines))
+        lines = view.question_lines(name, asked, self.size.width or size.width, height)
         self.question.styles.height = height
         for number in range(height):
             self.question.show_line(number, lines[number] if number < len(lines) else ())
@@ -139,13 +136,8 @@ class RolloutWall(Vertical):
         if evaluating is not None and found is not None:
             asked = self._questions.known.get(found.problem, "")
             return view.held_out_model(found, evaluating, mode, asked, has_text)
-        is_alone = self._cursor.groups_at_once[0] == 1
-        return view.pane_model(
-            *(one, mode, estimate, has_text),
-            is_alone=is_alone,
-            acts=self._acts,
-            node=self._tracker.places.get(one.id, ""),
-        )
+        node = self._tracker.places.get(one.id, "")
+        return view.pane_model(one, mode, estimate, has_text, acts=self._acts, node=node)
 
     def _draw_placeholder(self, state: RunState | None, signs: Glyphs) -> None:
         shown = self.placeholder
@@ -205,10 +197,6 @@ class RolloutWall(Vertical):
             self._cursor.zoom = "solo"  # only there a text can be scrolled, hence left or followed
             self._page.host.draw_now()
         return self._reading_canvas.toggle_follow()
-
-    @property
-    def shows_tools(self) -> bool:
-        return self._cursor.is_showing_streams and self._reading_canvas.has_tools
 
     def toggle_tools(self) -> bool | None:
         """Fold the tool calls of the text that is read, or unfold them; None where it has none."""

@@ -24,7 +24,7 @@ from studio.render.words import no_practice_text, reward_rate_text
 from studio.secrets.sanitize import one_line
 from studio.tui.drawing import plot as signs
 from studio.tui.drawing.cells import Glyphs, choose_glyphs, fit, pad
-from studio.tui.drawing.lines import Line, Row, crop_line, line, paragraph, spread, width_of
+from studio.tui.drawing.lines import Line, Row, crop_line, line, paragraph, width_of
 from studio.tui.drawing.plot import Plot, join_cells, nice_step, put_labels, split_at, value_range
 from studio.tui.keymap import Key
 from studio.tui.page import Page
@@ -209,6 +209,7 @@ class ProgressPage(Page):
         if self.picker.side:
             self.picker.draw()
             return
+        self.has_nothing = not (self.steps or (self.state and self.state.curates))
         shown, pane, width = self.shown, self.plot_pane, self.plot_pane.line_width
         if shown is None or not shown.curves.steps:
             pane.border_title = Text("Progress")
@@ -295,17 +296,6 @@ class ProgressPage(Page):
         self.host.tell("the run is shown alone; b lays one over it")
         self.over = None
         self.host.draw_now()
-
-    def usable_keys(self, keys: Sequence[Key]) -> Sequence[Key]:
-        """What there is nothing for is left away."""
-        needs = {
-            "progress.open": bool(self.steps or (self.state and self.state.curates)),
-            "progress.next": bool(self.steps),
-            "progress.next_set": len(self.set_names) > 1,
-            "progress.base": self.shown is not None,
-            "progress.target": self.over is not None,
-        }
-        return [key for key in keys if needs.get(key.id, True)]
 
     def choose_run(self) -> None:
         """Lay the run under the cursor over the one that is open."""
@@ -554,51 +544,29 @@ def _measured_text(run: ShownRun, step: int) -> str:
 
 
 class ProgressStrip(Chrome):
-    """Two rows where there is room, one on a low screen, none on a very low one."""
+    """One row where there is room for it."""
 
-    def __init__(self, *, id: str | None = None) -> None:
-        super().__init__(id=id)
-        self._known: tuple[tuple[object, ...], RunCurves] | None = None
-
-    def draw(self, state: RunState | None, *, has_room: bool = True) -> None:
-        """Show a run; its curves are made anew only after a step or an evaluation."""
+    def draw(self, state: RunState | None) -> None:
         size = self.app.size
-        rows = 2 if size.height >= 30 else 1 if size.height >= 20 else 0
-        runs = state is not None and state.started and not state.curates
-        self.display = bool(runs and rows and has_room)
-        self.styles.height = max(1, rows)
-        if state is None or not self.display:
-            return
-        key = curves_key(state)
-        if self._known is None or self._known[0] != key:
-            self._known = (key, run_curves(state))
-        for number, each in enumerate(strip_lines(self._known[1], size.width)[:rows]):
-            self.show_line(number, each)
+        runs = state is not None and state.started is not None and not state.curates
+        self.display = runs and size.height >= 20
+        if state is not None and self.display:
+            self.show_line(0, strip_line(run_curves(state), size.width))
 
 
 _MOST_BARS = 60
 
 
-def strip_lines(curves: RunCurves, width: int) -> list[Line]:
-    """The reward of each step as bars with the last one and its n; below it the held-out sets."""
+def strip_line(curves: RunCurves, width: int) -> Line:
+    """The reward of each step as bars, the last one with its n, and the held-out sets."""
     name, points = curves.practice.name, curves.practice.points
     text = "no step is through yet"
     if points:
         of = f"step {points[-1].step} of {curves.steps_planned}"
         text = f"{reward_rate_text(points[-1].value, points[-1].n)}, {of}"
-    room = min(_MOST_BARS, width - len(f" {name}  {text}"))
-    high = 1.0 if curves.practice.unit == "reward" else None
-    bars = sparkline([point.value for point in points], room, low=0.0, high=high)
-    first = crop_line(line((f" {name} ", "title"), (bars, "bar"), f" {text}"), width)
     measured = "; ".join(held_out_change_text(series) for series in curves.held_out)
-    left = line((f" held out {one_line(measured, 400)}", "approved"))
-    if not measured:
-        left = line((" held out: not measured", "dim"))
-    applied = [commit for commit in curves.commits if commit.outcome == "applied"]
-    changed = [commit for commit in applied if not commit.beside_weights]
-    right = "7 shows more "
-    if changed:
-        kind = "policy" if curves.trains_weights else "library"
-        count = f"{len(changed)} commit{'s' * (len(changed) != 1)}"
-        right = f"  {kind} v{changed[-1].version}, {count}  {right}"
-    return [first, spread(left, line((right, "dim")), width)]
+    right = line((f"  held out {one_line(measured, 400)}", "approved") if measured else "")
+    room = min(_MOST_BARS, width - len(f" {name}  {text}") - width_of(right))
+    high = 1.0 if curves.practice.unit == "reward" else None
+    bars = sparkline([point.value for point in points], max(8, room), low=0.0, high=high)
+    return crop_line((*line((f" {name} ", "title"), (bars, "bar"), f" {text}"), *right), width)

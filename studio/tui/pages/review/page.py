@@ -23,10 +23,6 @@ from studio.tui.pages.review.view import MODES, SORTS, rollout_of
 from studio.tui.widgets.edit_box import EditBox
 from studio.tui.widgets.row_list import RowList
 
-# A weight update has no wording, no likeness and no later.
-_OF_WORDINGS = tuple(
-    f"review.{name}" for name in ("edit", "editor", "merge", "mark", "pin", "later", "safe", "try")
-)
 _OF_REPLAYS = tuple(
     f"review.{name}" for name in ("next", "previous", "evidence", "open", "words", "more", "sort")
 )
@@ -115,10 +111,6 @@ class ReviewPage(Page):
             return ()
         if self.session is not None and self.session.label:
             return [key for key in keys if key.id in _OF_REPLAYS]
-        state = self.state
-        known = () if state is None else state.operations.values()
-        if state is not None and state.trains_weights and all(o.kind == "weights" for o in known):
-            return [key for key in keys if key.id not in _OF_WORDINGS]
         return keys
 
     def footer_keys(self) -> Sequence[Key]:

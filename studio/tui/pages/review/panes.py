@@ -98,12 +98,11 @@ class ReviewPanes:
         self.box = EditBox(id="review-edit", classes="pane")
         self.evidence = TabRows(self, "review-evidence")
         self.similar = TabRows(self, "review-similar")
-        self.source = TabRows(self, "review-source")
         self.opened_evidence = False
         self.editing: Editing | None = None  # what is in the box; None: it is closed
         self.objection = ""  # what speaks against the text in the box
         self._objected_to = ""  # that text
-        self._tabs = {self.evidence: "Evidence", self.similar: "Similar", self.source: "Source"}
+        self._tabs = {self.evidence: "Evidence", self.similar: "Similar"}
         self._tab = self.evidence
 
     def compose(self) -> ComposeResult:
@@ -120,12 +119,11 @@ class ReviewPanes:
         """What `tab` goes through, in reading order."""
         if self.editing is not None:
             return [self.box]
-        tabs: list[Widget] = [self.evidence, self.similar]
-        return [self.operations, self.change, *tabs, *([self.source] if self.is_tabbed else [])]
+        return [self.operations, self.change, *self._tabs]
 
     @property
     def is_tabbed(self) -> bool:
-        """Whether evidence, similar ones and source share one place."""
+        """Whether evidence and similar ones share one place."""
         return not self._page.has_class("-all")
 
     @property

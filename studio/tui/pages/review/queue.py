@@ -43,7 +43,6 @@ from studio.tui.pages.review.view import (
     record_files_text,
     rollout_of,
     similar_rows,
-    source_lines,
     unparsed_reply_lines,
     wordings,
 )
@@ -267,6 +266,9 @@ class ItemQueue:
         what = "Weight update" if state is not None and state.step_trains else "Operations"
         later = sum(item.standing == "later" for item in self.items)
         self._list.border_title = f"{what} {shown}" + (f", {later} later" if later else "")
+        safe = sum(item.is_safe for item in self.items)
+        words = f"  filter: {excerpt(page.filter_text)}" if page.filter_text else ""
+        self._list.say_below(f"{safe} safe (A)  sort: {self.sort}{words}")
 
     @property
     def _base_texts(self) -> list[tuple[str, str]]:
@@ -442,7 +444,6 @@ class ChangePane:
         self.problems: dict[str, tuple[str, ...]] = {}  # of replies that were mended in vain
         self.lost_line = ""  # why the run's process is not heard just now
         self._made_of: tuple[object, ...] = ()  # what the panes were made of
-        self._legend_of: object = None  # what the legend was made of
         self._shown: tuple[str, float] = ("", 0.0)  # operation, and since when it is looked at
 
     @property
@@ -517,7 +518,7 @@ class ChangePane:
         return change_lines(
             item, texts, state, at=place, mode=mode, width=panes.change.line_width,
             changes=changes, note=queue.notes.get(item.id, ""), draft=draft,
-            target=queue.target_experience(op), compact=panes.is_tabbed,
+            target=queue.target_experience(op),
             pin=panes.signs.pinned if op.target in queue.pinned else "",
             uses=queue.base.uses.get(op.target or "", NO_USES) if queue.base else NO_USES,
             whole=self.shows_all, signs=panes.signs,
@@ -558,22 +559,18 @@ class ChangePane:
         return out
 
     def draw_legend(self) -> None:
-        """What the signs mean, below the list where there is room."""
-        page, queue = self.page, self.queue
-        session, sitting = page.session, queue.decider.sitting
-        made_of = (queue.made_of, sitting.done, session and (session.controls, session.living))
-        if self.panes.is_tabbed or made_of == self._legend_of:
+        """What the signs mean and how this session goes, below the list where there is room."""
+        session, queue = self.page.session, self.queue
+        if self.panes.is_tabbed:
             return
-        self._legend_of = made_of
-        now = "all decided: c commits" if queue.is_all_decided else ""
-        if not now and session is not None and session.controls and not session.living:
-            over = session.state.status == "finished"
-            now = "no process: decided here" + ("; c commits" if over else ", s r resumes")
-        lines = legend_lines(
-            queue.items, words=page.filter_text, sort=queue.sort, done=sitting.done,
-            person=page.host.person, now=now, signs=self.panes.signs,
-        )  # fmt: skip
-        for number, each in enumerate(lines):
+        done, person = queue.decider.sitting.done, excerpt(self.page.host.person)
+        now = line(("this session: ", "dim"), f"{done} done, by {person}")
+        if queue.is_all_decided:
+            now = line(("all decided: c commits", "flag"))
+        elif session is not None and session.controls and not session.living:
+            then = "c commits" if session.state.status == "finished" else "s r resumes"
+            now = line((f"no process: decided here; {then}", "flag"))
+        for number, each in enumerate(legend_lines(now, self.panes.signs)):
             self.panes.legend.show_line(number, each)
 
     def _show_findings(self) -> None:
@@ -584,7 +581,7 @@ class ChangePane:
             text = "looking …"
             if op is None:
                 text = "what an operation rests on, and what it resembles, stands here"
-            for pane in (panes.evidence, panes.similar, panes.source):
+            for pane in (panes.evidence, panes.similar):
                 pane.show_rows([_note(text)])
             return
         rows = evidence_rows(
@@ -596,19 +593,9 @@ class ChangePane:
         panes.evidence.show_rows(rows)
         files = excerpt(record_files_text(found.groups))
         panes.evidence.say_below(files)
-        deleting = {
-            each.operation.target or "": each.id
-            for each in self.queue.items
-            if each.operation and each.operation.kind == "delete" and each.standing == "open"
-        }
         width, pinned = panes.similar.line_width - 2, self.queue.pinned
-        near = similar_rows(found.near, width, pinned, panes.signs.pinned, deleting)
+        near = similar_rows(found.near, width, pinned, panes.signs.pinned)
         panes.similar.show_rows(near or [_note("nothing else in the library is like it")])
-        if (state := self.page.state) is not None:
-            target = self.queue.target_experience(op)
-            lines = source_lines(op, state, target, panes.source.line_width - 2)
-            lines.append(line(("records   ", "dim"), files))
-            panes.source.show_rows([Row(str(n), each) for n, each in enumerate(lines)])
 
 
 def _note(text: str, style: str = "dim") -> Row:

@@ -221,34 +221,16 @@ def _id_column(name: str) -> str:
     return pad(crop(name, 8), 5) + " " if len(name) < 5 else crop(name, 8) + " "
 
 
-def legend_lines(
-    found: Sequence[Item],
-    *,
-    words: str,
-    sort: Sort,
-    done: int,
-    person: str,
-    now: str = "",
-    signs: Glyphs = GLYPHS_UNICODE,
-) -> list[Line]:
-    """What the signs mean, what is safe, and how this session goes. Always as many lines.
-
-    `now` says in place of the last one what is to be done.
-    """
-    safe = sum(item.is_safe for item in found)
+def legend_lines(now: Line, signs: Glyphs = GLYPHS_UNICODE) -> list[Line]:
+    """What the signs mean, and `now`. Always as many lines."""
     first: tuple[Standing, ...] = ("open", "approved", "rejected")
     entries = [(sign_of(each, signs), _STYLES.get(each, each), each) for each in first]
     others = [(signs.edited, "edited", "edited"), (signs.later, "dim", "later")]
-    order = ("  sort: ", "dim"), f"{sort}", (" (S)", "dim")
     return [
         legend_line(*entries, (signs.pinned, "title", "pin")),
         legend_line(*others, (signs.flag, "flag", "flagged"), (signs.note, "focus", "note")),
         legend_line(*((VERBS[kind], _VERB_STYLES.get(kind, ""), kind) for kind in KINDS[:4])),
-        line(("safe: ", "dim"), f"{safe}", (" without flag or delete (A approves)", "dim")),
-        line(("filter: ", "dim"), excerpt(words) if words else "all", *order),
-        line((now, "flag"))
-        if now
-        else line(("this session: ", "dim"), f"{done} done, by {excerpt(person)}"),
+        now,
     ]
 
 
@@ -394,7 +376,6 @@ def change_lines(
     note: str = "",
     draft: str = "",
     target: Experience | None = None,
-    compact: bool = False,
     pin: str = "",
     uses: UseCounts = NO_USES,
     whole: bool = False,
@@ -416,8 +397,7 @@ def change_lines(
     out = [head_line(item, before, after, at, width, pin), *flags]
     if draft:
         out += labelled_lines("yours", f"{shorten(draft)} (not handed in; e takes it up)", width)
-    gap: list[Line] = [] if compact else [()]
-    out += gap
+    out.append(BLANK)
     if op.kind in _MEANINGS and before == after:
         about = f"{op.kind}s {excerpt(op.target or '')}: {_MEANINGS[op.kind]}"
         out += paragraph([(about, "dim")], width)
@@ -433,9 +413,9 @@ def change_lines(
         )
     if proposed:
         out += labelled_lines("proposed", shorten(proposed), width)
-    out += [*gap, *_reason_lines(op, item.decision, note, width)]
+    out += [BLANK, *_reason_lines(op, item.decision, note, width)]
     out += _fate_lines(op, state, width, whole)
-    return out if compact else [*out, *source_lines(op, state, target, width)]
+    return [*out, *source_lines(op, state, target, width)]
 
 
 def _fate_lines(op: Operation, state: RunState, width: int, whole: bool) -> list[Line]:
@@ -716,18 +696,12 @@ def similar_rows(
     width: int,
     pinned: Collection[str] = (),
     pin: str = "",
-    deleting: Mapping[str, str] | None = None,
 ) -> list[Row]:
-    """Each on as many lines as it takes; `pin` is the sign of those that are `pinned`.
-
-    `deleting` are the experiences that an open operation deletes, with its id.
-    """
+    """Each on as many lines as it takes; `pin` is the sign of those that are `pinned`."""
     out: list[Row] = []
     for name, score, text in near:
         lead = f"{excerpt(name)[:8]:<5} {score:.2f}  " + f"{pin} " * (name in pinned)
         first, *further = wrap(display_text(text), max(8, width - len(lead) - 2))
-        more = [line(" " * len(lead), piece) for piece in further]
-        if by := (deleting or {}).get(name):
-            more.append(line((" " * len(lead) + f"{excerpt(by)} deletes it", "flag")))
-        out.append(Row(name, line((lead, "title"), first), tuple(more)))
+        more = tuple(line(" " * len(lead), piece) for piece in further)
+        out.append(Row(name, line((lead, "title"), first), more))
     return out

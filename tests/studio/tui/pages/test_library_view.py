@@ -120,19 +120,6 @@ def test_rows_and_details_fit_whatever_a_model_wrote(width: int) -> None:
         assert "\u202e" not in plain_text(line)
 
 
-def test_the_last_change_is_shown_word_by_word_with_its_place() -> None:
-    first = a_library("use coefficients")
-    change = an_operation("modify", "E1", "use binomial coefficients")
-    second = first.commit(approved(change)).library
-    shown = [
-        plain_text(line)
-        for line in view.last_change_lines([(first, None), (second, None)], "E1", 60)
-    ]
-    assert shown[0].startswith("v0 -> v1")
-    assert "use {+binomial+} coefficients" in shown
-    assert view.last_change_lines([(first, None)], "E1", 60) == []
-
-
 def test_evidence_of_another_run_is_not_offered() -> None:
     change = an_operation("add", None, "new", evidence=("s1p0r0", "s1p0r1"))
     library = a_library().commit(approved(change), run="mine", step=1).library

@@ -117,16 +117,6 @@ def test_a_row_says_how_it_stands_without_any_colour() -> None:
     assert plain_text(item_row(Item("a", gone), "Try small cases.").line).endswith("small cases.")
 
 
-def test_the_legend_never_changes_its_height() -> None:
-    shown = [
-        legend_lines(found, words=words, sort="in order", done=0, person="sam")
-        for found, words in (([], ""), ([Item("a", add(1))], "carry"))
-    ]
-    assert len(shown[0]) == len(shown[1])
-    assert "safe: 1 without flag or delete (A approves)" in drawn(shown[1])
-    assert "+ add  ~ modify  - delete  = keep" in drawn(shown[1])
-
-
 def test_each_flag_has_a_line_and_a_length_that_stays_is_told_once() -> None:
     flags = (Flag("leak"), Flag("too long"))
     keep = Item("a", Operation("op1.2", "keep", "E1", flags=flags))
@@ -399,9 +389,7 @@ def test_no_sign_of_a_standing_is_a_key_name() -> None:
         found = [getattr(signs, name) for name in names]
         assert len(set(found)) == len(found)
         assert not {*found} & {key.key_text for key in KEYS}
-        legend = lines_text(
-            legend_lines([], words="", sort="in order", done=0, person="s", signs=signs)
-        )
+        legend = lines_text(legend_lines((), signs))
         assert all(sign in legend for sign in found)
 
 
