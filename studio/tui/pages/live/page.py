@@ -37,10 +37,8 @@ from studio.tui.keymap import bindings
 from studio.tui.page import Page
 from studio.tui.pages.live import view
 from studio.tui.pages.live.batch import Batch, BatchTracker, current_batch
-from studio.tui.pages.live.cursor import BatchCursor
-from studio.tui.pages.live.streams import Questions, Streams
 from studio.tui.pages.live.view import StageClock
-from studio.tui.pages.live.wall import RolloutWall
+from studio.tui.pages.live.wall import BatchCursor, Questions, RolloutWall, Streams
 from studio.tui.pages.progress.page import ProgressStrip
 from studio.tui.terminal.textual_parts import is_visible
 from studio.tui.widgets.chrome import Chrome
