@@ -1,7 +1,5 @@
 """The rollouts of the live page: which are looked at, their texts, and the panes they stand in."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -31,7 +29,6 @@ from studio.tui.pages.live.batch import Batch, BatchTracker, RolloutStatus
 from studio.tui.terminal.look import wants_ascii
 from studio.tui.widgets.chrome import Chrome
 from studio.tui.widgets.line_view import LineView
-
 
 _ZOOMS: tuple[Mode, ...] = ("wall", "group", "solo")
 

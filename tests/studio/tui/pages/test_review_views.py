@@ -281,9 +281,7 @@ def test_similar_ones_come_by_likeness() -> None:
     others = {"E4": f"{text} Always.", "E2": "Draw the grid before counting.", "E3": "Else."}
     near = find_similar(text, others.items())
     assert [name for name, _, _ in near] == ["E4", "E2"]
-    near = near[1:]
-    (row,) = similar_rows(near, 60, deleting={"E2": "op1.4"})
-    assert row.key == "E2" and plain_text(row.more[-1]).strip() == "op1.4 deletes it"
+    assert [row.key for row in similar_rows(near, 60)] == ["E4", "E2"]
 
 
 def test_what_is_read_is_told_with_its_trouble(tmp_path: Path) -> None:

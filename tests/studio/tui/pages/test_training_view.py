@@ -333,7 +333,7 @@ async def test_every_page_shows_a_training_run_in_every_theme(
             await stage.press(key)
             assert "Weight update" in shown(stage) or key != "2"
         await stage.press("1")
-        assert "policy v3" in shown(stage)
+        assert "review: 1 weight update" in shown(stage)
 
 
 @pytest.mark.parametrize(
