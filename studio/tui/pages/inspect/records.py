@@ -5,7 +5,7 @@ Functions that block, and `_load_group`, are called in a thread.
 
 from typing import TYPE_CHECKING
 
-from engines.core.errors import RecordError, StudioError
+from engines.core.errors import RecordError
 from engines.core.state.run_state import RunState
 from engines.core.types import group_id, operation_step, rollout_id
 from engines.record.run_dir import RunDir
@@ -16,6 +16,7 @@ from studio.session.session import Session, TextPiece
 from studio.tui.page import Page
 from studio.tui.pages.inspect import view
 from studio.tui.pages.inspect.view import GroupSummary, Part
+from studio.tui.pages.live.batch import describe_rollout
 from studio.tui.pages.loader import Loader
 
 if TYPE_CHECKING:
@@ -68,7 +69,7 @@ class GroupRecords:
         whole = group.rollouts.get(name) if group is not None else None
         if group is None or whole is None:
             return view.live_parts(self.live[name]) if name in self.live else ()
-        return view.rollout_parts(whole, group.library_version, group.experiences, calls=calls)
+        return view.rollout_parts(whole, group.library_version, calls=calls)
 
     def compare(self, *, calls: bool) -> tuple[str, str, Divergence] | None:
         """A winner and a loser that part late, the chosen rollout among them, and where."""
@@ -141,7 +142,7 @@ class GroupRecords:
         if session is None or not self._page.is_open:
             return
         members = self.group.members if self.group is not None else ()
-        wanted = frozenset(one.id for one in members if one.state in ("streaming", "queued"))
+        wanted = frozenset(one.id for one in members if not one.has_ended)
         if anew:
             session.subscribe(())
         if anew or wanted != self._subscribed:
@@ -190,27 +191,25 @@ class GroupRecords:
             ):
                 rollouts[witness.id] = read_rollout(run, witness.rollout, witness.verdict)
         going = current is step and state.status in ("running", "paused")
-        experiences = None
-        try:
-            library = self._page.host.workspace.library(
-                state.started.library if state.started else ""
-            )
-            experiences = len(library.at(step.library_version).experiences)
-        except (StudioError, OSError):
-            pass  # the version alone is told
         return GroupSummary(
             id=name,
             problem=step.problems[position],
             epoch=step.epoch,
             library_version=step.library_version,
             members=tuple(
-                view.make_member(rollouts.get(each), each, index, going and each in live)
+                describe_rollout(
+                    each,
+                    position,
+                    index,
+                    rollouts[each].finished if each in rollouts else None,
+                    rollouts[each].verdict if each in rollouts else None,
+                    is_under_way=going and each in live,
+                )
                 for index, each in enumerate(ids)
             ),
             policy_version=step.policy_version if state.trains_weights else None,
             question=sanitize(groups[0].question) if groups and groups[0].witnesses else "",
             rollouts=rollouts,
-            experiences=experiences,
             target=place if "r" in place else "",
         )
 

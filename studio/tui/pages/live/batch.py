@@ -35,6 +35,7 @@ class RolloutStatus:
     index: int
     state: str  # won | lost | streaming | queued | error | open
     tokens: int | None = None  # of its replies; None until it ends
+    reward: float | None = None
     said: str = ""  # its reward or what came instead, in a word or two
     trouble: str = ""  # why it failed or has no reward; "" for most
     refs: tuple[RecordRef, ...] = ()
@@ -104,17 +105,10 @@ class Batch:
 
     def rollout_at(self, position: int, index: int, under_way: Set[str]) -> RolloutStatus:
         name = rollout_id(self.step, position, index)
-        found = self.rollouts.get((position, index))
-        if found is None:
-            state = "streaming" if name in under_way else "queued"
-            return RolloutStatus(name, position, index, state)
-        state, said, trouble = _describe_ended(found, self.verdicts.get((position, index)))
-        tokens, why = found.usage.completion_tokens or None, one_line(trouble, 200)
-        return RolloutStatus(
-            *(name, position, index, state, tokens, said, why, found.refs, found.tail),
-            acts=acts_cell(found),
-            acted=acted_text(found),
-        )
+        place = position, index
+        found, verdict = self.rollouts.get(place), self.verdicts.get(place)
+        is_under_way = name in under_way
+        return describe_rollout(name, position, index, found, verdict, is_under_way=is_under_way)
 
 
 def current_batch(state: RunState | None) -> Batch | None:
@@ -126,15 +120,45 @@ def current_batch(state: RunState | None) -> Batch | None:
     return Batch(step.step, step.problems, sizes, step.rollouts, step.verdicts, step.reflections)
 
 
-def _describe_ended(found: ev.RolloutFinished, verdict: Verdict | None) -> tuple[str, str, str]:
-    if found.status == "failed":
-        return "error", "error", found.error or "it failed"
-    cut = " cut" if found.status == "truncated" else ""  # it reached its most tokens
-    if verdict is None:
-        return "open", f"judging{cut}", ""
-    if verdict.reward is None:
-        return "open", f"unknown{cut}", verdict.error or "the verifier had no opinion"
-    return reward_state(verdict.reward), f"reward {reward_text(verdict.reward)}{cut}", ""
+def describe_rollout(
+    name: str,
+    position: int,
+    index: int,
+    rollout: ev.RolloutFinished | None,
+    verdict: Verdict | None,
+    *,
+    is_under_way: bool,
+) -> RolloutStatus:
+    """A rollout by what is known of it: None where it has not ended, or was not judged."""
+    if rollout is None:
+        state = "streaming" if is_under_way else "queued"
+        return RolloutStatus(name, position, index, state)
+    cut = " cut" if rollout.status == "truncated" else ""  # it reached its most tokens
+    reward = verdict.reward if verdict is not None else None
+    trouble = ""
+    if rollout.status == "failed":
+        state, said, trouble = "error", "error", rollout.error or "it failed"
+    elif reward is not None:
+        state, said = reward_state(reward), f"reward {reward_text(reward)}{cut}"
+    elif verdict is None:
+        state, said = "open", f"judging{cut}"
+    else:
+        state, said = "open", f"unknown{cut}"
+        trouble = verdict.error or "the verifier had no opinion"
+    return RolloutStatus(
+        id=name,
+        position=position,
+        index=index,
+        state=state,
+        tokens=rollout.usage.completion_tokens or None,
+        reward=reward,
+        said=said,
+        trouble=one_line(trouble, 200),
+        refs=rollout.refs,
+        tail=rollout.tail,
+        acts=acts_cell(rollout),
+        acted=acted_text(rollout),
+    )
 
 
 def reward_state(reward: float) -> str:

@@ -132,7 +132,7 @@ class LivePage(Page):
         batch, evaluating = self.cursor.batch, self.tracker.evaluating
         status, width = self.host.session_status, self._facts.line_width
         facts = view.node_lines(self.tracker.nodes, self.tracker.places, width)
-        facts += view.facts_lines(state, batch, status, evaluating, width=width, signs=signs)
+        facts += view.facts_lines(state, batch, status, width=width, signs=signs)
         self._facts.show_lines(facts)
         now = view.status_line(state, batch, status, evaluating, doing=self.tracker.doing)
         now = self._clock.add_time(now, self.host.clock())

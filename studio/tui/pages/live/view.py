@@ -270,7 +270,6 @@ def facts_lines(
     state: RunState | None,
     batch: Batch | None,
     line_facts: SessionStatus,
-    evaluating: ev.EvaluationProgressed | None,
     *,
     width: int,
     signs: Glyphs = GLYPHS_UNICODE,
@@ -288,12 +287,6 @@ def facts_lines(
         if step is not None and (step.failed or step.unjudged):
             lost = f"{step.failed} failed, {step.unjudged} not judged"
             out += paragraph([(lost, "failed")], width, "  ")
-    if evaluating is not None:
-        out += [BLANK, line((f"held-out {one_line(evaluating.data, 40)}", "title"))]
-        room = max(6, min(14, width - 10))
-        bar = signs.bar(evaluating.done, evaluating.total, room)
-        out.append(line((bar, "bar"), f" {evaluating.done}/{evaluating.total}"))
-        out.append(line((f"reward {mean_text(evaluating)}", "")))
     if state is not None and state.started is not None:
         process = (state.pid or "running") if line_facts.living else "none"
         out += [BLANK, line((f"process    {process}", "dim"))]

@@ -515,13 +515,8 @@ def _legend(runs: Sequence[RunCurves], held_out: str, plot: int, width: int) -> 
         (signs.REFUSED, "flag", "not applied" if outcomes - {"applied"} else ""),
         (signs.EPOCH, "dim", "epoch" if len(shown.epochs) > 1 else ""),
     )  # fmt: skip
-    out: list[Line] = [()]
-    for sign, style, word in entries:
-        entry = line((f" {sign}", style), f" {word} ") if word else ()
-        if out[-1] and width_of(out[-1]) + width_of(entry) > width:
-            out.append(())
-        out[-1] = (*out[-1], *entry)
-    return [crop_line(each, width) for each in out]
+    spans = [((f" {sign}", style), (f" {word} ", "")) for sign, style, word in entries if word]
+    return paragraph([span for entry in spans for span in entry], width)
 
 
 def detail_lines(shown: ShownRun, over: ShownRun | None, step: int, width: int) -> list[Line]:

@@ -15,7 +15,6 @@ from textual.content import Content
 from textual.widget import Widget
 
 from engines.record.run_dir import Workspace
-from studio.render.words import to_decide_text
 from studio.secrets.sanitize import one_line, sanitize
 from studio.tui.drawing.cells import cell_width as cells
 from studio.tui.drawing.cells import fit, pad
@@ -23,7 +22,7 @@ from studio.tui.drawing.lines import Line, Row, labelled_lines, line, note_rows,
 from studio.tui.page import Page, resume_run
 from studio.tui.pages.live.view import StageClock, starting_text
 from studio.tui.pages.loader import Loader
-from studio.tui.pages.runs.page import AGAIN_S, detail_lines, load_runs
+from studio.tui.pages.runs.page import AGAIN_S, detail_lines, load_runs, state_span
 from studio.tui.pages.start import checks
 from studio.tui.pages.start.checks import CheckReport, RunFacts, find_run_files
 from studio.tui.pages.text import holds_words
@@ -334,6 +333,7 @@ class StartPage(Page):
 
 MOST_RESUMED = 6
 """Ended runs that are offered; the others are on the page of runs."""
+Doing = Literal["resume", "attach", "open", "new"]
 _VERBS = {"resume": "Resume", "attach": "Attach", "open": "Open", "new": "New"}
 
 
@@ -341,7 +341,7 @@ _VERBS = {"resume": "Resume", "attach": "Attach", "open": "Open", "new": "New"}
 class Choice:
     """One thing to do. `argument` is a run-id, a preset or the path of a run file."""
 
-    do: Literal["resume", "attach", "open", "new"]
+    do: Doing
     argument: str
     name: str
     text: str
@@ -387,28 +387,16 @@ def same_choice(found: Sequence[Choice], key: str) -> str:
 
 def _run_choice(run: KnownRun) -> Choice | None:
     row, shown, back = run.listed.row, run.listed.shown, run.background
-    if shown.status == "damaged":
+    is_over = shown.status == "finished" and not row["open"]
+    if shown.status == "damaged" or (is_over and not shown.alive):
         return None  # the page of runs says what is wrong with it
     steps = f", step {back.step}/{back.steps}" if back else ""
-    where = f"epoch {row['epoch']}/{row['epochs']}{steps}"
-    n = int(row["open"])
-    later = row.get("later", 0)
-    wait = to_decide_text(n, later, f"operation{'s' * (n - later != 1)} to decide")
-    name = run.run
-    if shown.alive and shown.status == "held" and n:
-        return Choice("attach", name, name, f"{where}, HELD: {wait}", "flag", run=run)
-    if shown.alive:
-        return Choice("attach", name, name, f"{where}, {shown.status}", "streaming", run=run)
+    text, style = state_span(run)
+    do: Doing = "attach" if shown.alive else "open" if shown.status == "finished" else "resume"
     if row.get("ending") == "budget":
-        text = f"{where}, budget reached: asks for more"
-        return Choice("resume", name, name, text, run=run)
-    if shown.status == "finished":
-        word = "curation" if shown.curation_status else shown.status
-        return Choice("open", name, name, f"{word}, {wait}", "flag", run=run) if n else None
-    if n and shown.status in ("held", "interrupted"):
-        text = f"{wait}: held, no process (enter takes it up); {where}"
-        return Choice("resume", name, name, text, "flag", run=run)
-    return Choice("resume", name, name, f"{where}, {shown.status}", run=run)
+        style = ""
+    text = f"{text}; epoch {row['epoch']}/{row['epochs']}{steps}"
+    return Choice(do, run.run, run.run, text, style, run=run)
 
 
 def choice_rows(found: Sequence[Choice], width: int) -> list[Row]:

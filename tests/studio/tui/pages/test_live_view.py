@@ -112,7 +112,7 @@ def test_stages_count_rollouts_verdicts_groups_and_operations() -> None:
     state = a_state(*judged(0, 0, 1.0), a_rollout_finished(0, 1), reflected(0, "used"))
     told = stage_line(of(state), state)
     assert told == "rollout 2/8  judged 1/8  reflected 1/2  ops 0"
-    shown = text(facts_lines(state, of(state), LIVES, None, width=32))
+    shown = text(facts_lines(state, of(state), LIVES, width=32))
     assert "rollout    [##........] 2/8" in shown
     assert "1 with winners and losers" in shown
     assert all(cell_width(row) <= 32 for row in shown.split("\n"))
@@ -127,13 +127,6 @@ def test_the_first_evaluation_is_said_to_be_the_baseline() -> None:
     assert "evaluating after step 4: 0 of 20" in plain_text(
         status_line(a_state(), None, LIVES, later)
     )
-
-
-def test_facts_show_an_evaluation_with_its_set_and_bar() -> None:
-    event = ev.EvaluationProgressed(0, "arithmetic-heldout", 5, 20)
-    shown = text(facts_lines(a_state(), None, LIVES, event, width=32))
-    assert "held-out arithmetic-heldout" in shown
-    assert "5/20" in shown
 
 
 def test_a_batch_stays_to_be_looked_at_after_its_step_is_finished() -> None:

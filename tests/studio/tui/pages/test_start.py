@@ -37,7 +37,7 @@ async def test_a_held_run_comes_first_and_enter_resumes_it(
     async with app.run_test(size=(120, 36)) as pilot:
         asked = Asked(app, monkeypatch)
         await has_read(pilot)
-        assert any("2 operations to decide: held, no process" in row for row in picture(app))
+        assert any("no process: 2 to decide" in row for row in picture(app))
         await pilot.press("enter")
         await pilot.pause()
         assert asked.started == [["--resume", "mine"]]

@@ -140,7 +140,7 @@ def test_the_stages_of_a_training_batch_end_with_its_update() -> None:
     assert rollouts is not None
     assert plain_text(stage_lines(rollouts, under_way, 40)[-1]) == "update     not computed yet"
     assert stage_line(batch, state).endswith("reflected 3/3  update needs your review (2)")
-    assert "training  policy v0" in text(facts_lines(state, batch, LIVES, None, width=30))
+    assert "training  policy v0" in text(facts_lines(state, batch, LIVES, width=30))
 
 
 def test_the_page_speaks_of_weights_where_a_run_trains_them() -> None:
