@@ -16,8 +16,7 @@ from typing import Annotated, cast
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from engines.core.errors import ConfigError
-from engines.core.extras import installed_version
+from engines.core.errors import ConfigError, installed_version
 from studio import exit_codes
 from studio.commands import (
     control,
@@ -38,7 +37,7 @@ from studio.commands import (
 )
 from studio.commands.reference import completion, config, guide, presets
 from studio.commands.reference.version import version
-from studio.config.youtu.flags import translate_flags
+from studio.config.youtu.checkout import translate_flags
 from studio.errors import describe_error, os_error_text
 from studio.process import harden, open_streams, silence_stream
 from studio.secrets.output import forget, mask_output, mask_tracebacks, remember

@@ -19,15 +19,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from engines.core.errors import ConfigError
-from engines.core.extras import install_command
+from engines.core.errors import ConfigError, install_command
 from engines.record.run_dir import Workspace
 from studio import exit_codes
 from studio.commands import AcceptChanges, EventsAsJson, Name, Overrides, RestartStep, RunFile
 from studio.config.loading import LoadedRun
 from studio.config.source import Source, parse_source
 from studio.errors import describe_error
-from studio.estimate.dry_run import tell_estimate
+from studio.estimate.cost import tell_estimate
 from studio.presets import presets_folder
 from studio.process import harden
 from studio.render.lines import to_stderr
@@ -247,7 +246,7 @@ def launch(
     _check_devices(process)
     with _connect_ranks(process) as ranks:
         if ranks is not None and ranks.rank > 0:
-            from engines.grpo.ranks.rank_worker import run_rank_worker
+            from engines.grpo.ranks.accelerated import run_rank_worker
 
             run_rank_worker(ranks)
             return exit_codes.DONE
@@ -356,7 +355,7 @@ def run(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
 
 
 def _start(arguments: Sequence[str]) -> int:
-    from engines.grpo.ranks.launcher import read_request, start_processes
+    from engines.grpo.ranks.ranks import read_request, start_processes
 
     asked = read_request(arguments)
     here = -(-asked.processes // asked.machines)

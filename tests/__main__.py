@@ -1,4 +1,8 @@
-"""`python -m tests`: everything that decides whether a change is good, here and in CI."""
+"""`python -m tests`: everything that decides whether a change is good, here and in CI.
+
+`python -m tests nightly` runs the cases that take longest and nothing else: each stands beside
+shorter ones of the same behaviour. Other arguments go to pytest.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +26,7 @@ STATIC = (
 # Four for two cores: a third of a worker's time is waiting for processes and terminals. What is
 # left of a share goes to the worker that is through first, from its end: the tests of a file stay
 # together, and share what it took to set them up.
-TESTS = (sys.executable, "-m", "pytest", "-q", "-n", "4", "--dist", "worksteal", *sys.argv[1:])
+PYTEST = (sys.executable, "-m", "pytest", "-q", "-n", "4", "--dist", "worksteal")
 # Bytecode is kept: else each worker compiles every test anew before it runs the first.
 ENVIRONMENT = {k: value for k, value in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
 
@@ -32,9 +36,12 @@ def main() -> int:
 
     The static ones run beside the tests, which often wait, and are printed at the end.
     """
+    if sys.argv[1:2] == ["nightly"]:
+        return int(run_check((*PYTEST, "-m", "nightly", *sys.argv[2:])).failed)
+    tests = (*PYTEST, "-m", "not nightly", *sys.argv[1:])
     with ThreadPoolExecutor(1) as beside:
         static = [beside.submit(run_check, check, quiet=True) for check in STATIC]
-        results = [run_check(TESTS), *(future.result() for future in static)]
+        results = [run_check(tests), *(future.result() for future in static)]
     for result in results:
         if result.output:
             print(f"\n== {result.name}\n{result.output.rstrip()}\n== {result.took_s:.1f} s")

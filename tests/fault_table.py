@@ -28,24 +28,24 @@ FAULTS = (
         ("tests/engines/core/text/test_pairing.py",),
     ),
     Fault(
-        "a result that both have hides the step at which a loser went wrong",
+        "a detour to a number that both go on with parts a winner from a loser",
         "studio/review/divergence.py",
-        "                _drop_detours(step, ours[match], theirs, apart, since)",
-        "                apart.clear()",
+        "        if i in shared or step.result in used:",
+        "        if i in shared:",
         ("tests/studio/review/test_divergence.py",),
     ),
     Fault(
         "the loser's parting step stands beside the winner's first",
         "studio/review/divergence.py",
-        "_find_counterpart(theirs[i], ours, passed + 1, asked)",
-        "_find_counterpart(theirs[i], ours, 0, asked)",
+        "    rest = ours[passed + 1 :] or ours[-1:]",
+        "    rest = ours",
         ("tests/studio/review/test_divergence.py",),
     ),
     Fault(
         "a deleted experience's id is used again",
         "engines/core/library.py",
-        "is_new = draft.next_number != self.next_number or any(",
-        "is_new = any(",
+        "if draft.next_number != self.next_number or draft.readings",
+        "if draft.readings",
         (
             "tests/engines/core/test_library.py::test_an_id_used_up_within_one_commit_does_not_come_back",
         ),
@@ -69,8 +69,8 @@ FAULTS = (
     Fault(
         "a pinned experience is changed by a modify",
         "engines/core/library.py",
-        "                if before.pinned:\n                    return _pinned_reason(before)\n",
-        "",
+        'case "modify" | "delete" if before.pinned:',
+        'case "delete" if before.pinned:',
         (
             "tests/engines/core/test_library.py::test_a_pin_is_a_version_of_its_own_and_holds_within_one_draft",
         ),
@@ -168,14 +168,14 @@ FAULTS = (
     ),
     Fault(
         "the last turn of a try is discounted too",
-        "engines/grpo/loss/collate.py",
+        "engines/grpo/loss/loss.py",
         "(len(turns) - 1 - number)",
         "(len(turns) - number)",
         ("tests/engines/grpo/loss/test_collate.py",),
     ),
     Fault(
         "gradients are cleared between the minibatches of one optimiser step",
-        "engines/grpo/engine/update.py",
+        "engines/grpo/engine/grpo.py",
         "            for minibatch in window:\n                work",
         "            for minibatch in window:\n"
         "                self._optimiser.zero_grad()\n"
@@ -237,9 +237,9 @@ FAULTS = (
     ),
     Fault(
         "rehearsal takes the larger number from the smaller one",
-        "engines/policies/rehearsal/families.py",
-        "_subtraction_task(int(found[2]), int(found[1]))",
-        "_subtraction_task(int(found[1]), int(found[2]))",
+        "engines/policies/rehearsal/solve.py",
+        'from\\s+(\\d+)": r"\\2-\\1"',
+        'from\\s+(\\d+)": r"\\1-\\2"',
         ("tests/engines/policies/rehearsal/test_rehearsal.py",),
     ),
     Fault(
@@ -346,8 +346,8 @@ FAULTS = (
     Fault(
         "a null answer hides another field that has the answer",
         "engines/data/fields.py",
-        "        if get_field(row, name) is not None:\n            return name\n",
-        "        if name in row:\n            return name\n",
+        "(name for name in names if get_field(row, name) is not None)",
+        "(name for name in names if name in row)",
         ("tests/engines/data/test_dataset.py",),
     ),
     Fault(
@@ -359,7 +359,7 @@ FAULTS = (
     ),
     Fault(
         "a split of which a shard is missing is read as if it were whole",
-        "engines/data/folder.py",
+        "engines/data/source.py",
         "if numbers != list(range(of)):",
         "if not numbers:",
         ("tests/engines/data/test_data_formats.py",),
@@ -594,7 +594,7 @@ FAULTS = (
     ),
     Fault(
         "a call is asked again once too often",
-        "engines/policies/chat/retry.py",
+        "engines/policies/chat/endpoint.py",
         "if not failed.transient or faults > policy.max_retries:",
         "if not failed.transient or faults > policy.max_retries + 1:",
         ("tests/engines/policies/chat/test_client.py",),
@@ -694,7 +694,7 @@ FAULTS = (
     ),
     Fault(
         "a leaked held-out question counts as a practised one",
-        "engines/training_free/leaks.py",
+        "engines/training_free/lint.py",
         "self._held_out = len(hidden)",
         "self._held_out = 0",
         (
@@ -727,6 +727,27 @@ FAULTS = (
         ("tests/studio/data/test_sessions.py",),
     ),
     Fault(
+        "a small file that unpacks to gigabytes fills the memory",
+        "engines/data/rows.py",
+        "        _check_size(path, len(data), most)\n",
+        "",
+        ("tests/engines/data/test_unpack.py",),
+    ),
+    Fault(
+        "a file of the test split is practised on",
+        "studio/data/prepare.py",
+        "if words and split not in words",
+        "if not words and split not in words",
+        ("tests/studio/data/test_prepare_from.py",),
+    ),
+    Fault(
+        "replies of a log to one question are problems each",
+        "engines/data/dataset.py",
+        "if is_log and group[0] is not problem:",
+        "if is_log and problem is None:",
+        ("tests/engines/data/test_dataset.py",),
+    ),
+    Fault(
         "equal questions share one id",
         "engines/data/dataset.py",
         'problem = replace(problem, id=f"{problem.id}#{nth}")',
@@ -735,9 +756,9 @@ FAULTS = (
     ),
     Fault(
         "the answer's index counts from 1",
-        "engines/data/choices.py",
-        "found = {letters[int(float(text))]}",
-        "found = {letters[int(float(text)) - 1]}",
+        "engines/data/fields.py",
+        "fitting.add(letters[int(float(text))])",
+        "fitting.add(letters[int(float(text)) - 1])",
         ("tests/engines/data/test_choices.py",),
     ),
     Fault(

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from _pytest.mark import ParameterSet
 
 from studio.guide import TOPICS
 from tests.support.made_once import made_once
@@ -78,7 +79,12 @@ def type_block(block: str, folder: Path, path: str) -> None:
     assert done.stdout or done.stderr, block
 
 
-@pytest.mark.parametrize("page", sorted(BLOCKS, key=("weights", "models").__contains__)[::-1])
+def page_case(page: str) -> ParameterSet:
+    """A page whose blocks train or sample weights takes a minute or two."""
+    return pytest.param(page, marks=pytest.mark.nightly if page in ("weights", "models") else ())
+
+
+@pytest.mark.parametrize("page", [page_case(page) for page in BLOCKS])
 def test_the_blocks_of_a_page_run(page: str) -> None:
     assert (read_through(page) / "runs").is_dir()
 
@@ -90,6 +96,7 @@ def evaluations(workspace: Path, run: str) -> list[dict[str, Any]]:
     return found
 
 
+@pytest.mark.nightly
 def test_thirty_steps_of_grpo_raise_the_heldout_reward_by_more_than_a_third() -> None:
     before, after = evaluations(read_through("weights"), "grpo-tiny")
     assert before["n"] == after["n"] == 512
@@ -98,17 +105,26 @@ def test_thirty_steps_of_grpo_raise_the_heldout_reward_by_more_than_a_third() ->
     assert (before["policy_version"], after["policy_version"]) == (0, 30)
 
 
+@pytest.mark.nightly
 def test_a_library_helps_the_frozen_policy_more_than_a_neutral_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The lessons are drawn by the rehearsal, which reads nothing but the tries."""
     # What is known needs no model, which takes seconds to open.
-    monkeypatch.setattr("studio.evaluation.measurement.open_roles", pytest.fail)
+    monkeypatch.setattr("studio.evaluation.evaluate.open_roles", pytest.fail)
     workspace = read_through("models")
     before, after = evaluations(workspace, "tiny")
     assert before["n"] == after["n"] == 128 * 2
     assert after["mean_reward"] - before["mean_reward"] >= 0.30
-    words = ("eval", "tiny", "--library", "tiny", "--baseline", "neutral", "--json")
+    words: tuple[str, ...] = (
+        "eval",
+        "tiny",
+        "--library",
+        "tiny",
+        "--baseline",
+        "neutral",
+        "--json",
+    )
     words += tuple(ADDED[" ".join(("studio", *words[:-1]))].split())
     done = studio(*words, workspace=workspace)
     assert done.code == 0, done.stderr
@@ -118,6 +134,7 @@ def test_a_library_helps_the_frozen_policy_more_than_a_neutral_one(
     assert compared["comparison"]["difference"] >= 0.25
 
 
+@pytest.mark.nightly
 def test_what_a_run_measured_of_frozen_weights_is_not_measured_again() -> None:
     found = read_through("models").glob("evaluations/*/scores.jsonl")
     books = (path.read_text("utf-8") for path in found)

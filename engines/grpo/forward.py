@@ -12,12 +12,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch.utils.checkpoint import checkpoint
 
-from engines.grpo.fused import fused_layers, shared_states
-
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from engines.grpo.loss.collate import Rows
+    from engines.grpo.loss.loss import Rows
     from engines.policies.hf_local.model import LocalModel
 
 
@@ -46,11 +44,7 @@ def completion_logps(
     base = local.base
     if share is None:
         share = len(rows.prompts) < len(rows.completions) and can_share_prompts(local)
-    layers = fused_layers(base) if share else None
-    if layers is not None:
-        hidden = shared_states(base, layers, rows)
-    else:
-        hidden = (_shared_prompt_states if share else _whole_sequence_states)(base, rows)
+    hidden = (_shared_prompt_states if share else _whole_sequence_states)(base, rows)
     picked = hidden[rows.trainable]  # (N, H)
     targets = rows.completions[rows.trainable]
     logp, entropy = score_tokens(base, picked, targets, temperature)

@@ -1,15 +1,28 @@
 """The parts of one run, put together, and the small questions the loop asks of them."""
 
+from __future__ import annotations
+
 import itertools
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
-from engines.core.ids import call_seed
+from engines.core.codec import call_seed
 from engines.core.library import Library
-from engines.core.protocols import Engine, Verifier
-from engines.core.types import NO_USAGE, CallKey, Job, Learns, Operation, Problem, Usage
+from engines.core.protocols import Earlier, Engine, Verifier
+from engines.core.types import (
+    NO_USAGE,
+    CallKey,
+    Group,
+    Job,
+    Learns,
+    Lesson,
+    Operation,
+    Problem,
+    Reflection,
+    Usage,
+)
 from engines.core.waiting import run_to_end
 from engines.data.sampler import Sampler
 from engines.pipeline.budget import Budget
@@ -200,3 +213,36 @@ def tries_by_streak(
 def fewest_tries(group_size: int) -> int:
     """Of a problem that was right twice; two can still differ where a group has room."""
     return min(2, max(1, group_size // 2))
+
+
+class AlternatingEngine:
+    """Implements `engines.core.protocols.Engine`; only weights have a state to be kept.
+
+    `learns` says what a step that has begun learns, `library_steps` how many of the first so many
+    learn the library: the schedule of the weights spans the others.
+    """
+
+    def __init__(
+        self,
+        library: Engine,
+        weights: Engine,
+        learns: Callable[[int], Learns],
+        library_steps: Callable[[int], int],
+    ) -> None:
+        self._library, self._weights = library, weights
+        self._learns, self._library_steps = learns, library_steps
+        self.apply, self.save, self.restore = weights.apply, weights.save, weights.restore
+
+    def plan(self, total_steps: int) -> str:
+        return self._weights.plan(total_steps - self._library_steps(total_steps))
+
+    async def reflect(self, group: Group, library: Library, earlier: Earlier = ()) -> Reflection:
+        return await self._engine_of(group.step).reflect(group, library, earlier)
+
+    async def consolidate(
+        self, batch: Sequence[Group], reflections: Sequence[Reflection], library: Library
+    ) -> Lesson:
+        return await self._engine_of(batch[0].step).consolidate(batch, reflections, library)
+
+    def _engine_of(self, step: int) -> Engine:
+        return self._library if self._learns(step) == "library" else self._weights

@@ -9,12 +9,16 @@ Every stage first looks at what the journal already holds of this step, so that 
 same function starts a step and takes up one that was cut anywhere.
 """
 
+from __future__ import annotations
+
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from engines.core import events as ev
 from engines.core.errors import AnswersPending
+from engines.core.events import RunEnded, StageEntered
 from engines.core.library import Library
 from engines.core.state.run_state import StepState
 from engines.core.text.citations import cited_experiences, guidance_ids
@@ -23,10 +27,12 @@ from engines.core.types import CallKey, Group, Lesson, Problem, Reflection, Roll
 from engines.core.waiting import gather_all
 from engines.pipeline.context import RunContext
 from engines.pipeline.effect.effect_gate import compare_lessons
+from engines.pipeline.evaluation.evaluate import GroupJudge
 from engines.pipeline.evaluation.statistics import low_contrast_warning
-from engines.pipeline.judging import GroupJudge
-from engines.pipeline.replay_training import last_answer, load_rollout
+from engines.pipeline.replay_training import last_answer, load_rollout, replay_training
+from engines.pipeline.reviewers import HoldExpired
 from engines.pipeline.worsened import consolidate_with_worsened, show_worsened
+from engines.record.derived.usage import keep_usage
 from engines.record.ledger import read_trajectory
 
 TAIL_CHARS = 200
@@ -258,3 +264,54 @@ async def _roll_out(
     )
     await practice.recorder.record(finished)
     return Rollout.from_job(job, attempt, seed)
+
+
+Ending = Literal["finished", "stopped", "held", "failed", "budget", "waiting"]
+
+
+async def practise(practice: RunContext) -> Ending:
+    """Practise until the last step or whatever ends the run before; journals which it was."""
+    main = asyncio.current_task()
+    assert main is not None
+    practice.control.set_main_task(main)
+    try:
+        ending = await _run_steps(practice)
+        reason = practice.control.stop_reason if ending == "stopped" else ""
+    except HoldExpired:
+        ending, reason = "held", "operations are left to decide"
+    except AnswersPending as pending:
+        ending, reason = "waiting", pending.reason
+    except asyncio.CancelledError:
+        if not practice.control.stop_reason:
+            raise
+        main.uncancel()
+        ending, reason = practice.control.ending, practice.control.stop_reason
+    practice.control.ended = True
+    paid = practice.paid_before + practice.ledger.paid
+    ended = RunEnded(ending, reason, paid=paid, remarks=practice.remarks())
+    with practice.recorder.carrying_out(practice.control.stop_request):
+        await practice.recorder.record(ended)
+    return ending
+
+
+async def _run_steps(practice: RunContext) -> Ending:
+    state = practice.recorder.state
+    await practice.publish()
+    if practice.history and state.steps_finished:
+        practice.recorder.emit(StageEntered(state.steps_finished, "restore"))
+    await replay_training(practice.engine, practice.history, practice.problems, practice.tell)
+    practice.tell_if_any(practice.engine.plan(practice.sampler.total_steps))
+    await practice.save_if_due(state.steps_finished)  # cut between the two
+    assert state.started is not None
+    begun_with = state.started.forked_steps  # 0 unless the run adopted steps of another
+    if practice.evaluation and state.steps_finished == begun_with and state.current is None:
+        await practice.evaluate(practice.evaluation, begun_with)
+    for step in range(state.steps_finished + 1, practice.sampler.total_steps + 1):
+        await practice.control.wait_while_paused()
+        if await practice.recorder.roll(step - 1):
+            await asyncio.to_thread(keep_usage, practice.records)
+        await practise_step(practice, step)
+        if await practice.control.finish_step(step) and step < practice.sampler.total_steps:
+            return "stopped"
+    await practice.measure_cells()
+    return "finished"

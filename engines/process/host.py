@@ -17,8 +17,7 @@ from dataclasses import asdict, dataclass
 from typing import IO, Any, Literal, TypeVar
 
 from engines.process.confinement import Limits
-from engines.process.scratch_folder import ScratchFolder
-from engines.process.start import start_module
+from engines.process.start import ScratchFolder, start_module
 
 T = TypeVar("T")
 

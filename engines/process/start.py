@@ -1,15 +1,20 @@
-"""Processes of ours that confine others: their start, the socket to them, and its other end.
+"""Processes of ours that confine others: their start, the socket to them, its other end, a folder.
 
 A process gets its order as one line of JSON. What else goes to and fro, its module says.
 """
 
 import contextlib
+import fcntl
+import functools
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
@@ -99,3 +104,35 @@ def kill_session(process: subprocess.Popen[bytes]) -> None:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)
         process.kill()
+
+
+NEW_S = 60.0  # one that is younger may not be locked yet
+
+
+class ScratchFolder:
+    """A folder in the temporary folder, locked while its owner lives."""
+
+    def __init__(self, prefix: str) -> None:
+        remove_stale(prefix)
+        self.path = tempfile.mkdtemp(prefix=prefix)
+        self._lock = os.open(self.path, os.O_RDONLY)
+        fcntl.flock(self._lock, fcntl.LOCK_SH)
+
+    def remove(self) -> None:
+        shutil.rmtree(self.path, ignore_errors=True)
+        os.close(self._lock)
+
+
+@functools.cache
+def remove_stale(prefix: str) -> None:
+    """Remove folders whose owner was killed; once in a process."""
+    for path in Path(tempfile.gettempdir()).glob(f"{prefix}*"):
+        with contextlib.suppress(OSError):
+            if path.is_symlink() or time.time() - path.stat().st_mtime < NEW_S:
+                continue
+            lock = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(path, ignore_errors=True)
+            finally:
+                os.close(lock)

@@ -1,24 +1,41 @@
 """The tools of one agent, and what a call of one comes to, whatever a model made of it."""
 
 import asyncio
-import json
-from collections.abc import Sequence
+import os
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
-from functools import partial
-from math import isfinite
-from typing import Any
+from pathlib import Path
 
 from engines.core.codec import fix_surrogates
-from engines.core.errors import CallFailed, ConfigError, StudioError, lost_usage, suggest_name
-from engines.core.protocols import Tool, ToolTry
+from engines.core.errors import (
+    CallFailed,
+    ConfigError,
+    StudioError,
+    ToolError,
+    lost_usage,
+    suggest_name,
+)
+from engines.core.protocols import Embedder, Policy, Tool, ToolTry
 from engines.core.text.sanitize import one_line
 from engines.core.text.tool_text import clean_text
-from engines.core.tools import NO_OUTPUT, SHOWN_CHARS, ToolError, ToolResult, ToolSpec
-from engines.core.types import NO_USAGE, ToolCall, Usage
-from engines.core.user_code import error_text
+from engines.core.types import (
+    NO_OUTPUT,
+    NO_USAGE,
+    SHOWN_CHARS,
+    ToolCall,
+    ToolResult,
+    ToolSpec,
+    Usage,
+)
+from engines.core.user_code import error_text, load_function
 from engines.tools.arguments import ArgumentsRefused, read_arguments
+from engines.tools.function import FunctionTool
 from engines.tools.mcp import McpServer
+from engines.tools.sandbox.sandbox import Sandbox
+from engines.tools.settings import PROVIDERS, ToolSettings
+from engines.tools.shipped import PythonTool, ask_model_tool, calculator_tool
+from engines.tools.web.search import WebContext, missing_key, open_web_tool, with_provider
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,60 +120,80 @@ def _usage_of(error: BaseException | None) -> Usage:
     return lost_usage(error) if isinstance(error, asyncio.CancelledError) else NO_USAGE
 
 
-MAX_RESULT_CHARS = 8 * SHOWN_CHARS
-"""Of a whole JSON result, in which each text has at most `SHOWN_CHARS`."""
-_MAX_READ_CHARS = 2_000_000
-_LEFT_OUT = "… [{:,} {} left out] …"
-
-
 def shorten_result(text: str, limit: int = SHOWN_CHARS) -> str:
-    """Cut what is too long, and say how much is left out; JSON stays JSON."""
+    """Head and tail of a text that is too long, with how much is left out between them.
+
+    Of JSON, which says little in its first characters, eight times as much is kept.
+    """
     text = fix_surrogates(clean_text(text))
+    if text[:1] in ("{", "["):
+        limit *= 8
     if len(text) <= limit:
         return text
-    if len(text) > _MAX_READ_CHARS:
-        return _cut(text, limit)
-    try:
-        value = json.loads(
-            text, parse_int=partial(_read_number, int), parse_float=partial(_read_number, float)
-        )
-        # Ever less of each part, until the whole fits.
-        for chars, entries in ((limit, 100), (limit // 4, 25), (limit // 20, 5)):
-            short = json.dumps(_shorten(value, chars, entries), ensure_ascii=False)
-            if len(short) <= 8 * limit:
-                return short
-    except ValueError:  # it is no JSON
-        return _cut(text, limit)
-    except RecursionError:
-        pass
-    return json.dumps(_cut(text, limit // 2), ensure_ascii=False)
-
-
-def _shorten(value: Any, chars: int, entries: int) -> Any:
-    if isinstance(value, str):
-        return _cut(value, chars)
-    more = len(value) - entries if isinstance(value, list | dict) else 0
-    if isinstance(value, list):
-        short = [_shorten(item, chars, entries) for item in value[:entries]]
-        return short + [_LEFT_OUT.format(more, "entries")] * (more > 0)
-    if isinstance(value, dict):
-        kept = list(value.items())[:entries]
-        rest = {"…": _LEFT_OUT.format(more, "entries")} if more > 0 else {}
-        return {_cut(k, chars): _shorten(v, chars, entries) for k, v in kept} | rest
-    return value
-
-
-def _cut(text: str, limit: int) -> str:
-    """Head and tail of a text, with what is missing between them."""
-    if len(text) <= limit:
-        return text
-    note = _LEFT_OUT.format(len(text), "characters")  # of no less than its final length
+    note = _LEFT_OUT.format(len(text))  # of no less than its final length
     kept = max(limit - len(note), 0)
-    head = kept - kept // 3
-    note = _LEFT_OUT.format(len(text) - kept, "characters")
-    return text[:head] + note + text[len(text) - kept // 3 :]
+    tail = kept // 3
+    note = _LEFT_OUT.format(len(text) - kept)
+    return text[: kept - tail] + note + text[len(text) - tail :]
 
 
-def _read_number(kind: type[int] | type[float], written: str) -> float | str:
-    """A number; what has too many digits for Python stays a text."""
-    return kind(written) if isfinite(float(written)) else written
+_LEFT_OUT = "… [{:,} characters left out] …"
+
+
+def open_toolbox(
+    settings: Sequence[ToolSettings],
+    *,
+    folders: Sequence[Path] = (),
+    sandbox: Sandbox | None = None,
+    open_model: Callable[[object], Policy] | None = None,
+    open_embedder: Callable[[object], Embedder] | None = None,
+    cache: Path | None = None,
+    tell: Callable[[str], None] = lambda line: None,
+    environment: Mapping[str, str] = os.environ,
+) -> CheckedToolbox:
+    """Make the tools; nothing is started or asked before `check`.
+
+    FILE.py of a function is looked up in `folders`. The toolbox closes the sandbox, but not what
+    `open_model` and `open_embedder` make of `ToolSettings.model` and `embedding`. What is found on
+    the web is kept in `cache`. `tell` is told of a server that is lost, once. A tool whose key is
+    not set is left out, and `CheckedToolbox.absent` says so.
+
+    Raises ConfigError: a function that is not there or cannot be a tool, two tools of one name, or
+    no tool is left. ToolError: pages that cannot be read.
+    """
+    web = open_model and WebContext(environment, open_model, open_embedder, cache)
+
+    def open_one(tool: ToolSettings) -> Tool | McpServer:
+        opened: FunctionTool | PythonTool
+        network = tool.network
+        match tool.name:
+            case "calculator":
+                opened = calculator_tool()
+            case "python" if sandbox is not None:
+                opened = PythonTool(sandbox)
+            case "ask_model" if open_model is not None:
+                opened = ask_model_tool(open_model(tool.model))
+            case name if name in PROVIDERS and web is not None:
+                opened = open_web_tool(tool, web)
+                network = opened.spec.network
+            case None if tool.function:
+                function = load_function(tool.title, tool.function, folders)
+                opened = FunctionTool(function, place=tool.title)
+            case None:
+                return McpServer(tool, environment, tell)
+            case _:
+                raise ConfigError(tool.title, "it cannot be used here.", "Leave it out.")
+        repeatable = opened.spec.repeatable if tool.repeatable is None else tool.repeatable
+        opened.spec = replace(opened.spec, repeatable=repeatable, network=network)
+        return opened
+
+    ready = [with_provider(t, settings) if t.name in PROVIDERS else t for t in settings]
+    missing = [missing_key(tool, environment) for tool in ready]
+    pairs = list(zip(ready, missing, strict=True))
+    absent = [f"{tool.title} is absent: {key} is not set" for tool, key in pairs if key]
+    if absent and all(missing):
+        named = ", ".join(dict.fromkeys(missing))
+        move = f"Set {named} in the environment, or choose a provider that needs no key."
+        raise ConfigError("agent.tools", f"no tool is left: {'; '.join(absent)}.", move)
+    opened = [Entry(open_one(t), t.title, t.timeout_s) for t, key in pairs if not key]
+    return CheckedToolbox(opened, absent)

@@ -3,12 +3,33 @@
 All of it works without a network; with an embedder duplicates are also found by meaning. Decides
 nothing: rules and people do. Faults of a wording are found by the words of
 `wordings.yaml`.
+
+A text gives a problem away by its question in its own words, or by its answer.
+
+Words are those of `engines.core.text.similarity.tokens`, in any language.
+
+* A question leaks where so many of its words stand in a row in the text, unless the same row
+  stands in more than `FORM` different questions: then it is how they are put, not what one asks.
+  A shorter question leaks where all of it stands there and it is no mere phrase.
+* An answer leaks where it stands whole in the text, in any dress (TeX, separators,
+  words, percent). A number
+  counts from three significant digits on (100 has one, 360 two, 128 three), because shorter ones
+  stand in many sentences; one of just three may be a well-known constant (365, 3.14) and scores
+  half. A shorter one counts where the text says that it is the answer. Words count as
+  two or more, or as one that is the answer of one or two problems only (others are the classes
+  of a task, such as "positive") and of no question of its own (rules name those things).
 """
+
+from __future__ import annotations
 
 import asyncio
 import re
+from array import array
+from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass
+from fractions import Fraction
 from functools import cache, cached_property
 from importlib import resources
 from typing import Any
@@ -20,15 +41,8 @@ from engines.core.errors import CallFailed
 from engines.core.library import Library
 from engines.core.protocols import Embedder
 from engines.core.text.sanitize import one_line
-from engines.core.text.similarity import SimilarTexts, tokens, word_count
+from engines.core.text.similarity import SimilarTexts, tokens, window_length, word_count
 from engines.core.types import NO_USAGE, Flag, Operation, Problem, Usage
-from engines.training_free.leaks import (
-    AnswerIndex,
-    QuestionIndex,
-    StoryIndex,
-    plain_numbers,
-    word_ngrams,
-)
 from engines.training_free.settings import LintSettings
 
 TOOL_WORDS = 5
@@ -345,3 +359,328 @@ def _faults() -> dict[str, tuple[str, list[re.Pattern[str]], list[re.Pattern[str
         )
         for name, fault in _words()["faults"].items()
     }
+
+
+FORM = 5
+_CLASS_FROM = 3  # problems that share a one-word answer
+_PHRASE = 5  # words of a short question that holds no number
+_LEAST = 3
+_SIGNIFICANT = 3
+_NUMBER_BITS = 24  # of an entry, for the number of its question
+_LOW = (1 << _NUMBER_BITS) - 1
+_HIGH = (1 << 64) - 1 - _LOW
+_COMMON_PARTS = 12
+_ANYONES = frozenset(["0", "1", "2", "10", "12", "24", "60", "90", "100", "180", "360", "1000"])
+"""Figures that stand in many questions."""
+_CAPITAL = re.compile(r"\b[A-ZÄÖÜ][^\W\d_]{2,}")
+_INSIDE = re.compile(r"(?<=[\w,;)’'] )([^\W\d_]{3,})")
+_OPERATOR = re.compile(r"sqrt|\\pi|π|[=^*+√]|(?<=\w)\s*-\s*(?=\w)|(?<=\d)[a-z]\b(?!\w)")
+"""Of an answer that is more than a number with its unit."""
+_LINK = (
+    r"(?:\s|[:=$€£“\"'(*]|\b(?:is|was|are|were|be|must|should|will|to (?:give|report|write)|of|here"
+    r"|there|then|thus|therefore|exactly|simply|just|with|lautet|ist|war|beträgt)\b|是|为|等于)*$"
+)
+_IS_ANSWER = re.compile(
+    r"(?:\b(?:answer(?:s|ed)?|result|solution|antwort|ergebnis|lösung)\b|答案|结果)" + _LINK,
+    re.IGNORECASE,
+)
+_COMES_TO = re.compile(
+    r"\b(?:(?:here|which|this|that|it|so) (?:\w+ ){0,2}?(?:makes?|gives?|yields?|leaves?|equals?)"
+    r"|giving|yielding|(?:comes?|came) (?:out )?(?:to|as|at|be))\b" + _LINK,
+    re.IGNORECASE,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class SharedWords:
+    """Words that a text has in a row in common with a question; `share` is of the question."""
+
+    held_out: bool
+    words: int
+    share: float
+    text: str
+
+
+class QuestionIndex:
+    """Every row of so many words of the questions, found by hash and then compared.
+
+    Takes 8 bytes a word of them. Held-out questions come first, so that one which stands in
+    both sets counts as held out.
+    """
+
+    def __init__(
+        self, practised: Sequence[Problem], held_out: Sequence[Problem], words: int
+    ) -> None:
+        self._words = words
+        self._last: tuple[int, Set[tuple[str, ...]]] = (-1, frozenset())
+        hidden = dict.fromkeys(problem.question for problem in held_out)
+        known = dict.fromkeys(problem.question for problem in practised)
+        self._texts = list({**hidden, **known})
+        self._held_out = len(hidden)
+        self._short: dict[tuple[str, ...], int] = {}
+        rows: list[list[int]] = [
+            [] for _ in range(256)
+        ]  # sorted one by one: a sort of all holds other threads
+        for number, text in enumerate(self._texts):
+            found = tokens(text)
+            own = {row for _, row in word_ngrams(found, words)}
+            for row in own:
+                key = hash(row) & _HIGH
+                rows[key >> 56].append(key | number)
+            if not own and _is_distinctive(found):
+                self._short.setdefault(found, number)
+        self._entries = array("Q")
+        for entries in rows:
+            self._entries.extend(sorted(entries))
+        self._lengths = sorted({len(short) for short in self._short})
+
+    def longest_shared(self, text: str) -> tuple[SharedWords, ...]:
+        """The longest row a text shares with a held-out question, and with a practised one."""
+        said = tokens(text)
+        covered: dict[int, set[int]] = {}
+        for at, row in word_ngrams(said, self._words):
+            for number in self._questions_with(row):
+                covered.setdefault(number, set()).update(range(at, at + len(row)))
+        found = [self._longest_match(said, number, places) for number, places in covered.items()]
+        for length in self._lengths:
+            for at in range(len(said) - length + 1):
+                number = self._short.get(said[at : at + length], -1)
+                if number >= 0:
+                    words = " ".join(said[at : at + length])
+                    found.append(SharedWords(number < self._held_out, length, 1.0, words))
+        found.sort(key=lambda s: (s.words, s.share))  # the last one of each kind stays
+        return tuple({shared.held_out: shared for shared in found}.values())
+
+    def _questions_with(self, row: tuple[str, ...]) -> list[int]:
+        """Questions that hold a row; none where it is a form of many."""
+        key = hash(row) & _HIGH
+        at = bisect_left(self._entries, key)
+        numbers: list[int] = []
+        while at < len(self._entries) and self._entries[at] & _HIGH == key:
+            numbers.append(self._entries[at] & _LOW)
+            if len(numbers) > FORM:
+                return []
+            at += 1
+        return [n for n in numbers if row in self._ngrams_of(n)]
+
+    def _ngrams_of(self, number: int) -> Set[tuple[str, ...]]:
+        """A question's rows. The last one is kept: a text mostly meets one question often."""
+        last = self._last  # two threads may lint at once
+        if last[0] != number:
+            found = tokens(self._texts[number])
+            last = (number, frozenset(row for _, row in word_ngrams(found, self._words)))
+            self._last = last
+        return last[1]
+
+    def _longest_match(self, said: tuple[str, ...], number: int, places: set[int]) -> SharedWords:
+        best = start = end = 0
+        for at in sorted(places):
+            start = at if at - 1 not in places else start
+            if at - start + 1 > best:
+                best, end = at - start + 1, at + 1
+        share = min(1.0, best / len(tokens(self._texts[number])))
+        return SharedWords(number < self._held_out, best, share, " ".join(said[end - best : end]))
+
+
+class AnswerIndex:
+    """What may give the answer of a practised problem away, by the problem's id."""
+
+    def __init__(self, practised: Sequence[Problem]) -> None:
+        self._problems = {problem.id: problem for problem in practised}
+        shared = Counter(
+            (text, problem.question)
+            for problem in self._problems.values()
+            for text in {tokens(plain_numbers(one)) for one in problem.accepted_answers}
+        )
+        self._answered = Counter(text for text, _ in shared)
+
+    def find_leak(self, text: str, problems: Sequence[str]) -> tuple[str, float] | None:
+        """The answer of one of these problems that stands in the text, and how telling it is."""
+        plain = plain_numbers(text)
+        said, numbers = tokens(plain), list(find_numbers(plain))
+        found = [
+            (answer, max(_number_score(answer, numbers), self._word_score(answer, said, problem)))
+            for problem in (self._problems[name] for name in problems if name in self._problems)
+            for answer in map(_final_answer, problem.accepted_answers)
+        ]
+        best = max(found, key=lambda pair: pair[1], default=("", 0.0))
+        return best if best[1] > 0 else None
+
+    def _word_score(self, answer: str, said: tuple[str, ...], problem: Problem) -> float:
+        words = tokens(plain_numbers(answer))
+        if not words or not _contains_words(words, said) or not any(w.isalpha() for w in words):
+            return 0.0
+        if _single_number(answer):
+            return 0.0
+        if sum(w.isalpha() for w in words) > (1 if window_length(words[0], 2) == 2 else 3):
+            return 1.0
+        asked = _contains_words(words, tokens(problem.question))
+        short = sum(map(len, words)) < _LEAST and window_length(words[0], 2) == 2
+        if asked or short or self._answered[words] >= _CLASS_FROM:
+            return 0.0
+        return 0.5
+
+
+class StoryIndex:
+    """Who and what the questions of practised problems tell of."""
+
+    def __init__(self, practised: Sequence[Problem], common: Set[str]) -> None:
+        self._questions = {problem.id: problem.question for problem in practised}
+        self._common = common
+        self._held = Counter(w for q in self._questions.values() for w in set(_CAPITAL.findall(q)))
+        self._most = max(FORM, len(self._questions) // 50)
+
+    def find_story(self, text: str, problems: Sequence[str]) -> tuple[str, ...]:
+        """Names and figures of one of these problems that the text tells; () where it is none.
+
+        A name with a figure or another name does, or three figures of two digits.
+        """
+        figures, said = _figures(text), set(_CAPITAL.findall(text))
+        for question in (self._questions[name] for name in problems if name in self._questions):
+            shared = figures & _figures(question) - _ANYONES
+            # One that begins a sentence here is a name where it does not begin one there.
+            asked = set(_CAPITAL.findall(question))
+            both = (_names(question) & said | _names(text) & asked) - self._common
+            named = {name for name in both if self._held[name] <= self._most}
+            if named and len(named) * 2 + len(shared) >= _LEAST:
+                return (*sorted(named), *sorted(shared))
+            if sum(len(figure) > 1 for figure in shared) >= _LEAST:
+                return tuple(sorted(shared))
+        return ()
+
+
+def _figures(text: str) -> set[str]:
+    return {match[0].strip() for _, _, match in find_numbers(plain_numbers(text))}
+
+
+def _names(text: str) -> set[str]:
+    """Words with a capital inside a sentence, unless every third has one, as in German."""
+    inside = _INSIDE.findall(text)
+    names = [word for word in inside if word[0].isupper()]
+    return set(names) if len(names) * 3 <= len(inside) else set()
+
+
+_Number = tuple[frozenset[Fraction], int, re.Match[str]]
+
+
+def _single_number(answer: str) -> _Number | None:
+    """The number that an answer is, perhaps with a unit."""
+    plain = plain_numbers(answer)
+    found = list(find_numbers(plain))
+    return found[0] if len(found) == 1 and not _OPERATOR.search(plain) else None
+
+
+def _number_score(answer: str, numbers: Sequence[_Number]) -> float:
+    """How telling a single number is, wherever it stands or where it is said to be the answer."""
+    own = _single_number(answer)
+    if own is None:
+        return 0.0
+    values, digits, match = own
+    score = 0.0
+    for others, _, at in numbers:
+        if not values & others:
+            continue
+        before = at.string[max(0, at.start() - 60) : at.start()]
+        told = _IS_ANSWER.search(before) or (digits > 1 and _COMES_TO.search(before))
+        if told or (digits > _SIGNIFICANT and not match[2]):
+            return 1.0
+        if digits == _SIGNIFICANT or (match[2] and int(match[2]) > _COMMON_PARTS):
+            score = 0.5
+    return score
+
+
+def word_ngrams(found: tuple[str, ...], words: int) -> Iterator[tuple[int, tuple[str, ...]]]:
+    """Every row of so many words of a text's tokens, with where it begins."""
+    for at, token in enumerate(found):
+        size = window_length(token, words)
+        if at + size <= len(found):
+            yield at, found[at : at + size]
+
+
+def _is_distinctive(found: tuple[str, ...]) -> bool:
+    numbered = any(token.isdecimal() for token in found)
+    return len(found) >= (_LEAST if numbered else window_length(found[0], _PHRASE) if found else 1)
+
+
+def _final_answer(answer: str) -> str:
+    """What a worked answer ends in; an answer that is no more than that stays as it is."""
+    return answer.rpartition("####")[2].strip()
+
+
+def _contains_words(words: tuple[str, ...], said: tuple[str, ...]) -> bool:
+    size = len(words)
+    return any(said[at : at + size] == words for at in range(len(said) - size + 1))
+
+
+_UNITS = """
+zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen
+sixteen seventeen eighteen nineteen
+"""
+_TENS = ["twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety"]
+_SCALES = {"hundred": 100, "thousand": 1_000, "million": 1_000_000}
+_WORDS = {word: n for n, word in enumerate(_UNITS.split())}
+_WORDS |= {word: 10 * n for n, word in enumerate(_TENS, 2)}
+_ONE = "|".join(sorted((*_WORDS, *_SCALES), key=len, reverse=True))
+_SPOKEN = re.compile(rf"\b(?:{_ONE})(?:(?:[\s-]+|\s+and\s+)(?:{_ONE}))*\b", re.IGNORECASE)
+
+_REWRITES = [
+    (re.compile(pattern), new)
+    for pattern, new in (
+        (r"\\[dtc]?frac\s*\{([^{}]+)\}\s*\{([^{}]+)\}", r"\1/\2"),
+        (r"\\[dtc]?frac\s*(\d)\s*(\d)", r"\1/\2"),
+        (r"\^\s*\{?\s*\\circ\s*\}?|°", " degrees"),
+        (r"(?<=\d)(?:\{,\}|\\[,;:! ])(?=\d{3}(?!\d))", ""),
+        (r"\\(?:text(?:bf|rm|it)?|mathrm|mathbf|boxed|fbox|left|right|displaystyle)\b", " "),
+        (r"\\sqrt(?![a-z])|√", " sqrt "),
+        (r"(?<=\d)\s+over\s+(?=\d)", "/"),
+        (r"\\([%$#&_])", r"\1"),
+        (r"[{}]", " "),
+        (r"(?<![\d.])(\d{1,3})((?:[,'’\u00a0\u202f\u2009 ]\d{3})+)(?![\d])", None),
+        (r"(?<![\d.,])(\d+),(\d{1,2})(?![\d,])", r"\1.\2"),
+    )
+]
+_NUMBER = re.compile(
+    r"(?<![A-Za-z0-9_./])(\d+(?:\.\d+)?|\.\d+)(?:\s*/\s*(\d+)(?!\d|\.\d|/))?(?!\d|\.\d)"
+    r"(\s*(?:%|percent\b|per cent\b|Prozent\b))?"
+)
+
+
+def plain_numbers(text: str) -> str:
+    """The text with each number in digits, without TeX or separators."""
+    if text.isdecimal():
+        return text
+    for pattern, new in _REWRITES:
+        text = pattern.sub(new if new is not None else _join_groups, text)
+    return _SPOKEN.sub(_write_digits, text)
+
+
+def find_numbers(plain: str) -> Iterator[tuple[frozenset[Fraction], int, re.Match[str]]]:
+    """What each number may be, how many digits tell anything, and where; 25 % is 0.25, too."""
+    for match in _NUMBER.finditer(plain):
+        whole, under, percent = match.groups()
+        value = Fraction(whole)
+        if under and int(under):
+            value /= int(under)
+        values = {value, value / 100} if percent else {value}
+        digits = (whole.replace(".", "") + (under or "")).strip("0")
+        yield frozenset(values), len(digits), match
+
+
+def _join_groups(match: re.Match[str]) -> str:
+    return match[1] + re.sub(r"\D", "", match[2])
+
+
+def _write_digits(match: re.Match[str]) -> str:
+    words = match[0].lower()
+    if words == "one":  # one of them, one number
+        return words
+    total = part = 0
+    for word in re.split(r"[\s-]+", words):
+        scale = _SCALES.get(word)
+        if scale == 100:
+            part = max(1, part) * scale
+        elif scale:
+            total, part = total + max(1, part) * scale, 0
+        else:
+            part += _WORDS.get(word, 0)
+    return str(total + part)

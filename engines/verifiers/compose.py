@@ -1,15 +1,18 @@
-"""Verifiers that are made of others, or of a function.
+"""Verifiers that are made of others, of a function, or of a learned reward.
 
 Several criteria become one verifier: one reward, each criterion a metric.
 """
 
+import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import fsum
 
 from engines.core.protocols import Verifier, judges_whole_groups
+from engines.core.settings import setting
 from engines.core.types import NO_USAGE, Problem, Rollout, Verdict
 from engines.core.waiting import gather_all
+from engines.verifiers.spec import check_settings
 from engines.verifiers.stated_answer import unjudgeable_verdict
 
 
@@ -111,3 +114,43 @@ def _combined_error(failed: Sequence[tuple[str, str]]) -> str | None:
     kind, _, rest = error.partition(": ")
     others = "".join(f"; {name}: {error}" for name, error in failed[1:])
     return f"{kind}: {name}: {rest or kind}{others}"
+
+
+Score = Callable[[Sequence[tuple[str, str]]], Sequence[float]]
+"""Rewards of pairs of question and answer; called in a thread."""
+
+
+@dataclass(frozen=True, slots=True)
+class LearnedSettings:
+    """Settings of `reward_model`."""
+
+    folder: str = setting(
+        "", "its folder, or run:RUN for that of a run", examples=["run:grpo-tiny"]
+    )
+
+    def __post_init__(self) -> None:
+        rule = bool(self.folder), "folder is missing.", "Set it: folder: run:RUN."
+        check_settings('verifier "reward_model"', rule)
+
+
+@dataclass(frozen=True, slots=True)
+class LearnedVerifier:
+    """`about` says from what it was learned, and how often it agrees with that."""
+
+    score: Score
+    about: str
+
+    async def check(self) -> None: ...
+
+    async def verify(self, problem: Problem, rollouts: Sequence[Rollout]) -> Sequence[Verdict]:
+        judged = [r for r in rollouts if r.attempt.answer]
+        pairs = [(problem.question, r.attempt.answer or "") for r in judged]
+        scores = await asyncio.to_thread(self.score, pairs) if pairs else ()
+        found = {
+            id(rollout): Verdict(round(score, 4), f"learned reward {score:.2f} ({self.about})")
+            for rollout, score in zip(judged, scores, strict=True)
+        }
+        nothing = "failed: there is no answer to judge"
+        return [found.get(id(one), Verdict(None, error=nothing)) for one in rollouts]
+
+    async def aclose(self) -> None: ...

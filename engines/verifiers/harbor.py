@@ -25,7 +25,7 @@ from engines.agents.programs import (
 )
 from engines.core.text.sanitize import escape_unsafe
 from engines.core.types import Problem, Rollout, Verdict
-from engines.process.scratch_folder import ScratchFolder
+from engines.process.start import ScratchFolder
 from engines.verifiers.stated_answer import short_text, unjudgeable_verdict
 
 _START = ("bash", "-c", 'cd app && exec bash "$STUDIO_TESTS/test.sh"')

@@ -13,10 +13,15 @@ from typing import Any
 
 from engines.core.protocols import Verifier
 from engines.verifiers.choice import judge_choice
-from engines.verifiers.compose import EachVerifier, WeightedCriterion, WeightedVerifier
+from engines.verifiers.compose import (
+    EachVerifier,
+    LearnedSettings,
+    LearnedVerifier,
+    WeightedCriterion,
+    WeightedVerifier,
+)
 from engines.verifiers.harbor import HarborVerifier
 from engines.verifiers.judge import JudgeContext, JudgeSettings, JudgeVerifier
-from engines.verifiers.learned import LearnedSettings, LearnedVerifier
 from engines.verifiers.math.verifier import MathSettings, MathVerifier
 from engines.verifiers.shaping import (
     AccuracySettings,

@@ -65,7 +65,7 @@ def headless(
     import asyncio
 
     from studio.config.source import parse_source
-    from studio.estimate.dry_run import print_dry_run, tell_estimate
+    from studio.estimate.cost import print_dry_run, tell_estimate
     from studio.run.headless import run_headless
     from studio.run.new_or_resume import RunRequest, load_plan
 

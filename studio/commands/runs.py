@@ -72,12 +72,9 @@ def show(
         studio runs show rehearsal --rollout s1p0r2
     """
     from studio.facts.next_command import command_after_run
-    from studio.facts.rollout import rollout_facts
     from studio.facts.run import load_run_facts
-    from studio.facts.step import step_facts
-    from studio.render.rollout_lines import rollout_text
-    from studio.render.run_lines import run_text
-    from studio.render.step_lines import step_text
+    from studio.facts.step import rollout_facts, step_facts
+    from studio.render.run_lines import rollout_text, run_text, step_text
     from studio.session.control_socket import is_alive
 
     if prompts and step is None:

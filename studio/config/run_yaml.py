@@ -1,18 +1,26 @@
-"""The resolved run file as text, without a secret in it.
+"""What is stored of a run's settings: the text of `run.yaml`, and what results depend on.
 
-Owns what stands in a run folder's `run.yaml`. `studio.config.loading` reads it back.
+The text holds no secret, and `studio.config.loading` reads it back. The fingerprint is what a
+resume compares, each setting written so that it means the same in a moved workspace.
 """
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from pydantic import SecretStr
 
+from engines.core.codec import digest
+from engines.grpo.settings import GRPOSettings, SFTSettings
+from engines.policies.hf_local.settings import LoraSettings
 from engines.record.yaml_text import dump_yaml, escape_interpolation
 from engines.secrets.mask import MASK, NO_SECRETS, Mask
-from studio.config.settings.run import RunConfig
-from studio.config.tree import Key, Tree, dotted_name, map_tree, replace_value, walk
-from studio.secrets.run_files import is_secret, storable_text
+from engines.training_free.settings import TrainingFreeSettings
+from studio.config.settings.base import declared_settings
+from studio.config.settings.policy import Role
+from studio.config.settings.run import LintConfig, RunConfig
+from studio.config.tree import Key, Tree, dotted_name, get_value, map_tree, replace_value, walk
+from studio.secrets.run_files import is_secret, names_secret, storable_text, without_secrets
 
 
 def dump_run_yaml(config: RunConfig, mask: Mask = NO_SECRETS) -> str:
@@ -45,3 +53,144 @@ def storable_tree(
             plain = mask(plain)
         replace_value(tree, below, plain)
     return tree
+
+
+_MODEL_FIELDS = ("model", "temperature", "top_p", "max_tokens", "extra_body")
+
+
+def _names(section: str, kind: type) -> tuple[str, ...]:
+    return tuple(f"{section}.{name}" for name in declared_settings(kind))
+
+
+ACTING_FIELDS = tuple(
+    f"agent.{name}"
+    for name in (
+        *("tools", "team", "tool_protocol", "context_tokens", "command", "function", "files"),
+        *("problem_as", "answer_from", "network"),
+    )
+)
+"""Settings of agents that act. `files` are digests of one's own programs, by name."""
+RESULT_FIELDS = (
+    "seed",
+    "practice.algorithm",
+    "policy.adapter",
+    "policy.local.dtype",
+    "policy.local.quantise",
+    *_names("grpo", GRPOSettings),
+    "grpo.reject_kl_above",
+    "grpo.reject_grad_norm_above",
+    *_names("sft", SFTSettings),
+    *_names("grpo.lora", LoraSettings),
+    *(f"{role}.{name}" for role in ("policy", "reflector", "judge") for name in _MODEL_FIELDS),
+    *(f"agent.{name}" for name in ("instructions", "experiences", "cite", "kind", "max_turns")),
+    *ACTING_FIELDS,
+    "agent.models",
+    *(f"data.{name}" for name in ("practice", "digest", "fields", "truncate", "shuffle")),
+    "practice.batch_size",
+    "practice.group_size",
+    "practice.sampling",
+    "practice.weight_steps",
+    "practice.dropout",
+    "practice.reflect_on_worsened",
+    *_names("practice", TrainingFreeSettings),
+    *_names("lint", LintConfig),
+    "verifier",
+    "library.name",
+    "library.start",
+    "library.select_above",
+)
+"""Settings a resumed run must share; all others (epochs, keys, URLs, deadlines, review,
+evaluation, concurrency) may change freely. `policy.temperature` is that of rollouts."""
+
+
+def fingerprint(
+    config: RunConfig, data_digest: str = "", verifier: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """What results depend on, as plain JSON values keyed by `RESULT_FIELDS`.
+
+    `data_digest` is of the practised data: its path may change, its content not. `verifier` comes
+    with what its files hold; None: as the run file says it.
+    """
+    plain = config.model_dump(mode="json")
+    for role in ("policy", "reflector", "judge"):
+        settings = config.role(role).model_dump(mode="json")
+        body = _with_origins(config, role, settings["extra_body"])
+        settings["extra_body"] = without_secrets(body)
+        settings["model"] = _portable_model(settings["model"])
+        if settings["adapter"] is not None:  # a run's, as a moved workspace has it too
+            settings["adapter"] = settings["adapter"].rpartition("/runs/")[2]
+        plain[role] = settings
+    plain["data"] |= {
+        "practice": Path(config.data.practice or "").stem.removesuffix(".jsonl"),
+        "digest": data_digest,
+    }
+    plain["agent"] |= {"files": {}} | _portable_programs(plain["agent"])
+    embedding = config.lint.embedding
+    plain["lint"]["embedding"] = None if embedding is None else embedding.model
+    plain["verifier"] = without_secrets(config.verifier.spec) if verifier is None else verifier
+    return {name: get_value(plain, tuple(name.split("."))) for name in RESULT_FIELDS}
+
+
+def _with_origins(config: RunConfig, role: Role, value: Any, key: tuple[str, ...] = ()) -> Any:
+    """Fields of a request, with what came from `${…}` as that text instead of its value.
+
+    A short hash tells values apart, except those of variables that are named as secrets.
+    """
+    if isinstance(value, dict):
+        return {k: _with_origins(config, role, inner, (*key, str(k))) for k, inner in value.items()}
+    if isinstance(value, list):
+        return [_with_origins(config, role, v, (*key, str(n))) for n, v in enumerate(value)]
+    section = role if getattr(config, role) is not None else "policy"
+    origin = config.origins.get(".".join((section, "extra_body", *key)))
+    if origin is None:
+        return value
+    return origin if names_secret(origin) else f"{origin} #{digest(value, 4)}"
+
+
+def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> tuple[tuple[str, Any, Any], ...]:
+    """Fields in which two fingerprints differ, with both values.
+
+    A field that the older one lacks is a setting that did not exist when its run began: it
+    is no change of the user's.
+    """
+    names = [*RESULT_FIELDS, *sorted(set(old) - {*RESULT_FIELDS, "cassette"})]
+    return tuple((n, old[n], new.get(n)) for n in names if n in old and old[n] != new.get(n))
+
+
+def _portable_programs(agent: dict[str, Any]) -> dict[str, Any]:
+    """One's own programs by the names of their files, in whatever folder they are."""
+
+    def shorten(text: str) -> str:
+        return Path(text).name if text.startswith("/") else text
+
+    def shorten_all(section: dict[str, Any]) -> dict[str, Any]:
+        function = section["function"]
+        return {
+            "command": [shorten(part) for part in section["command"]],
+            "function": None if function is None else shorten(function),
+            **({"source": shorten(section["source"])} if section.get("source") else {}),
+        }
+
+    tools = [without_secrets({**tool, **shorten_all(tool)}) for tool in agent["tools"]]
+    models = {name: _portable_settings(model) for name, model in agent["models"].items()}
+    team = agent["team"] and {
+        name: _portable_settings(said) if isinstance(said, dict) else said
+        for name, said in agent["team"].items()
+    }
+    return {**shorten_all(agent), "tools": tools, "models": models, "team": team}
+
+
+def _portable_settings(model: Mapping[str, Any]) -> dict[str, Any]:
+    """What replies of a model depend on, without where and how fast it is reached."""
+    kept = {name: model[name] for name in _MODEL_FIELDS}
+    found: dict[str, Any] = without_secrets({**kept, "model": _portable_model(model["model"])})
+    return found
+
+
+def _portable_model(model: str) -> str:
+    scheme, _, rest = model.partition(":")
+    if scheme == "hf" and Path(rest).is_absolute():
+        return f"hf:{Path(rest).name}"  # a digest of its files identifies it
+    if scheme == "handoff":
+        return f"handoff:{Path(rest).name}"
+    return f"replay:{Path(rest).stem}" if scheme == "replay" else model

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from engines.record.run_dir import Workspace
-from engines.verifiers.foreign.signature import FORMS, detect_signature
+from engines.verifiers.foreign.calls import FORMS, detect_signature
 from engines.verifiers.open import KINDS
 from studio.config.loading import LoadedRun
 from studio.data.catalogue import bundled_folder

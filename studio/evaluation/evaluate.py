@@ -3,25 +3,32 @@
 Made in two steps, tries wait in the record of replies, so that nothing is paid twice.
 """
 
+from __future__ import annotations
+
 import asyncio
+import shutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import product
 from pathlib import Path
 from shlex import quote
 from typing import Any, Literal
 
-from engines.core.errors import ConfigError
-from engines.core.ids import digest
+from engines.core.codec import digest
+from engines.core.errors import CallFailed, ConfigError
 from engines.core.library import Library
-from engines.core.types import NO_USAGE, Problem, Usage
+from engines.core.protocols import Verifier
+from engines.core.types import NO_USAGE, Problem, Rollout, Usage, Verdict
 from engines.core.waiting import gather_all
+from engines.pipeline.control import Outage
 from engines.pipeline.effect.regression import random_half
 from engines.pipeline.evaluation.evaluate import (
     HeldOutSet,
     Measurement,
+    MeasurementSetup,
     PinnedVersion,
     known_measurement,
     measure,
@@ -36,17 +43,18 @@ from engines.pipeline.evaluation.statistics import (
     question_means,
 )
 from engines.pipeline.guidance import PromptWriter, Shown
-from engines.record.cassette import is_played
+from engines.policies.limits import PausablePolicy, Slots
+from engines.record.cassette import is_played, open_cassette
+from engines.record.ledger import RecordLedger
 from engines.record.lock import write_lock
 from engines.record.run_dir import Workspace
 from engines.record.scores import ID_BYTES, ScoreBook, problem_digest
 from studio import exit_codes
 from studio.config.loading import LoadedRun, load_run
 from studio.config.scripted import is_rehearsal, played_note
+from studio.config.settings.run import VerifierConfig
 from studio.config.source import Source
-from studio.estimate.cost import estimate_eval
-from studio.estimate.dry_run import NO_PRICE, costs_money
-from studio.evaluation.measurement import EvalStep, GivenUp, open_measuring
+from studio.estimate.cost import NO_PRICE, costs_money, estimate_eval
 from studio.evaluation.try_problem import without_lessons
 from studio.facts.estimate import Estimate
 from studio.facts.evaluation import EvalFacts, MeasuredFacts, PairedMeans, SetFacts
@@ -57,19 +65,21 @@ from studio.render.evaluation_lines import eval_text
 from studio.render.json import json_data, print_json, print_result
 from studio.render.lines import tell_next, to_stderr
 from studio.render.words import count_text
-from studio.run.budget import check_budget, limits_of
+from studio.run.budget import apply_budget, check_budget, limits_of, open_budget
 from studio.run.held_out import (
     detectable_effect,
     held_out_sets,
     measurement_settings,
+    measuring_setup,
     prompt_writer,
     score_book_opener,
     set_power_lines,
     set_size_line,
 )
 from studio.run.library import choose_library
-from studio.run.models import Tell, weights_digest
-from studio.run.verifier import fingerprint_of, masked_answers_warning
+from studio.run.linter import count_vectors
+from studio.run.models import Roles, Tell, open_roles, rollout_slots, tell_each, weights_digest
+from studio.run.verifier import fingerprint_of, masked_answers_warning, open_run_verifier
 from studio.secrets.sanitize import one_line
 
 
@@ -325,7 +335,7 @@ def run_eval(plan: EvalPlan, *, json: bool) -> int:
 
 
 def measure_or_end(
-    plan: EvalPlan, early: "EarlyEnd", missing: int, called: str = "held-out rollouts"
+    plan: EvalPlan, early: EarlyEnd, missing: int, called: str = "held-out rollouts"
 ) -> EvaluationResult | None:
     """Measure, telling how far it is; None where it ended `early`, which is told, too."""
     known = f", {plan.total - missing} known already" if missing < plan.total else ""
@@ -551,3 +561,100 @@ def _measured_facts(result: SetResult, at: int, k: int) -> MeasuredFacts:
         reused=measured.reused,
         rewards=measured.rewards,
     )
+
+
+EvalStep = Literal["all", "rollout", "judge"]
+GivenUp = Literal["budget", "failed"]
+"""Why measuring ended before it was done."""
+
+
+async def open_measuring(
+    loaded: LoadedRun,
+    workspace: Workspace,
+    records: Path,
+    stack: AsyncExitStack,
+    tell: Tell,
+    give_up: Callable[[GivenUp, str], None],
+    *,
+    judged: Sequence[Sequence[Problem]],
+    step: EvalStep = "all",
+    temperature: float | None = None,
+    account: Callable[[Usage], None] = lambda _: None,
+) -> tuple[MeasurementSetup, RecordLedger, UnjudgedTries | None]:
+    """Open all that rollouts outside a run need; what is opened is closed with the stack.
+
+    Replies go to `records`, which the caller has locked. `give_up` must cancel the caller's task;
+    `account` gets what was paid. Tries that are to be judged later are counted by the last result.
+    """
+    config = loaded.config
+    budget = open_budget(loaded, config, records, partial(give_up, "budget"))
+    unjudged = UnjudgedTries() if step == "rollout" else None
+    asked = config if unjudged is None else config.model_copy(update={"verifier": _ASKS_NONE})
+    what = f"an evaluation of {config.exp_id}"
+    tape = open_cassette(loaded.tape, what, stack, loaded.mask, tell, resumes=True)
+    roles = open_roles(asked, stack, tell, workspace=workspace.path, cassette=tape)
+    roles = apply_budget(roles, config, budget)
+    roles.acting.folder = programs = records / "programs"
+    stack.callback(shutil.rmtree, programs, ignore_errors=True)  # the unscored are made again
+    ledger = RecordLedger(records, config.seed, tell=tell, mask=loaded.mask)
+    stack.callback(lambda: account(ledger.paid))
+    stack.push_async_callback(ledger.aclose)
+    roles.acting.reserve = lambda wanted: count_vectors(wanted, budget, ledger)
+    slots = Slots(config.practice.concurrency, tell)
+    verifier: Verifier = unjudged or open_run_verifier(
+        loaded, workspace, roles, ledger, slots, sets=judged, stack=stack
+    )
+    await verifier.check()
+    tell_each(tell, (await roles.acting.check()).get("absent", ()))
+    roles, outage = await _ready_roles(step, roles, partial(give_up, "failed"))
+    stack.callback(lambda: tell_each(tell, roles.notes))
+    stack.callback(roles.tell_strays, tell)
+    setup = measuring_setup(
+        config,
+        roles,
+        ledger,
+        rollout_slots(config, slots),
+        verifier,
+        outage=outage,
+        temperature=temperature,
+    )
+    return setup, ledger, unjudged
+
+
+async def _ready_roles(
+    step: EvalStep, roles: Roles, give_up: Callable[[str], None]
+) -> tuple[Roles, Outage]:
+    """The models once they answer; where only what was tried is judged, none need."""
+    if step != "judge":
+        await roles.ping()
+        return roles, Outage(give_up)
+    # What was not tried is no sign that nothing works.
+    return replace(roles, policy=PausablePolicy(roles.policy, refuse_new_try)), Outage(
+        lambda _: None
+    )
+
+
+_ASKS_NONE = VerifierConfig(name="math")
+"""A verifier that no model is opened for."""
+
+
+@dataclass(slots=True)
+class UnjudgedTries:
+    """A verifier that leaves every try for later, and counts those that can be judged."""
+
+    count: int = 0
+
+    async def check(self) -> None:
+        """There is nothing to check."""
+
+    async def verify(self, problem: Problem, rollouts: Sequence[Rollout]) -> tuple[Verdict, ...]:
+        self.count += sum(rollout.attempt.answer is not None for rollout in rollouts)
+        return tuple(Verdict(None) for _ in rollouts)
+
+    async def aclose(self) -> None:
+        """There is nothing to close."""
+
+
+async def refuse_new_try() -> None:
+    """What a policy of which only recorded replies are had waits for: they need not wait."""
+    raise CallFailed("refused", "it was not tried yet, and --step judge makes no tries")

@@ -19,8 +19,7 @@ from engines.pipeline.effect.effect_gate import EffectGate, open_trials
 from engines.pipeline.evaluation.evaluate import MeasurementSetup
 from engines.record.run_dir import RunDir
 from studio import exit_codes
-from studio.evaluation.evaluate import EarlyEnd
-from studio.evaluation.measurement import open_measuring
+from studio.evaluation.evaluate import EarlyEnd, open_measuring
 from studio.render.json import print_json, print_result
 from studio.render.lines import tell_next, to_stderr
 from studio.render.words import usage_text

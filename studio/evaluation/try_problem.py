@@ -15,16 +15,15 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from engines.agents.single_turn import first_messages
-from engines.core.codec import fix_surrogates, to_dict
+from engines.core.codec import call_seed, digest, fix_surrogates, to_dict
 from engines.core.errors import ConfigError
-from engines.core.ids import call_seed, digest
 from engines.core.library import Library
-from engines.core.state.history import StepHistory
+from engines.core.state.run_state import StepHistory
 from engines.core.text.tool_text import count_acts
 from engines.core.types import CallKey, Job, Message, Problem, Rollout, Verdict
 from engines.data.dataset import read_problems
 from engines.data.fields import ID_BYTES
-from engines.pipeline.judging import add_own_figures
+from engines.pipeline.evaluation.evaluate import add_own_figures
 from engines.policies.limits import Slots
 from engines.record.cassette import is_played, open_cassette
 from engines.record.ledger import RecordLedger
@@ -37,7 +36,7 @@ from studio.config.scripted import is_rehearsal, played_note, rehearsal_note
 from studio.config.settings.run import RunConfig
 from studio.render.json import print_result
 from studio.render.lines import to_stderr
-from studio.render.rollout_lines import streamed_text
+from studio.render.run_lines import streamed_text
 from studio.render.words import count_text, metrics_text, try_acts_text, usage_text
 from studio.run.held_out import prompt_writer
 from studio.run.library import choose_library

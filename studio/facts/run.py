@@ -22,16 +22,18 @@ from engines.core.state.run_state import (
 from engines.core.types import GroupOutcome, LostWork, Operation, UnparsedReply, Usage
 from engines.pipeline.evaluation.statistics import Interval
 from engines.record.run_dir import RunDir, Workspace
-from studio.facts.epoch import EpochDiagnosis, epoch_diagnoses, nothing_read_text
 from studio.facts.evaluation import (
     CellFacts,
     ChangeFacts,
+    EpochDiagnosis,
     EvaluationFacts,
     Learned,
     cell_facts,
     change_facts,
+    epoch_diagnoses,
     evaluation_facts,
     learned_by,
+    nothing_read_text,
     rate_changes,
 )
 from studio.facts.next_command import RunStatus, run_status

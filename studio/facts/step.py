@@ -1,19 +1,33 @@
-"""All that is told of one step: groups, the reflector's calls, operations, decisions, the commit.
+"""All that is told of one step, and of one rollout: groups, calls of models, decisions, the commit.
 
 Reads the run's journal and records; changes nothing.
 """
 
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal
 
 from engines.core import events as ev
 from engines.core.errors import ConflictError
+from engines.core.events import RolloutFinished
 from engines.core.library import OperationOutcome
-from engines.core.state.history import AnsweredReply, StepHistory
-from engines.core.types import Decision, Lesson, Operation, Reflection, group_id
+from engines.core.state.run_state import AnsweredReply, StepHistory
+from engines.core.types import (
+    Decision,
+    Lesson,
+    Message,
+    RecordRef,
+    Reflection,
+    Usage,
+    Verdict,
+    group_id,
+    rollout_id,
+)
+from engines.record.ledger import Record, read_record
 from engines.record.run_dir import RunDir
-from engines.record.step_history import read_step
-from studio.facts.rollout import ModelCall, read_calls
+from engines.record.step_history import HistoryReader, read_history, read_step
 from studio.facts.subject import LIFTED, Subject
 
 
@@ -26,17 +40,6 @@ class GroupFacts(Subject):
     rewards: tuple[float | None, ...]  # None: it has none
     calls: tuple[ModelCall, ...]
     reflection: Reflection = field(metadata=LIFTED)
-
-
-@dataclass(frozen=True, slots=True)
-class Resubmission(Subject):
-    """A person's answer to a reply that could not be understood."""
-
-    repair: str
-    what: Literal["mended", "dropped"]
-    reviewer: str
-    reason: str
-    operations: tuple[Operation, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +58,7 @@ class StepFacts(Subject):
     choice: ev.LessonsCompared | None
     choice_text: str
     own: tuple[ev.OperationProposed, ...]  # operations that people proposed
-    repaired: tuple[Resubmission, ...]
+    repaired: tuple[AnsweredReply, ...]
     decisions: tuple[Decision, ...]
     outcomes: tuple[OperationOutcome, ...]
     committed_version: int | None
@@ -88,7 +91,7 @@ def step_facts(run: RunDir, number: int) -> StepFacts:
         choice=step.choice,
         choice_text=step.choice.text if step.choice else "",
         own=tuple(step.proposed),
-        repaired=tuple(_resubmission(answer) for answer in step.resubmissions),
+        repaired=tuple(step.answers),
         decisions=tuple(step.decisions),
         outcomes=committed.outcomes if committed else (),
         committed_version=committed.library_version if committed else None,
@@ -108,7 +111,102 @@ def _group_facts(run: RunDir, step: StepHistory, reflection: Reflection) -> Grou
     )
 
 
-def _resubmission(answer: AnsweredReply) -> Resubmission:
-    return Resubmission(
-        answer.repair, answer.outcome, answer.reviewer, answer.reason, answer.operations
+@dataclass(frozen=True, slots=True)
+class ModelCall(Subject):
+    """One paid call of a model, as its record holds it."""
+
+    purpose: str
+    turn: int
+    index: int
+    position: int
+    model: str
+    prompt: tuple[str, ...]  # the messages that are new since the call before
+    reply: str
+    usage: Usage
+    finish: str  # the endpoint's word for why the reply ended
+    elapsed_s: float
+    temperature: float | None  # None: the endpoint's own
+    record: str  # its place below the run's folder
+
+    @property
+    def tokens(self) -> int:
+        return self.usage.tokens
+
+
+def read_calls(run: RunDir, refs: Sequence[RecordRef]) -> tuple[ModelCall, ...]:
+    """Return the calls that these records hold. Raises DamagedError, ConflictError."""
+    return tuple(_make_call(read_record(run.records, ref), ref) for ref in refs)
+
+
+def _make_call(record: Record, ref: RecordRef) -> ModelCall:
+    return ModelCall(
+        purpose=record.key.purpose,
+        turn=record.key.turn,
+        index=record.key.index,
+        position=record.key.position,
+        model=record.reply.model or record.policy,
+        prompt=tuple(message.content for message in record.messages),
+        reply=record.reply.text,
+        usage=record.reply.usage,
+        finish=record.reply.finish,
+        elapsed_s=record.elapsed_s,
+        temperature=record.sampling.temperature,
+        record=f"records/{ref.file}@{ref.offset}",
     )
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutFacts(Subject):
+    """A rollout that ended, with everything its records hold."""
+
+    id: str
+    finished: RolloutFinished = field(metadata=LIFTED)
+    verdict: Verdict | None
+    messages: tuple[Message, ...]
+    calls: tuple[ModelCall, ...]  # of models
+
+    @property
+    def tokens(self) -> int:
+        return self.finished.usage.tokens
+
+    @property
+    def reward(self) -> float | None:
+        """The reward; None where there is no verdict, or one without an opinion."""
+        return self.verdict.reward if self.verdict else None
+
+    @property
+    def finish_reason(self) -> str:
+        """The endpoint's word for why the last reply ended; "" where no call was answered."""
+        return self.calls[-1].finish if self.calls else ""
+
+    @property
+    def records(self) -> tuple[str, ...]:
+        return tuple(f"records/{ref.file}@{ref.offset}" for ref in self.finished.refs)
+
+
+def read_rollout(run: RunDir, finished: RolloutFinished, verdict: Verdict | None) -> RolloutFacts:
+    """Return a rollout with what its records hold. Raises DamagedError, ConflictError."""
+    messages: tuple[Message, ...] = ()
+    calls = []
+    for ref in finished.refs:
+        record = read_record(run.records, ref)
+        messages = record.extend(messages)
+        if not record.is_tool_result:
+            calls.append(_make_call(record, ref))
+    name = rollout_id(finished.step, finished.position, finished.index)
+    return RolloutFacts(name, finished, verdict, messages, tuple(calls))
+
+
+def rollout_facts(run: RunDir, name: str) -> RolloutFacts:
+    """Return the facts of a rollout by its id. Raises ConflictError: there is none such."""
+    step = re.fullmatch(r"s(\d{1,9})p\d+r\d+", name)
+    candidates = HistoryReader(run, int(step[1])).read().rollouts if step else ()
+    for rollout in candidates:
+        if rollout.id == name:
+            return read_rollout(run, rollout.finished, rollout.verdict)
+    ended = (rollout.finished for rollout in read_history(run).rollouts)
+    places = sorted((event.step, event.position, event.index) for event in ended)
+    move = "It has none yet."
+    if places:
+        move = f"They are called {rollout_id(*places[0])} to {rollout_id(*places[-1])}."
+    raise ConflictError(f"run {run.run}, rollout {name}", "it has no such rollout.", move)

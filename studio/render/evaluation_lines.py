@@ -4,12 +4,13 @@ from collections.abc import Sequence
 
 from engines.core.events import EvaluationFinished
 from engines.pipeline.evaluation.statistics import Rewards, mean_at_k, mean_interval
-from studio.facts.epoch import EpochDiagnosis, HeldOutChange
 from studio.facts.evaluation import (
     CellFacts,
     ChangeFacts,
+    EpochDiagnosis,
     EvalFacts,
     EvaluationFacts,
+    HeldOutChange,
     MeasuredFacts,
     SetFacts,
     evaluation_facts,

@@ -1,14 +1,18 @@
-"""A run as lines: what `studio runs show` prints, and what stands at the end of a run."""
+"""A run, one of its steps and one of its rollouts as lines: `studio runs show`, and a run's end."""
+
+from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from shlex import quote
 from typing import Any
 
 from engines.core.library import Library
-from engines.core.types import GATE, Usage
+from engines.core.text.tool_text import CallMark, argument_text, said_text, split_marks
+from engines.core.types import GATE, NOT_ONE, LostWork, Message, Operation, Usage, WeightUpdate
 from studio.facts.library import library_difference
 from studio.facts.run import ReviewerFacts, RunFacts, StepRow
-from studio.facts.training import TrainedStep, TrainingFacts
+from studio.facts.step import GroupFacts, ModelCall, RolloutFacts, StepFacts
+from studio.facts.training import FIGURE_NAMES, TrainedStep, TrainingFacts
 from studio.render.evaluation_lines import (
     cell_lines,
     change_line,
@@ -20,9 +24,14 @@ from studio.render.library_lines import counts_text, experience_line, tokens_tex
 from studio.render.lines import LEVELS, indent_text, table
 from studio.render.training_lines import figure_text, training_lines
 from studio.render.words import (
+    acted_text,
     count_text,
     counted_outcomes,
+    decided_text,
+    dropped_texts,
     lost_text,
+    merged_text,
+    metrics_text,
     operation_line,
     reward_rate_text,
     unparsed_replies_text,
@@ -358,3 +367,184 @@ def _update_cell(trained: TrainedStep, step: StepRow) -> str:
     if step.changed:
         text += f", {step.changed} changed: v{step.library_version}"
     return text
+
+
+def step_text(facts: StepFacts, *, prompts: bool) -> str:
+    """Return a step as lines; with `prompts` also what the reflector was shown."""
+    policy = f"policy v{facts.policy_version}, " if facts.trains else ""
+    head = f"run {facts.run}, step {facts.step} (epoch {facts.epoch})"
+    lines = [f"{head}, {policy}library v{facts.library_version}"]
+    for group in facts.groups:
+        lines += ["", *_group_lines(group, prompts)]
+    if facts.trains:
+        lines += ["", "weight update", *_update_lines(facts.lesson.update)]
+    else:
+        calls = _call_lines(facts.consolidation, prompts)
+        lines += ["", "consolidation", *(calls or ["  no call: nothing was proposed"])]
+    lines += _lost_and_left_out_lines(facts.lesson.losses, facts.lesson.notes)
+    lines += _fate_lines(facts)
+    for operation in facts.lesson.withheld:
+        text = sanitize(operation.text or operation.target or "")
+        lines.append(f"  not proposed again, since it was rejected before: {text}")
+    for own in facts.own:
+        lines.append(f"  {_operation_text(own.operation)}, proposed by {sanitize(own.reviewer)}")
+    for reply in facts.repaired:
+        reason = f": {sanitize(reply.reason)}" if reply.reason else ""
+        lines.append(f"  {reply.repair} {reply.outcome} by {sanitize(reply.reviewer)}{reason}")
+        lines += [f"    {_operation_text(operation)}" for operation in reply.operations]
+    lines += _choice_lines(facts)
+    lines += ["", "decisions", *_decision_lines(facts), _commit_line(facts)]
+    return "\n".join(lines)
+
+
+def _group_lines(group: GroupFacts, prompts: bool) -> list[str]:
+    reflection = group.reflection
+    rewards = " ".join("?" if reward is None else f"{reward:g}" for reward in group.rewards)
+    lines = [f"{group.id}  problem {group.problem}  {reflection.outcome}  ({rewards})"]
+    lines += _call_lines(group.calls, prompts)
+    for doubt in reflection.doubts:
+        lines.append(f"  verdict of {doubt.rollout} doubted: {sanitize(doubt.reason)}")
+    return lines + _lost_and_left_out_lines(reflection.losses, reflection.notes)
+
+
+def _call_lines(calls: Sequence[ModelCall], prompts: bool) -> list[str]:
+    lines = []
+    for call in calls:
+        name = call.purpose
+        if name == "summary":
+            name += f" of r{call.index}"
+        elif name == "consolidation" and call.index != NOT_ONE:
+            name = f"{name}, part {call.position + 1}"
+        if call.turn:
+            name += " (repair)"
+        lines.append(f"  {name}, {sanitize(call.model)}, {call.tokens} tokens, {call.record}")
+        if prompts:
+            lines += [indent_text(sanitize(text), "  > ") for text in call.prompt]
+        lines.append(indent_text(sanitize(call.reply), "    "))
+    return lines
+
+
+def _lost_and_left_out_lines(losses: Sequence[LostWork], notes: Sequence[str]) -> list[str]:
+    lines = [f"  lost: {sanitize(loss.reason)}" for loss in losses]
+    return lines + [f"  left out: {sanitize(note)}" for note in notes]
+
+
+def _fate_lines(facts: StepFacts) -> list[str]:
+    """Say which proposals an operation merges, and which became none."""
+    fates = facts.lesson.fates
+    proposals = [p for group in facts.groups for p in group.reflection.proposals]
+    texts = [proposal.text or f"{proposal.kind} {proposal.target}" for proposal in proposals]
+    lines = []
+    for name in dict.fromkeys(fate.operation for fate in fates):
+        if text := merged_text(name, fates):
+            lines.append(f"  {name} merges {text}")
+    return lines + [f"  dropped: proposal {text}" for text in dropped_texts(fates, texts)]
+
+
+def _choice_lines(facts: StepFacts) -> list[str]:
+    """Return the choice, and what the lessons that were not chosen held."""
+    if facts.choice is None:
+        return []
+    lines = ["", f"choice: {facts.choice_text}"]
+    for number, draft in enumerate(facts.choice.drafts):
+        if number != facts.choice.chosen:
+            lines.append(f"  lesson {number + 1}, not chosen")
+            for operation in draft.lesson.operations:
+                # Without its id: those of the chosen lesson are the same.
+                lines.append(f"    {_operation_text(operation, name='-')}")
+    return lines
+
+
+def _operation_text(operation: Operation, name: str = "") -> str:
+    text = sanitize(operation.text or operation.target or "")
+    return f"{name or operation.id}  {operation.kind} {text}"
+
+
+def _decision_lines(facts: StepFacts) -> list[str]:
+    lines = []
+    outcomes = {outcome.operation_id: outcome for outcome in facts.outcomes}
+    for decision in facts.decisions:
+        outcome = outcomes.get(decision.operation_id)
+        result = f" -> {outcome.id}" if outcome and outcome.id else ""
+        if outcome and outcome.kind == "weights":
+            result = " -> applied" if outcome.applied else " -> not applied"
+        reason, reviewer = sanitize(decision.reason), sanitize(decision.reviewer)
+        text = decided_text(decision.action, reviewer, reason)
+        lines.append(f"  {decision.operation_id}  {text}{result}")
+        if reason and reviewer != GATE:
+            word = "because" if decision.action == "reject" else "note"
+            lines.append(f"      {word}: {reason}")
+    return lines
+
+
+def _commit_line(facts: StepFacts) -> str:
+    if facts.committed_version is None:
+        return "not committed"
+    if facts.trains:
+        return f"committed: policy v{facts.committed_policy}"
+    return f"committed: library v{facts.committed_version}"
+
+
+def _update_lines(update: WeightUpdate | None) -> list[str]:
+    if update is None:
+        return ["  none was computed"]
+    lines = []
+    if update.rollback_to is not None:
+        lines.append(f"  back to the weights of step {update.rollback_to}")
+    metrics = update.metrics
+    names = [name for name in FIGURE_NAMES if name in metrics]
+    for name in [*names, *sorted(set(metrics) - set(FIGURE_NAMES))]:
+        title = FIGURE_NAMES.get(name, sanitize(name))
+        lines.append(f"  {title:<15} {figure_text(name, metrics[name])}")
+    return lines + ([f"  {sanitize(update.note)}"] if update.note else [])
+
+
+def rollout_text(facts: RolloutFacts) -> str:
+    finished, verdict = facts.finished, facts.verdict
+    reward = "?" if facts.reward is None else f"{facts.reward:g}"
+    if verdict is not None:
+        reward += metrics_text(verdict.metrics)
+    spent = f"{facts.tokens} tokens  seed {finished.seed}  {', '.join(facts.records)}"
+    lines = [f"{facts.id}  {finished.status}  reward {reward}  {spent}"]
+    if acted := acted_text(finished):
+        lines.append(acted)
+    for message in facts.messages:
+        lines += ["", *_message_lines(message)]
+    if finished.cited:
+        lines += ["", f"cites {sanitize(', '.join(finished.cited))}"]
+    remarks = [verdict.critique, verdict.error] if verdict else []
+    for text in [*remarks, finished.error]:
+        if text:
+            lines += ["", sanitize(text)]
+    return "\n".join(lines)
+
+
+def _message_lines(message: Message) -> list[str]:
+    lines = [f"[{message.speaker or message.role}]"]
+    if text := said_text(message):
+        lines.append(sanitize(text))
+    if message.reasoning:
+        lines += ["[reasoning]", sanitize(message.reasoning)]
+    for call in message.tool_calls:
+        lines += call_lines(call.name, call.arguments)
+    return lines
+
+
+def call_lines(name: str, arguments: str) -> list[str]:
+    text = sanitize(argument_text(arguments).strip("\n"))
+    return [f"[calls {sanitize(name)}]", *([text] if text else [])]
+
+
+def streamed_text(text: str) -> str:
+    """Return a piece of a rollout's text as plain lines, sanitized; it holds whole marks."""
+    out = ""
+    for part in split_marks(text):
+        if isinstance(part, str):
+            out += sanitize(part)
+            continue
+        if isinstance(part, CallMark):
+            lines = call_lines(part.name, part.arguments)
+        else:
+            lines = [f"[{sanitize(part.name)}: {part.status}]", sanitize(part.text)]
+        out += "\n".join(("", *lines, ""))
+    return out

@@ -13,8 +13,7 @@ from engines.core import events as ev
 from engines.core.library import OperationOutcome
 from engines.core.state.run_state import RunState, StepState
 from engines.core.types import Lesson, Verdict, group_id, rollout_id
-from studio.facts.epoch import diagnose_epoch, nothing_read_text
-from studio.facts.evaluation import cell_name
+from studio.facts.evaluation import cell_name, diagnose_epoch, nothing_read_text
 from studio.facts.run import run_progress
 from studio.facts.training import is_fine_tuning, measured_steps, trained_step, trained_steps
 from studio.render.evaluation_lines import diagnosis_lines, finished_text

@@ -11,9 +11,8 @@ from json import dumps
 from pathlib import Path
 from typing import Any, cast
 
-from engines.core.codec import fields_of, to_dict
+from engines.core.codec import digest, fields_of, to_dict
 from engines.core.errors import DataError
-from engines.core.ids import digest
 from engines.core.library import effective_operation
 from engines.core.state.run_state import RunState
 from engines.core.text.sanitize import one_line
@@ -24,7 +23,7 @@ from studio.render.json import print_json, print_result
 from studio.render.words import DONE
 from studio.review.decider import new_flags
 from studio.review.evidence import EvidenceLoader
-from studio.review.line_text import flag_text
+from studio.review.line_mode import flag_text
 from studio.review.review_run import RunReview
 from studio.session.requests import Decide, Preview, Propose, ReviewQueue, Undo
 from studio.session.session import Session

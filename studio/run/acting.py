@@ -19,7 +19,7 @@ from engines.core.types import Completion, Message, Sampling
 from engines.core.waiting import slow_stage
 from engines.policies.team import TeamPolicy
 from engines.policies.tool_use import Protocol, ToolUsePolicy
-from engines.process.scratch_folder import ScratchFolder
+from engines.process.start import ScratchFolder
 from engines.record.cassette import Cassette, Entry, is_played, plain_request, taped_toolbox
 from studio.config.settings.agent import AgentConfig, ToolConfig
 from studio.config.settings.policy import EmbeddingConfig, PolicyConfig
@@ -194,8 +194,8 @@ def open_acting(
     if not played or agent.kind == "command":
         check_variables(agent, acting.environ)
     from engines.process.confinement import Limits
-    from engines.tools.open import open_toolbox
     from engines.tools.sandbox.sandbox import Sandbox
+    from engines.tools.toolbox import open_toolbox
 
     sandbox = None
     boxed = any(tool.name in BOXED or _is_contained(tool) for tool in agent.tools)

@@ -13,9 +13,8 @@ from engines.core.protocols import Engine, Reviewer, Verifier
 from engines.core.state.run_state import RunState
 from engines.core.types import Learns, Problem
 from engines.core.waiting import slow_stage
-from engines.pipeline.alternating import AlternatingEngine
 from engines.pipeline.budget import Budget
-from engines.pipeline.context import RunContext
+from engines.pipeline.context import AlternatingEngine, RunContext
 from engines.pipeline.control import Outage, RunControl
 from engines.pipeline.evaluation.evaluate import HeldOutSet, MeasurementSetup
 from engines.pipeline.gate.gate import Gate
@@ -32,7 +31,7 @@ from engines.record.libraries import LibraryFolder
 from engines.record.lock import check_lockable, write_lock
 from engines.record.run_dir import RunDir
 from engines.record.seal import add_seal
-from engines.training_free.engine import TrainingFreeEngine
+from engines.training_free.consolidation import TrainingFreeEngine
 from engines.training_free.lint import OperationLinter
 from studio.config.run_yaml import dump_run_yaml
 from studio.config.settings.run import RunConfig

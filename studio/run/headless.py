@@ -16,7 +16,7 @@ from engines.pipeline.context import RunContext
 from engines.pipeline.control import RunControl
 from engines.pipeline.effect.effect_gate import choice_problems
 from engines.pipeline.recorder import Listener
-from engines.pipeline.run import practise
+from engines.pipeline.step import practise
 from engines.record.derived.catalogue import refresh_catalogue
 from engines.record.lock import holder_pid
 from engines.record.run_dir import RunDir
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 HOLDER_TIMEOUT_S = 5.0
 """Two starts at the same moment: how long the second waits for the first to answer."""
 TellEstimate = Callable[[RunPlan, dict[str, float]], None]
-"""`studio.estimate.dry_run.tell_estimate`, which is a layer above this package."""
+"""`studio.estimate.cost.tell_estimate`, which is a layer above this package."""
 
 
 async def run_headless(

@@ -4,8 +4,8 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from engines.core.codec import digest, question_of
 from engines.core.errors import ConfigError
-from engines.core.ids import digest, question_of
 from engines.core.protocols import Ledger, Verifier
 from engines.core.settings import LEAST_TRIED
 from engines.core.types import Problem
@@ -20,7 +20,7 @@ from engines.policies.limits import Slots
 from engines.record.scores import ScoreBook
 from engines.verifiers.open import asks_judge, needs_answer
 from studio.config.loading import LoadedRun
-from studio.config.settings.fingerprint import ACTING_FIELDS
+from studio.config.run_yaml import ACTING_FIELDS
 from studio.config.settings.policy import Role
 from studio.config.settings.run import RunConfig
 from studio.run.models import Roles, endpoint_of, make_rollouts, slots_for

@@ -24,7 +24,7 @@ from engines.record.libraries import LibraryFolder
 from engines.record.run_dir import RunDir, Workspace
 from engines.record.seal import add_seal
 from engines.secrets.mask import MASK
-from studio.config.agent_file import names_only_variables
+from studio.config.aliases import names_only_variables
 from studio.config.loading import LoadedRun
 from studio.config.run_yaml import storable_tree
 from studio.config.scripted import is_rehearsal
@@ -86,7 +86,6 @@ def opening_event(
             config.practice.epochs,
             plan.reviewer,
             settings,
-            again=True,
             steps_per_epoch=plan.sampler.steps_per_epoch,
             prompts=prompt_hashes(PROMPTS_OF),
         )

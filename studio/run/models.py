@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, cast
 from engines.core.protocols import Ledger, Policy
 from engines.core.types import Problem, Usage
 from engines.core.waiting import gather_all
-from engines.data.rollout_log import read_rollout_log
+from engines.data.dataset import read_rollout_log
 from engines.policies.chat.client import OpenAICompat
 from engines.policies.chat.embedding import Reserve, open_embedder
 from engines.policies.chat.endpoint import EndpointSettings
@@ -41,8 +41,7 @@ from engines.rollouts.manager import RolloutManager
 from engines.verifiers.judge import JudgeContext
 from engines.verifiers.open import asks_judge
 from studio.config.settings.policy import WATCHABLE_TOKENS_PER_S, EmbeddingConfig, PolicyConfig
-from studio.config.settings.practice import EvaluationConfig
-from studio.config.settings.run import RunConfig
+from studio.config.settings.run import EvaluationConfig, RunConfig
 from studio.run.acting import Acting, open_acting, sampling_of
 from studio.run.remote import RemoteWork, open_remote_work
 

@@ -13,12 +13,11 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import yaml
 
+from engines.core.codec import digest
 from engines.core.errors import ConfigError, ConflictError, StudioError
-from engines.core.ids import digest
 from engines.core.state.run_state import RunState
 from engines.core.types import Problem
-from engines.data.checks import check_rows, doubts_line
-from engines.data.dataset import read_problems
+from engines.data.dataset import check_rows, doubts_line, read_problems
 from engines.data.sampler import Sampler
 from engines.grpo.checkpoint.folders import ADAPTER, check_seal
 from engines.pipeline.replay_training import HistorySegment, load_history
@@ -29,9 +28,8 @@ from engines.record.seal import seal_fits
 from engines.record.yaml_text import load_yaml
 from engines.verifiers.open import needs_answer
 from studio.config.loading import LoadedRun, load_run
-from studio.config.run_yaml import dump_run_yaml
+from studio.config.run_yaml import differences, dump_run_yaml
 from studio.config.settings.base import NAME_LENGTH, NAME_PATTERN
-from studio.config.settings.fingerprint import differences
 from studio.config.settings.run import RunConfig
 from studio.config.source import Source
 from studio.render.lines import to_stderr

@@ -14,16 +14,15 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from engines.core.errors import ConfigError
-from engines.core.extras import install_command
+from engines.core.errors import ConfigError, install_command
 from engines.core.protocols import Policy
 from engines.core.types import Sampling
-from engines.process.scratch_folder import ScratchFolder
+from engines.process.start import ScratchFolder
 from engines.rollouts.remote.dispatcher import Dispatcher, RunModels
 from engines.rollouts.remote.worker import RemoteModel, Worker, WorkerParts
 from engines.verifiers.judge import JudgeContext
 from engines.verifiers.open import grades_tasks, open_verifier, parse_spec
-from studio.config.paths import own_programs
+from studio.config.loading import own_programs
 from studio.config.settings.policy import EmbeddingConfig, PolicyConfig
 from studio.config.settings.run import RunConfig
 from studio.run.acting import Acting, open_acting

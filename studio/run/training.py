@@ -137,7 +137,7 @@ def _open_engine(
     settings, seed = grpo_settings(config), config.seed
     if ranks is None:
         return GRPOEngine(settings, local.local, total_steps=steps, seed=seed, tell=tell)
-    from engines.grpo.ranks.rank_worker import open_engine, share_sampling
+    from engines.grpo.ranks.accelerated import open_engine, share_sampling
 
     engine = open_engine(ranks, local.local, settings, total_steps=steps, seed=seed, tell=tell)
     share_sampling(ranks, local)

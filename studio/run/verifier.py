@@ -10,16 +10,16 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from engines.core.codec import digest, digest_bytes
 from engines.core.errors import VerifierError
-from engines.core.ids import digest, digest_bytes
 from engines.core.protocols import Ledger, Verifier, judges_whole_groups
 from engines.core.types import Problem, Rollout, Verdict
 from engines.data.source import resolve_data
 from engines.policies.limits import Slots
 from engines.record.run_dir import Workspace
 from engines.secrets.mask import Mask
+from engines.verifiers.compose import LearnedSettings, LearnedVerifier
 from engines.verifiers.foreign.calls import shared_columns
-from engines.verifiers.learned import LearnedSettings, LearnedVerifier
 from engines.verifiers.open import (
     ParsedVerifier,
     grades_tasks,
@@ -28,9 +28,8 @@ from engines.verifiers.open import (
     parse_spec,
 )
 from engines.verifiers.spec import SpecError
-from studio.config.loading import LoadedRun
-from studio.config.paths import own_programs
-from studio.config.settings.fingerprint import fingerprint
+from studio.config.loading import LoadedRun, own_programs
+from studio.config.run_yaml import fingerprint
 from studio.config.settings.policy import PolicyConfig
 from studio.data.verifiers import verifier_folders
 from studio.render.lines import to_stderr

@@ -13,7 +13,7 @@ from engines.record.run_dir import RunDir, Workspace
 from engines.record.step_history import read_history
 from studio import exit_codes
 from studio.config.loading import LoadedRun
-from studio.estimate.dry_run import tell_estimate
+from studio.estimate.cost import tell_estimate
 from studio.exit_codes import run_exit_code
 from studio.facts.next_command import command_after_run
 from studio.render.json import print_result

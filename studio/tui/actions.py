@@ -14,10 +14,9 @@ from engines.core.errors import StudioError
 from studio.session.requests import ChangeSpeed, Pause, Request, Resume, Step, Stop
 from studio.session.session import Session
 from studio.tui.drawing.lines import line
-from studio.tui.host import Host
 from studio.tui.keymap import Key, bindings, format_key, keys_of_scope, unused_key_text
 from studio.tui.navigation import Navigation
-from studio.tui.page import resume_run
+from studio.tui.page import Host, resume_run
 from studio.tui.pages.review.page import ReviewPage
 from studio.tui.pages.runs.page import RunsPage
 from studio.tui.terminal.textual_parts import Box, FirstScreen, Palette, TerminalApp, is_visible

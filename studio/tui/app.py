@@ -31,14 +31,13 @@ from studio.tui.navigation import Navigation
 from studio.tui.painter import Painter, is_small
 from studio.tui.palette import commands
 from studio.tui.settings.file import ScreenSettings
-from studio.tui.terminal.frame_clock import install_frame_clock
+from studio.tui.terminal.frames import install_frame_clock
 from studio.tui.terminal.look import apply_look, register_themes
 from studio.tui.terminal.opening import current_line
 from studio.tui.terminal.terminal import exit_on_hangup, stop_between_events
 from studio.tui.terminal.textual_parts import TerminalApp
-from studio.tui.widgets.chrome import Chrome
-from studio.tui.widgets.confirm import Confirm
-from studio.tui.widgets.prompt import Prompt
+from studio.tui.widgets.line_view import Chrome
+from studio.tui.widgets.prompt import Confirm, Prompt
 
 if TYPE_CHECKING:
     from studio.run.detached import StartingProcess

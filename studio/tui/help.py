@@ -12,8 +12,8 @@ from textual.widgets import Input
 
 from studio.secrets.sanitize import one_line
 from studio.tui.drawing.lines import BLANK, Line, labelled_lines, line, paragraph, plain_text
-from studio.tui.host import Host
 from studio.tui.keymap import SCOPES, Key, keys_of_scope, offer_keys
+from studio.tui.page import Host
 from studio.tui.pages.text import holds_words
 from studio.tui.terminal.textual_parts import has_synchronized_output
 from studio.tui.widgets.line_view import LineView

@@ -9,8 +9,7 @@ from textual.content import Content
 from textual.widget import Widget
 from textual.widgets import ContentSwitcher
 
-from studio.tui.host import Host
-from studio.tui.page import Page
+from studio.tui.page import Host, Page
 from studio.tui.terminal.textual_parts import border_title
 
 _LETTERS = "asdfghjklqwertyuiop"

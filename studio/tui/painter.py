@@ -11,13 +11,13 @@ from studio.tui.attachment import Attachment
 from studio.tui.drawing.cells import cell_width, fit
 from studio.tui.drawing.lines import Line, crop_line, line
 from studio.tui.header import SessionStatus, header_line, tab_presses, tabs_line
-from studio.tui.host import Host
 from studio.tui.keymap import Key, keys_of_scope
 from studio.tui.navigation import Navigation
+from studio.tui.page import Host
 from studio.tui.pages.demo_hint import DemoHints, is_demo
 from studio.tui.terminal.notify import Notifier
 from studio.tui.terminal.textual_parts import TerminalApp
-from studio.tui.widgets.chrome import Chrome, footer_line, footer_presses
+from studio.tui.widgets.line_view import Chrome, footer_line, footer_presses
 
 RATE_S = 1.0
 """Between two drawings of a rate that falls because nothing comes."""

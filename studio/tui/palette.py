@@ -24,8 +24,8 @@ from engines.record.run_dir import Workspace
 from studio.render.words import count_text
 from studio.secrets.sanitize import one_line
 from studio.tui.drawing.themes import NAMES
-from studio.tui.host import Host
 from studio.tui.keymap import SCOPES, Key
+from studio.tui.page import Host
 from studio.tui.pages.text import holds_words
 from studio.tui.terminal.textual_parts import MOST_HITS, Palette
 

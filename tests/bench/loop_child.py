@@ -44,7 +44,7 @@ def studio(arguments: list[str]) -> dict[str, Any]:
     import studio.run.headless
     from engines.core.events import DurableEvent, StepFinished, TransientEvent
     from engines.pipeline.context import RunContext
-    from engines.pipeline.run import Ending
+    from engines.pipeline.step import Ending
     from studio.cli import run
 
     practise = studio.run.headless.practise

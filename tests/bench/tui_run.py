@@ -31,7 +31,7 @@ from engines.core.events import (
 )
 from engines.core.types import CallKey
 from engines.pipeline.context import RunContext
-from engines.pipeline.run import practise
+from engines.pipeline.step import practise
 from engines.record.run_dir import Workspace
 from studio.config.source import Source
 from studio.run.assemble import open_run_context

@@ -62,7 +62,7 @@ def watch(folder: Path) -> None:
 
     from studio.session.live import LiveSession
     from studio.tui.app import StudioApp
-    from studio.tui.terminal.frame_clock import FrameClock
+    from studio.tui.terminal.frames import FrameClock
 
     def look(app: StudioApp) -> None:
         _counts["looks"] += 1

@@ -11,9 +11,9 @@ import pytest
 
 from engines.core.protocols import Engine
 from engines.core.types import Group, Turn, WeightUpdate
-from engines.pipeline.alternating import AlternatingEngine
+from engines.pipeline.context import AlternatingEngine
 from engines.record.ledger import RecordLedger
-from engines.training_free.engine import TrainingFreeEngine
+from engines.training_free.consolidation import TrainingFreeEngine
 from engines.training_free.settings import TrainingFreeSettings
 from tests.support.builders import a_group, a_library, answering
 

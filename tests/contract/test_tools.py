@@ -11,13 +11,13 @@ from importlib.resources import files
 import pytest
 
 from engines.core.protocols import Tool
-from engines.core.tools import ToolResult
+from engines.core.types import ToolResult
 from engines.tools.function import FunctionTool
 from engines.tools.mcp import McpServer
 from engines.tools.settings import ToolSettings
 from engines.tools.shipped import PythonTool, ask_model_tool, calculator_tool
 from engines.tools.toolbox import CheckedToolbox, Entry
-from engines.tools.web.open import WebContext, open_web_tool
+from engines.tools.web.search import WebContext, open_web_tool
 from tests.support.builders import answering
 from tests.support.sample_tool import shout
 from tests.support.tool_tries import FakeSandbox, a_call, a_try

@@ -18,7 +18,7 @@ import pytest
 import yaml
 
 from engines.core.errors import ConfigError
-from engines.grpo.ranks.launcher import LaunchRequest, read_request, start_processes
+from engines.grpo.ranks.ranks import LaunchRequest, read_request, start_processes
 from studio import exit_codes
 from studio.config.loading import load_run
 from studio.config.source import Source
@@ -209,7 +209,7 @@ def test_the_seeds_files_are_refused_for_missing_hardware_or_package_alone(
     monkeypatch.setattr("engines.grpo.ranks.accelerated.gpu_count", lambda: 4)
     monkeypatch.setattr("studio.launch.find_spec", lambda name: object())
     monkeypatch.setattr(
-        "engines.grpo.ranks.launcher.start_processes", lambda asked, _: started.append(asked) or 5
+        "engines.grpo.ranks.ranks.start_processes", lambda asked, _: started.append(asked) or 5
     )
     for name in ("ddp", "zero2", "two_machines"):
         assert run(["--config_file", str(SEED / f"{name}.yaml"), "grpo-tiny"], {}) == 5
@@ -274,6 +274,7 @@ def test_processes_are_started_by_accelerate_and_their_exit_code_is_the_runs(
     assert (told["ACCELERATE_USE_FSDP"], told["FSDP_VERSION"]) == ("true", "2")
 
 
+@pytest.mark.nightly
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="two processes need two cores")
 def test_two_processes_train_the_tiny_policy_divided_and_leave_one_journal(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -22,7 +22,7 @@ from engines.core.types import CallKey, Decision, Job, Operation, Problem, Rollo
 from engines.core.waiting import gather_all
 from engines.data.dataset import read_problems
 from engines.pipeline.context import RunContext
-from engines.pipeline.run import practise
+from engines.pipeline.step import practise
 from engines.policies.limits import Slots
 from engines.policies.open import open_policy
 from engines.record.journal import Journal

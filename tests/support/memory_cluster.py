@@ -17,8 +17,7 @@ from engines.core.errors import StudioError, WorkerLost
 from engines.core.protocols import Agent, OnText, TryPolicy, Verifier
 from engines.core.types import Attempt, Job, Sampling
 from engines.rollouts.remote.dispatcher import Dispatcher, RunModels
-from engines.rollouts.remote.line import Item
-from engines.rollouts.remote.worker import OpenParts, Worker, WorkerParts
+from engines.rollouts.remote.worker import Item, OpenParts, Worker, WorkerParts
 
 
 def across(value: Any) -> Any:

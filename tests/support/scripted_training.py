@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from engines.core import events as ev
+from engines.core.codec import digest
 from engines.core.errors import ConflictError, DamagedError
-from engines.core.ids import digest
 from engines.core.library import Library
 from engines.core.protocols import OnText, Policy, Reviewer
 from engines.core.state.fold import fold
@@ -39,22 +39,21 @@ from engines.core.types import (
     WeightUpdate,
 )
 from engines.data.sampler import Sampler
-from engines.pipeline.alternating import AlternatingEngine
-from engines.pipeline.context import RunContext
+from engines.pipeline.context import AlternatingEngine, RunContext
 from engines.pipeline.control import RunControl
 from engines.pipeline.evaluation.evaluate import Evaluation, HeldOutSet, MeasurementSetup
 from engines.pipeline.gate.gate import Gate
 from engines.pipeline.recorder import Recorder
 from engines.pipeline.replay_training import Checkpoints, load_history, policy_version_after
 from engines.pipeline.reviewers import AutoReviewer
-from engines.pipeline.run import practise
+from engines.pipeline.step import practise
 from engines.policies.limits import Slots
 from engines.record.journal import Journal
 from engines.record.ledger import RecordLedger
 from engines.record.run_dir import RunDir, Workspace
 from engines.record.scores import ScoreBook
 from engines.rollouts.manager import RolloutManager
-from studio.config.settings.practice import PracticeConfig
+from studio.config.settings.run import PracticeConfig
 
 GROUP = 2
 BATCH = 2
@@ -316,7 +315,7 @@ async def opened(
             policy_version=version,
         )
     else:
-        opening = ev.RunResumed(1, epochs, "auto", {}, again=True, steps_per_epoch=steps)
+        opening = ev.RunResumed(1, epochs, "auto", {}, steps_per_epoch=steps)
     await recorder.record(opening)
     if not state.engine_facts:
         await recorder.record(ev.EngineOpened({"threads": 1}))

@@ -4,6 +4,8 @@ Asks the reviewers in turn, checks each decision against the draft that holds th
 journals it, and calls `Library.commit` once nothing is undecided.
 """
 
+from __future__ import annotations
+
 import asyncio
 import itertools
 import time
@@ -16,8 +18,9 @@ from functools import partial
 from engines.core import events as ev
 from engines.core.errors import ConflictError, LockedError
 from engines.core.library import CommitResult, Library, OperationOutcome, Reviewed
+from engines.core.library_notes import UseCounts
 from engines.core.protocols import Linter, Reviewer
-from engines.core.state.run_state import RunState
+from engines.core.state.run_state import RunState, StepState
 from engines.core.types import (
     GATE,
     Decision,
@@ -27,10 +30,10 @@ from engines.core.types import (
     UnparsedReply,
     WeightUpdate,
     human_operation_id,
+    rollout_id,
     update_id,
 )
 from engines.core.waiting import run_to_end
-from engines.pipeline.gate.credits import count_uses
 from engines.pipeline.gate.draft import Draft, rebase_decisions
 from engines.pipeline.recorder import Recorder
 from engines.pipeline.reviewers import HoldExpired, HumanReviewer, MetricLimits
@@ -57,7 +60,7 @@ class Gate:
     limit: int | None = None  # the most experiences the library may hold
     clock: Callable[[], float] = time.time
     linter: Linter | None = None
-    apply: "Apply | None" = None  # None where no engine is at hand
+    apply: Apply | None = None  # None where no engine is at hand
 
     def __post_init__(self) -> None:
         state = self.recorder.state
@@ -643,3 +646,39 @@ def _pending_update(state: RunState, step: int) -> WeightUpdate | None:
 def _is_approved(state: RunState, step: int) -> bool:
     decision = state.decisions.get(update_id(step)) if _pending_update(state, step) else None
     return decision is not None and decision.action == "approve"
+
+
+_RANKS = {"misled": 0, "used": 1, "ignored": 2}
+"""Harm first: an attempt counts once for an experience, whatever else is said of it."""
+
+
+def count_uses(now: StepState, shown: Library, head: Library) -> dict[str, UseCounts]:
+    """Attempts that used each experience, ignored it, were misled by it, or cited it.
+
+    `shown` is the library as the step began. What `head` no longer words so is not counted.
+    """
+    prompts = {rollout_id(now.step, *at): one.shown for at, one in now.rollouts.items()}
+    counted: dict[str, Counter[str]] = {}  # of those that something is said of
+    ids = {e.id for e in shown.experiences}
+
+    def count(experience: str, rollout: str, use: str) -> None:
+        in_prompt = prompts.get(rollout, ())
+        if experience in ids and (in_prompt is None or experience in in_prompt):
+            counted.setdefault(experience, Counter())[use] += 1
+
+    for at, one in now.rollouts.items():
+        for experience in one.cited or ():
+            count(experience, rollout_id(now.step, *at), "cited")
+    for reflection in now.reflections.values():
+        seen: set[tuple[str, str]] = set()
+        for credit in sorted(reflection.credits, key=lambda one: _RANKS[one.use]):
+            for rollout in credit.evidence:
+                if (credit.experience, rollout) not in seen:
+                    seen.add((credit.experience, rollout))
+                    count(credit.experience, rollout, credit.use)
+    stands = {e.id: e.text for e in head.experiences if e.id in counted}
+    return {
+        e.id: UseCounts(**counted[e.id])
+        for e in shown.experiences
+        if e.id in counted and stands.get(e.id) == e.text
+    }

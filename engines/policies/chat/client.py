@@ -16,12 +16,11 @@ from typing import Any, cast
 
 import orjson
 
+from engines.core.codec import digest
 from engines.core.errors import CallFailed, PolicyError
-from engines.core.finish import meaning_of
-from engines.core.ids import digest
 from engines.core.protocols import OnText, Policy, Reservation
 from engines.core.text.tokens import prompt_tokens
-from engines.core.types import Completion, Message, Sampling, Usage
+from engines.core.types import Completion, Message, Sampling, Usage, meaning_of
 from engines.policies.chat.endpoint import (
     CONNECT_S,
     LISTING_BYTES,
@@ -30,13 +29,16 @@ from engines.policies.chat.endpoint import (
     LazyClient,
     MakeTransport,
     RedirectRefused,
+    RetryHooks,
+    RetryPolicy,
+    Sleep,
     failure_of,
     is_transient,
     is_unsent,
     read_capped,
+    retry_call,
 )
 from engines.policies.chat.request import Dialect, chat_request
-from engines.policies.chat.retry import RetryHooks, RetryPolicy, Sleep, retry_call
 from engines.policies.chat.streamed_reply import ReplyError, StreamedReply
 from engines.policies.limits import CROWDED, Congestion
 

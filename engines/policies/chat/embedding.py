@@ -18,9 +18,8 @@ from typing import Any, cast
 
 import orjson
 
-from engines.core.codec import fix_surrogates
+from engines.core.codec import digest, digest_bytes, fix_surrogates
 from engines.core.errors import CallFailed, PolicyError, RecordError
-from engines.core.ids import digest, digest_bytes
 from engines.core.protocols import EmbeddingResult
 from engines.core.text.similarity import list_features
 from engines.core.types import NO_USAGE, Usage
@@ -30,10 +29,12 @@ from engines.policies.chat.endpoint import (
     EndpointSettings,
     LazyClient,
     RedirectRefused,
+    RetryPolicy,
+    Sleep,
     failure_of,
     read_capped,
+    retry_call,
 )
-from engines.policies.chat.retry import RetryPolicy, Sleep, retry_call
 from engines.policies.chat.streamed_reply import is_token_count
 
 BATCH = 64

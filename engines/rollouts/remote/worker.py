@@ -4,15 +4,18 @@ Models, records, budget and gate stay in the run's process, so that no key of an
 here; agents, tools, sandboxes and verifiers run here.
 """
 
-from collections import OrderedDict
+from __future__ import annotations
+
+import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from contextvars import Context, ContextVar, copy_context
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
-from itertools import count, takewhile
+from itertools import count
 from typing import Any
 
+from engines.core.errors import CallFailed, StudioError
 from engines.core.protocols import (
     Agent,
     EmbeddingResult,
@@ -21,7 +24,6 @@ from engines.core.protocols import (
     Verifier,
     judges_whole_groups,
 )
-from engines.core.tools import ToolResult, ToolSpec
 from engines.core.types import (
     Attempt,
     CallKey,
@@ -33,23 +35,14 @@ from engines.core.types import (
     Rollout,
     Sampling,
     ToolCall,
+    ToolResult,
+    ToolSpec,
     Verdict,
 )
-from engines.rollouts.remote.line import Item, Line, Work
 
-KEPT_TEXTS = 4
-"""Guidance of so many library versions at once: held-out tries and practice may differ."""
 Ref = tuple[str, str | int]
 """Names a model of the run's process: its list there, and its place in it."""
 _SERVED: ContextVar[int] = ContextVar("served", default=-1)
-
-
-@dataclass(frozen=True, slots=True)
-class SharedText:
-    """A text that many jobs have in common: its digest, and what `Worker.fetch` gets it by."""
-
-    digest: str
-    handle: Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,12 +84,12 @@ class Worker:
         self, send: Callable[[Item], None], fetch: Callable[[Any], Awaitable[Any]]
     ) -> None:
         self.line = Line(send, self._work_for, self._take)
-        self._fetch, self._texts = fetch, OrderedDict[str, str]()
+        self._fetch = fetch
         self._stack = AsyncExitStack()
         self._parts: WorkerParts | None = None
         self._agents: dict[Sampling, Agent] = {}
         self._tokens = count()
-        self._listeners: dict[int, OnText] = {}
+        self.listeners: dict[int, OnText] = {}
         self._runs: dict[int, _ToolRun] = {}
 
     async def open(self, open_parts: OpenParts, wanted: Any, files: Any) -> dict[str, Any]:
@@ -117,10 +110,10 @@ class Worker:
         self.line.tell("say", text)
 
     @property
-    def ledger(self) -> "RemoteLedger":
+    def ledger(self) -> RemoteLedger:
         return RemoteLedger(self.line)
 
-    def embedder(self, place: int, name: str) -> "RemoteEmbedder":
+    def embedder(self, place: int, name: str) -> RemoteEmbedder:
         return RemoteEmbedder(self.line, place, name)
 
     def _work_for(self, kind: str, args: Item) -> Work:
@@ -135,20 +128,16 @@ class Worker:
     def _take(self, kind: str, args: Item) -> None:
         if kind == "text":
             number, piece = args
-            if listener := self._listeners.get(number):
+            if listener := self.listeners.get(number):
                 listener(piece)
         elif kind == "restored":
             number, call = args
             if run := self._runs.get(number):
                 run.on_restored(call)
 
-    async def _attempt(
-        self, served: int, name: str, job: Job, guidance: SharedText | None, sampling: Sampling
-    ) -> Attempt:
+    async def _attempt(self, served: int, name: str, job: Job, sampling: Sampling) -> Attempt:
         assert self._parts is not None
         _SERVED.set(served)
-        if guidance is not None:
-            job = replace(job, guidance=await self._text(guidance))
         if sampling not in self._agents:
             self._agents[sampling] = self._parts.make_agent(sampling)
         show = partial(self.line.tell, "text", served)
@@ -165,23 +154,13 @@ class Worker:
     async def _run_tool(self, number: int, call: ToolCall) -> ToolResult:
         return await self._runs[number].run(call)
 
-    async def _text(self, shared: SharedText) -> str:
-        if shared.digest not in self._texts:
-            self._texts[shared.digest] = await self._fetch(shared.handle)
-            while len(self._texts) > KEPT_TEXTS:
-                self._texts.popitem(last=False)
-        return self._texts[shared.digest]
-
     def listen(self, on_text: OnText) -> int:
         number = next(self._tokens)
-        self._listeners[number] = on_text
+        self.listeners[number] = on_text
         return number
 
-    def stop_listening(self, number: int) -> None:
-        self._listeners.pop(number, None)
-
     async def run_tools(
-        self, run: "_ToolRun", calls: Sequence[ToolCall], specs: Sequence[ToolSpec]
+        self, run: _ToolRun, calls: Sequence[ToolCall], specs: Sequence[ToolSpec]
     ) -> tuple[ToolResult, ...]:
         number = next(self._tokens)
         self._runs[number] = run
@@ -210,7 +189,6 @@ class RemoteTry:
     def __init__(self, worker: Worker, served: int, name: str, show: OnText) -> None:
         self._worker, self._served = worker, served
         self._show = show  # what the try shows as it streams, in the run's process
-        self._sent: tuple[Message, ...] = ()
         self.name = name
 
     async def complete(
@@ -234,21 +212,17 @@ class RemoteTry:
         sampling: Sampling,
         on_text: OnText | None,
     ) -> Completion:
-        # A conversation grows: what was sent before is not sent again.
-        pairs = zip(self._sent, messages, strict=False)
-        base = len([*takewhile(lambda pair: pair[0] == pair[1], pairs)])
-        self._sent = messages = tuple(messages)
         # What the try shows as it is goes there directly, and does not come here first.
         direct = on_text is self._show
         listener = None if on_text is None or direct else self._worker.listen(on_text)
         try:
             reply: Completion = await self._worker.line.ask(
-                "complete", self._served, ref, base, messages[base:], sampling, direct, listener
+                "complete", self._served, ref, tuple(messages), sampling, direct, listener
             )
             return reply
         finally:
             if listener is not None:
-                self._worker.stop_listening(listener)
+                self._worker.listeners.pop(listener, None)
 
     async def run_tools(
         self,
@@ -330,3 +304,115 @@ def ref_of(policy: Policy) -> Ref:
     while not isinstance(policy, RemoteModel):
         policy = policy.inner  # type: ignore[attr-defined]
     return policy.ref
+
+
+Item = tuple[Any, ...]
+Work = tuple[Coroutine[Any, Any, Any], Context | None]
+"""What answers a question, and the context it runs in; None: that of the line."""
+
+
+@dataclass(frozen=True, slots=True)
+class PackedError:
+    """An error on its way. One that is not the studio's own keeps its name and its text."""
+
+    kind: type[Exception] | str
+    args: tuple[Any, ...]
+    state: dict[str, Any]
+
+    @classmethod
+    def pack(cls, error: BaseException) -> PackedError:
+        if isinstance(error, StudioError | CallFailed | TimeoutError):
+            return cls(type(error), error.args, dict(vars(error)))
+        return cls(type(error).__name__, (str(error),), {})
+
+    def unpack(self) -> Exception:
+        kind = self.kind
+        if isinstance(kind, str):  # its class may not be known here
+            kind = type(kind, (Exception,), {})
+        error = kind.__new__(kind, *self.args)
+        error.args = self.args
+        vars(error).update(self.state)
+        return error
+
+
+class Line:
+    """One end of a line.
+
+    `send` takes items for the other end. `work_for` makes the work that answers a question, and
+    `told` takes what wants no answer; both are called in the order in which items arrive.
+    """
+
+    def __init__(
+        self,
+        send: Callable[[Item], None],
+        work_for: Callable[[str, Item], Work],
+        told: Callable[[str, Item], None],
+    ) -> None:
+        self._send, self._work_for, self._told = send, work_for, told
+        self._numbers = count()
+        self._asked: dict[int, asyncio.Future[Any]] = {}
+        self._working: dict[int, asyncio.Task[Any]] = {}
+        self._lost: Exception | None = None
+
+    @property
+    def working(self) -> tuple[asyncio.Task[Any], ...]:
+        """What is under way here for the other end."""
+        return tuple(self._working.values())
+
+    async def ask(self, kind: str, *args: Any) -> Any:
+        """The other end's answer, or the error it ended with; cancelled here, it is there, too."""
+        if self._lost is not None:
+            raise self._lost
+        number, answer = next(self._numbers), asyncio.get_running_loop().create_future()
+        self._asked[number] = answer
+        self._send(("ask", number, kind, args))
+        try:
+            return await answer
+        except asyncio.CancelledError:
+            if number in self._asked:
+                self._send(("cancel", number))
+            raise
+        finally:
+            self._asked.pop(number, None)
+
+    def tell(self, kind: str, *args: Any) -> None:
+        if self._lost is None:
+            self._send(("tell", kind, args))
+
+    def receive(self, item: Item) -> None:
+        match item:
+            case ("ask", number, kind, args):
+                work, context = self._work_for(kind, args)
+                task = asyncio.get_running_loop().create_task(work, context=context)
+                self._working[number] = task
+                task.add_done_callback(lambda done: self._answer(number, done))
+            case ("tell", kind, args):
+                self._told(kind, args)
+            case ("cancel", number):
+                if number in self._working:
+                    self._working[number].cancel()
+            case ("answer", number, value):
+                if (waiting := self._asked.get(number)) and not waiting.done():
+                    waiting.set_result(value)
+            case ("error", number, raised):
+                if (waiting := self._asked.get(number)) and not waiting.done():
+                    waiting.set_exception(raised.unpack())
+
+    def lose(self, error: Exception) -> None:
+        """Fail what is asked here, now and later; what works for the other end goes on."""
+        self._lost = self._lost or error
+        for waiting in self._asked.values():
+            if not waiting.done():
+                waiting.set_exception(error)
+
+    def _answer(self, number: int, done: asyncio.Task[Any]) -> None:
+        self._working.pop(number, None)
+        if done.cancelled():  # by whoever asked, or because all ends
+            return
+        error = done.exception()
+        if self._lost is not None:
+            return
+        if error is None:
+            self._send(("answer", number, done.result()))
+        else:
+            self._send(("error", number, PackedError.pack(error)))

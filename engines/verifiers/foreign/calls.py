@@ -1,23 +1,31 @@
-"""What a function of each framework is given, and what its return means.
+"""The forms of other frameworks: which one a function has, what it is given, what its return means.
 
-Both ways: a problem and its rollouts as plain JSON (parent), as arguments (worker), and what came
-back as plain results (worker). The worker imports it, so it stays light.
+A problem and its rollouts become plain JSON (parent), then arguments (worker), and what came back
+plain results (worker). The worker loads this before the user's file, so it stays light.
+
+Sources: Youtu-Agent's `verify_func(sample, timeout_score, **kwargs)`, TRL's reward functions of
+`GRPOTrainer`, AgentScope's `JudgeType` (agentscope.tuner).
 """
 
+from __future__ import annotations
+
+import ast
+import inspect
 import json
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from reprlib import repr as short_repr
-from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from types import ModuleType, SimpleNamespace
+from typing import TYPE_CHECKING, Any, Literal
 
 from engines.agents.agentscope_classes import Answer, SolutionOutput, TextBlock
 from engines.core.codec import fields_of
 from engines.verifiers.foreign import standins
-from engines.verifiers.foreign.signature import ChosenFunction, Signature, accepted_arguments
 
 if TYPE_CHECKING:
     from engines.core.types import Message, Problem, Rollout
+
 
 MAX_CRITIQUE = 4_000
 RIGHT_OR_WRONG = {
@@ -32,7 +40,7 @@ class WrongReturn(Exception):
 
 
 def build_question(
-    problem: "Problem", rollouts: "Sequence[Rollout]", timeout_score: float
+    problem: Problem, rollouts: Sequence[Rollout], timeout_score: float
 ) -> dict[str, Any]:
     """The part of a call's message that says what is judged."""
     return {
@@ -55,7 +63,7 @@ def build_question(
     }
 
 
-def _message_fields(message: "Message") -> dict[str, Any]:
+def _message_fields(message: Message) -> dict[str, Any]:
     """With the tools it calls, where it calls any."""
     calls = [fields_of(call, "id", "name", "arguments") for call in message.tool_calls]
     return fields_of(message, "role", "content") | ({"tool_calls": calls} if calls else {})
@@ -161,7 +169,7 @@ def _trainer_state(rollouts: Sequence[Mapping[str, Any]]) -> SimpleNamespace:
     )
 
 
-def shared_columns(*sets: "Sequence[Problem]") -> frozenset[str] | None:
+def shared_columns(*sets: Sequence[Problem]) -> frozenset[str] | None:
     """The columns beside question and answer that every set of problems has somewhere.
 
     A row without one is told when its turn comes. None where there are no problems.
@@ -297,3 +305,185 @@ def _parse_metrics(given: Any) -> dict[str, float]:
             raise WrongReturn(f"the verifier's metric {short_repr(name)} is {short_repr(value)}")
         metrics[str(name)] = number
     return metrics
+
+
+Signature = Literal["youtu", "trl", "agentscope", "metric"]
+
+DEFAULT_FUNCTION = "verify_func"
+FORMS: Mapping[Signature, str] = {
+    "youtu": "verify_func(sample, timeout_score=0, **kwargs) of Youtu-Agent",
+    "trl": "reward_func(completions, **kwargs) of TRL",
+    "agentscope": "judge(task, response, auxiliary_models=None) of AgentScope",
+    "metric": "a class of AgentScope's MetricBase",
+}
+_KNOWN = f"Give it the form of {'; or '.join(FORMS.values())}."
+_BY_PLACE = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+_VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+
+
+class FileRefused(Exception):
+    """The file cannot serve as a verifier; becomes the parent's VerifierError."""
+
+    def __init__(self, cause: str, move: str, line: int | None = None) -> None:
+        self.cause, self.move, self.line = cause, move, line
+        super().__init__(cause)
+
+
+@dataclass(frozen=True, slots=True)
+class ChosenFunction:
+    name: str
+    call: Callable[..., Any]
+    signature: Signature
+
+    @property
+    def is_async(self) -> bool:
+        return inspect.iscoroutinefunction(self.call) or inspect.iscoroutinefunction(
+            getattr(self.call, "__call__", None)  # noqa: B004 (its kind, not whether it is there)
+        )
+
+
+def detect_signature(names: Sequence[str]) -> Signature | None:
+    """Tell the framework by parameter names; None where none fits."""
+    if names[:1] == ["sample"] or names[:1] == ("sample",):
+        return "youtu"
+    if "completions" in names or "completion_ids" in names:
+        return "trl"
+    if "task" in names and "response" in names:
+        return "agentscope"
+    return None
+
+
+def choose_function(module: ModuleType, name: str | None) -> ChosenFunction:
+    """Find the function to use; FileRefused where none has a known signature.
+
+    Without a name it is the only public one of a known signature, else `verify_func`. The
+    parameter names tell the signature.
+    """
+    name = name or _only_function(module)
+    if not hasattr(module, name):
+        from engines.core.errors import did_you_mean  # only a mistake needs more than the library
+
+        known = list(_public_functions(module))
+        there = f"It defines: {', '.join(known)}." if known else "It defines none."
+        cause = f'there is no function "{name}".'
+        raise FileRefused(cause, f"{did_you_mean(name, known)}{there}")
+    call = getattr(module, name)
+    if not callable(call):
+        kind = type(call).__name__
+        raise FileRefused(f'"{name}" is not a function: it is of type {kind}.', _KNOWN)
+    if is_metric_class(call):
+        return ChosenFunction(name, call, "metric")
+    line = _definition_line(module, call)
+    try:
+        parameters = list(inspect.signature(call).parameters.values())
+    except (TypeError, ValueError) as error:
+        cause = f'the parameters of "{name}" cannot be told ({error}).'
+        raise FileRefused(cause, _KNOWN) from error
+    found = f"{name}({', '.join(map(str, parameters))})"
+    signature = detect_signature([parameter.name for parameter in parameters])
+    if signature is None:
+        raise FileRefused(f"{found} has none of the known signatures.", _KNOWN, line)
+    if objection := _objection_text(parameters, signature):
+        move = f"Give it the form of {FORMS[signature]}."
+        raise FileRefused(f"{found} {objection}.", move, line)
+    return ChosenFunction(name, call, signature)
+
+
+def is_metric_class(value: object) -> bool:
+    """Whether it is a class of AgentScope's metrics, installed or standing in, that can be made."""
+    if not inspect.isclass(value) or inspect.isabstract(value):
+        return False
+    return any(base.__name__ == "MetricBase" for base in value.__mro__[1:])
+
+
+def accepted_arguments(
+    call: Callable[..., Any], offered: Mapping[str, Any], skip: int = 0
+) -> dict[str, Any]:
+    """Those of the offered keyword arguments that a function takes.
+
+    Its first `skip` parameters are given by place. FileRefused: it needs one not offered.
+    """
+    parameters = list(inspect.signature(call).parameters.values())[skip:]
+    missing = [p.name for p in parameters if _is_required(p) and p.name not in offered]
+    if missing:
+        named = ", ".join(f'"{name}"' for name in missing)
+        has = ", ".join(sorted(offered))
+        raise FileRefused(f"it needs {named}, and the data has only: {has}.", "Add the column.")
+    if any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters):
+        return dict(offered)
+    return {p.name: offered[p.name] for p in parameters if p.name in offered}
+
+
+def reads_messages(tree: ast.Module) -> bool:
+    """True when something in the file reads `[…]["content"]`, or is imported from TRL's rewards."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.ImportFrom(module="trl.rewards"):
+                return True
+            case ast.Subscript(slice=ast.Constant(value="content")):
+                return True
+            case ast.Call(func=ast.Attribute(attr="get"), args=[ast.Constant(value="content"), *_]):
+                return True
+    return False
+
+
+def _only_function(module: ModuleType) -> str:
+    known = [
+        name
+        for name, call in _public_functions(module).items()
+        if detect_signature(list(inspect.signature(call).parameters))
+    ]
+    if len(known) == 1:
+        return known[0]
+    if hasattr(module, DEFAULT_FUNCTION):
+        return DEFAULT_FUNCTION
+    known = known or [
+        name
+        for name, value in vars(module).items()
+        if is_metric_class(value) and value.__module__ == module.__name__
+    ]
+    if len(known) == 1:
+        return known[0]
+    if known:
+        cause = f"several functions could be meant: {', '.join(known)}."
+        raise FileRefused(cause, "Name one of them as function.")
+    raise FileRefused("no function has one of the known signatures.", _KNOWN)
+
+
+def _public_functions(module: ModuleType) -> dict[str, Callable[..., Any]]:
+    """The public functions that the file itself defines."""
+    return {
+        name: value
+        for name, value in vars(module).items()
+        if inspect.isfunction(value)
+        and value.__module__ == module.__name__
+        and not name.startswith("_")
+    }
+
+
+def _is_required(parameter: inspect.Parameter) -> bool:
+    return parameter.default is parameter.empty and parameter.kind not in _VARIADIC
+
+
+def _objection_text(parameters: Sequence[inspect.Parameter], signature: Signature) -> str | None:
+    """What keeps a function from being called the way of a framework."""
+    if signature == "trl":
+        unreachable = [p.name for p in parameters if _is_required(p) and p.kind is _BY_PLACE[0]]
+        return f"takes {', '.join(unreachable)} by place only" if unreachable else None
+    place, offered = {
+        "youtu": (1, {"timeout_score", "llm"}),
+        "agentscope": (2, {"auxiliary_models"}),
+    }[signature]
+    first = [p for p in parameters if p.kind in _BY_PLACE][:place]
+    if len(first) < place and not any(
+        p.kind is inspect.Parameter.VAR_POSITIONAL for p in parameters
+    ):
+        return "takes too few arguments"
+    rest = parameters[len(first) :]
+    more = [p.name for p in rest if _is_required(p) and p.name not in offered]
+    return f"needs {', '.join(more)}, which nothing gives it" if more else None
+
+
+def _definition_line(module: ModuleType, call: Callable[..., Any]) -> int | None:
+    code = getattr(inspect.unwrap(call), "__code__", None)
+    return code.co_firstlineno if code and code.co_filename == module.__file__ else None

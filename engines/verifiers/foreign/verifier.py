@@ -20,8 +20,7 @@ from engines.core.settings import derived, setting
 from engines.core.types import NO_USAGE, Message, Problem, RecordRef, Role, Rollout, Usage, Verdict
 from engines.core.waiting import gather_all
 from engines.process.pool import Answer, Child, ChildMessage, ModelAccess, ProcessPool, Trouble
-from engines.process.scratch_folder import ScratchFolder
-from engines.process.start import kill_session, start_python
+from engines.process.start import ScratchFolder, kill_session, start_python
 from engines.verifiers.foreign.calls import WrongReturn, build_question, rescale_reward
 from engines.verifiers.judge import JudgeContext, judge_key
 from engines.verifiers.spec import check_settings

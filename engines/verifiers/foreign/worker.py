@@ -37,16 +37,14 @@ from engines.process import kernel
 from engines.process.confinement import confine
 from engines.verifiers.foreign import standins
 from engines.verifiers.foreign.calls import (
+    ChosenFunction,
+    FileRefused,
     WrongReturn,
     build_arguments,
     check_columns,
+    choose_function,
     make_metric_arguments,
     parse_results,
-)
-from engines.verifiers.foreign.signature import (
-    ChosenFunction,
-    FileRefused,
-    choose_function,
     reads_messages,
 )
 

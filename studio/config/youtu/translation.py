@@ -10,8 +10,7 @@ from engines.core.errors import ConfigError
 from studio.config.aliases import apply_aliases, move_value, similar_names, suggest_key
 from studio.config.compose import ComposedConfig, compose_run, resolve
 from studio.config.settings.base import declared_settings
-from studio.config.settings.practice import VerifierConfig
-from studio.config.settings.run import RunConfig, every_setting, section_of
+from studio.config.settings.run import RunConfig, VerifierConfig, every_setting, section_of
 from studio.config.tree import ABSENT, Key, dotted_name, get_value, pop_value, set_value
 from studio.config.yaml_file import Place
 from studio.config.youtu.checkout import YoutuConfig

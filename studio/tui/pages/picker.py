@@ -9,7 +9,7 @@ from studio.tui.drawing.lines import Row
 from studio.tui.keymap import Key, offer_keys
 from studio.tui.page import Page
 from studio.tui.terminal.textual_parts import make_compact
-from studio.tui.widgets.row_list import RowList
+from studio.tui.widgets.line_view import RowList
 
 _KEYS = offer_keys({"enter": "chooses", "escape": "leaves", "down": "next", "up": "previous"})
 

@@ -11,8 +11,8 @@ from studio.secrets.sanitize import one_line
 from studio.tui.drawing.lines import Row, line
 from studio.tui.keymap import Key, offer_keys
 from studio.tui.settings.file import CHOICES, ScreenSettings, write_settings
+from studio.tui.widgets.line_view import RowList
 from studio.tui.widgets.prompt import Prompt, PromptBox
-from studio.tui.widgets.row_list import RowList
 
 MEANING = {
     declared.name: declared.metadata["description"]

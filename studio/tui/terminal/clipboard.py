@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from engines.core.errors import RecordError
 from studio.secrets.output import mask_text
-from studio.tui.host import Host
+from studio.tui.page import Host
 from studio.tui.terminal.notify import wrap_for_tmux
 
 MOST_BYTES = 74_000

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 
 from engines.core.state.run_state import RunState
 from studio.secrets.sanitize import one_line
-from studio.tui.host import Host
+from studio.tui.page import Host
 
 AGAIN_S = 15 * 60.0
 SETTLED_S = 1.0

@@ -34,7 +34,7 @@ from textual.widgets.option_list import Option
 
 from studio.secrets.sanitize import sanitize
 from studio.tui.keymap import Key, offer_keys
-from studio.tui.terminal.frame_clock import FrameClock
+from studio.tui.terminal.frames import FrameClock
 from studio.tui.terminal.opening import current_line
 from studio.tui.terminal.terminal import with_current_size
 

@@ -1,10 +1,14 @@
-"""Lines that scroll, of which only those that changed are sent to the terminal."""
+"""Lines that scroll, lists with a cursor, and the lines that stand on every page."""
+
+from __future__ import annotations
 
 import math
 import time
+from bisect import bisect_left, bisect_right
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
+from itertools import accumulate
 from typing import ClassVar
 
 from rich.segment import Segment
@@ -12,15 +16,18 @@ from rich.style import Style
 from rich.text import Text
 from textual.binding import BindingType
 from textual.content import Content, ContentText
+from textual.events import Click
 from textual.geometry import Region, Size
+from textual.message import Message
 from textual.strip import Strip
 from textual.widget import Widget
 
 from studio.secrets.sanitize import one_line
 from studio.tui.drawing import themes
+from studio.tui.drawing.cells import cell_width as cells
 from studio.tui.drawing.cells import flatten
-from studio.tui.drawing.lines import Line, crop_line, plain_text
-from studio.tui.keymap import bindings
+from studio.tui.drawing.lines import Line, Row, Span, crop_line, line, plain_text, width_of
+from studio.tui.keymap import Key, bindings
 from studio.tui.terminal.textual_parts import FixedView
 
 
@@ -236,3 +243,240 @@ class Activity(LineView):
 
     def _make_line(self, text: str, style: str, at: float | None) -> Line:
         return ((f"{self.clock_text(at)} ", "dim"), (one_line(text, 400), style))
+
+
+Presses = Mapping[str, Sequence[str]]
+"""The text of a part of a line, and the keys that it stands for, by Textual's names."""
+
+
+class Chrome(Widget):
+    """A few lines of fixed height that cannot be focused."""
+
+    DEFAULT_CSS = "Chrome { height: 2; }"
+
+    def __init__(self, *, id: str | None = None) -> None:
+        super().__init__(id=id)
+        self.lines: list[Line] = []
+        self._presses: dict[int, Presses] = {}
+
+    def show_line(self, at: int, shown: Line, presses: Presses | None = None) -> None:
+        """Draw one of the lines, if it differs; a click on a part of it presses keys."""
+        self._presses[at] = presses or {}
+        while len(self.lines) <= at:
+            self.lines.append(())
+        if self.lines[at] != shown:
+            self.lines[at] = shown
+            self.refresh(Region(0, at, self.size.width, 1))
+
+    def on_click(self, event: Click) -> None:
+        if event.y < len(self.lines):
+            for key in keys_at(self.lines[event.y], self._presses[event.y], event.x):
+                self.app.simulate_key(key)
+
+    def render_line(self, y: int) -> Strip:
+        shown = self.lines[y] if y < len(self.lines) else ()
+        return strip_of(shown, self.size.width, self.rich_style, self.app.theme)
+
+
+def keys_at(shown: Line, presses: Presses, x: int) -> Sequence[str]:
+    """The keys of the part at a column: it begins with what is in `presses`, and ends at a gap."""
+    at, found = 0, None
+    for text, _ in shown:
+        if text.strip("[ ]") in presses:
+            found = presses[text.strip("[ ]")]
+        elif not text.strip():
+            found = None
+        at += cells(text)
+        if x < at:
+            return found or ()
+    return ()
+
+
+def footer_presses(keys: Sequence[Key]) -> Presses:
+    """What a click on each key of the footer presses; the second of two where one was pressed."""
+    return {key.key_text: key.presses for key in keys if key.rank}
+
+
+def footer_line(keys: Sequence[Key], width: int) -> Line:
+    """Keys with their labels, those of the lowest rank left away where not all fit."""
+    shown = [key for key in keys if key.rank]
+    while True:
+        spans: list[Span] = [(" ", "")]
+        for number, key in enumerate(shown):
+            spans += [("  " if number else "", ""), (key.key_text, "key"), (f" {key.label}", "")]
+        out = line(*spans)
+        if width_of(out) <= width or len(shown) <= 1:
+            return out
+        shown.remove(min(reversed(shown), key=lambda key: key.rank))
+
+
+class RowList(LineView):
+    """Rows of one line or several, one under the cursor: marked `>`, what is plain there bold."""
+
+    class Moved(Message):
+        def __init__(self, rows: RowList, key: str) -> None:
+            super().__init__()
+            self.rows, self.key = rows, key
+
+        @property
+        def is_current(self) -> bool:
+            """Whether the cursor still stands there: keys come faster than they are heard of.
+
+            Who follows the cursor by drawing its list anew would chase older moves for ever.
+            """
+            return self.rows.key == self.key
+
+    def __init__(self, *, id: str | None = None, classes: str | None = None) -> None:
+        super().__init__(id=id, classes=classes)
+        self.rows: list[Row] = []
+        self._starts: list[int] = []  # the first line of each row
+        self._at = -1
+        self._was_moved = False
+        self.chosen: frozenset[str] = frozenset()  # rows of a range or marked ones, with a `*`
+
+    @property
+    def key(self) -> str:
+        """What is under the cursor, "" for nothing."""
+        return self.rows[self._at].key if 0 <= self._at < len(self.rows) else ""
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        return tuple(row.key for row in self.rows if row.key)
+
+    def show_rows(self, rows: Sequence[Row], key: str | None = None) -> None:
+        """Show these, the cursor on `key` or where it was, else on the nearest row left."""
+        before, drawn, count = self.key, self._drawn_lines(), len(self.lines)
+        self.rows = list(rows)
+        found = self._find(before if key is None else key)
+        self._at = self._nearest_row(self._at) if found is None else found
+        self.lines = [each for row in self.rows for each in (row.line, *row.more)]
+        self._starts = [0, *accumulate(1 + len(row.more) for row in self.rows)][:-1]
+        self._folded_for = self.line_width
+        self._redraw_changed(drawn)
+        if len(self.lines) != count:
+            self.set_content_size(Size(self.line_width, len(self.lines)))
+        self._scroll_to_cursor()
+        self._tell_more()
+        if self.key != before:
+            self.post_message(self.Moved(self, self.key))
+
+    def mark_range(self, keys: frozenset[str]) -> None:
+        drawn, self.chosen = self._drawn_lines(), keys
+        self._redraw_changed(drawn)
+
+    def go_to(self, key: str, margin: int = 0) -> bool:
+        """Put the cursor on a row, with lines around it in view; False where none has that key."""
+        if (number := self._find(key)) is None:
+            return False
+        self._move(number)
+        self._scroll_to_cursor(margin=margin)
+        return True
+
+    def line_at(self, at: int) -> Line:
+        if not 0 <= at < len(self.lines):
+            return ()
+        number = bisect_right(self._starts, at) - 1
+        if at != self._starts[number]:
+            return (("  ", ""), *self.lines[at])
+        row, here = self.rows[number], number == self._at
+        star = "*" if row.key and row.key in self.chosen else " "
+        if not here:
+            return ((star + " ", "focus" if star == "*" else ""), *row.line)
+        return ((">" + star, "focus"), *((text, style or "title") for text, style in row.line))
+
+    def _drawn_lines(self) -> list[Line]:
+        top = round(self.scroll_y)
+        return [self.line_at(at) for at in range(top, top + self.size.height)]
+
+    def _redraw_changed(self, drawn: Sequence[Line]) -> None:
+        """Draw again what in sight differs from what was drawn."""
+        if not self.size:
+            self.refresh_line(0)
+        for at, before in enumerate(drawn, round(self.scroll_y)):
+            if self.line_at(at) != before:
+                self.refresh_line(at)
+
+    @property
+    def out_of_sight(self) -> tuple[int, int]:
+        """Rows that begin above what is seen, and rows that end below it."""
+        top = round(self.scroll_y)
+        above = bisect_right(self._starts, top - 1)
+        whole = bisect_right([*self._starts, len(self.lines)], top + self.size.height, 1) - 1
+        hidden = self.rows[:above], self.rows[max(0, whole) :]
+        return sum(bool(row.key) for row in hidden[0]), sum(bool(row.key) for row in hidden[1])
+
+    def more_text(self) -> str:
+        """`3 more above, 12 more below`; "" where all are seen."""
+        counts = zip(self.out_of_sight, ("above", "below"), strict=True)
+        return ", ".join(f"{n} more {where}" for n, where in counts if n)
+
+    def on_resize(self) -> None:
+        # Where nobody has moved yet, how low the list was as its rows came decides nothing.
+        self._scroll_to_cursor(None if self._was_moved else 0)
+
+    def _find(self, key: str) -> int | None:
+        keys = [row.key for row in self.rows]
+        return keys.index(key) if key and key in keys else None
+
+    def _nearest_row(self, at: int) -> int:
+        """The first row from `at` on that can be chosen, else the last one before it, else -1."""
+        choosable = [number for number, row in enumerate(self.rows) if row.key]
+        at = min(max(at, 0), len(self.rows) - 1)
+        return next((n for n in choosable if n >= at), choosable[-1] if choosable else -1)
+
+    def _move(self, number: int) -> None:
+        if number == self._at or not 0 <= number < len(self.rows):
+            return
+        old, self._at, self._was_moved = self._at, number, True
+        for changed in (old, number):
+            if 0 <= changed < len(self.rows):
+                self.refresh_line(self._starts[changed])
+        self._scroll_to_cursor()
+        self.post_message(self.Moved(self, self.key))
+
+    def _scroll_to_cursor(self, top: int | None = None, margin: int = 0) -> None:
+        """All lines of the row in sight, or as many from its first on as there is room for.
+
+        As little as can be is scrolled from `top`, where the list stands if it is None. The heading
+        that the row stands under comes into sight with it where there is room for both.
+        """
+        height, top = self.size.height, round(self.scroll_y) if top is None else top
+        if self._at < 0 or not height:
+            return
+        margin = min(margin, height // 3)
+        start = max(0, self._starts[self._at] - margin)
+        end = self._starts[self._at] + 1 + len(self.rows[self._at].more) + margin
+        heads = self._at
+        while heads and not self.rows[heads - 1].key:
+            heads -= 1
+        if end - self._starts[heads] <= height:
+            start = min(start, self._starts[heads])
+        if start < top or end - start > height:
+            top = start
+        elif end > top + height:
+            top = end - height
+        # A row is seen from its first line on, also where it is wrapped anew.
+        top = self._starts[min(bisect_left(self._starts, top), self._at)]
+        if top != round(self.scroll_y):
+            self.scroll_to(y=top, animate=False, force=True)
+
+    def action_move(self, by: int) -> None:
+        """Over rows that stand for something; others are headings."""
+        numbers = range(self._at + 1, len(self.rows)) if by > 0 else range(self._at - 1, -1, -1)
+        choosable = [number for number in numbers if self.rows[number].key]
+        if passed := choosable[: abs(by)]:
+            self._move(passed[-1])
+
+    def action_move_page(self, by: int) -> None:
+        """Half a page of lines on, but one row at least."""
+        if self.rows and self._at >= 0:
+            at = self._starts[self._at] + by * max(1, self.size.height // 2)
+            at = min(max(0, at), len(self.lines) - 1)
+            self.action_move(bisect_right(self._starts, at) - 1 - self._at or by)
+
+    def on_click(self, event: Click) -> None:
+        at = event.y + round(self.scroll_y)
+        if 0 <= at < len(self.lines):
+            number = bisect_right(self._starts, at) - 1
+            if self.rows[number].key:
+                self._move(number)

@@ -360,6 +360,7 @@ asyncio.run(RolloutManager(agent, Dies(), ledger, Slots(1), 60).roll_out(a_job()
 """
 
 
+@pytest.mark.nightly
 async def test_a_studio_killed_with_its_gateway_pays_for_nothing_twice(tmp_path: Path) -> None:
     command = (sys.executable, "-c", KILLED_STUDIO, str(tmp_path))
     killed = await asyncio.create_subprocess_exec(*command, cwd=PROGRAMS.parents[2])

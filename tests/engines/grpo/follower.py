@@ -61,7 +61,7 @@ def main() -> None:
             ranks.receive()
             os._exit(1)
         # Takes seconds, which a leaver need not wait.
-        from engines.grpo.ranks.rank_worker import run_rank_worker
+        from engines.grpo.ranks.accelerated import run_rank_worker
 
         try:
             run_rank_worker(ranks)

@@ -9,7 +9,7 @@ import pytest
 
 from engines.core import events as ev
 from engines.record.run_dir import RunDir
-from studio.config.settings.practice import PracticeConfig
+from studio.config.settings.run import PracticeConfig
 from tests.engines.pipeline.test_replay_training import journal_of
 from tests.engines.pipeline.test_resume import Photographed, _mark
 from tests.support.scripted_training import trained

@@ -21,7 +21,7 @@ from engines.core.types import Completion, Proposal, Reflection, Sampling, Usage
 from engines.policies.limits import Priority, Slots
 from engines.record.ledger import RecordLedger
 from engines.record.run_dir import Workspace
-from engines.training_free.engine import TrainingFreeEngine
+from engines.training_free.consolidation import TrainingFreeEngine
 from engines.training_free.settings import TrainingFreeSettings
 from engines.verifiers.judge import JudgeContext, JudgeSettings, JudgeVerifier
 from tests.support.builders import a_group, a_library, a_problem, a_rollout, answering
@@ -109,6 +109,7 @@ async def test_two_runs_against_the_same_faults_learn_the_same(tmp_path: Path) -
     assert one.decisions() == other.decisions()
 
 
+@pytest.mark.nightly
 async def test_the_real_program_ends_with_exit_4_and_says_what_was_lost(tmp_path: Path) -> None:
     async with faulty_endpoint(0.2, seed=7) as faulty:
         child = await asyncio.create_subprocess_exec(

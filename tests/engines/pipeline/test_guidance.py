@@ -21,7 +21,7 @@ from engines.record.journal import read_journal
 from engines.record.run_dir import Workspace
 from engines.training_free.reading import library_before_text, library_seen
 from studio.config.loading import load_run
-from studio.config.settings.fingerprint import fingerprint
+from studio.config.run_yaml import fingerprint
 from studio.run import held_out
 from studio.run import library as publish
 from tests.support.builders import a_group

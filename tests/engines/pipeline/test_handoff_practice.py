@@ -12,7 +12,7 @@ import pytest
 from engines.core import events as ev
 from engines.core.errors import AnswersPending
 from engines.core.events import event_to_dict
-from engines.pipeline.judging import GroupJudge
+from engines.pipeline.evaluation.evaluate import GroupJudge
 from tests.support import verifier_files
 from tests.support.builders import a_problem, a_rollout
 from tests.support.handoff import answer_calls, pending_calls

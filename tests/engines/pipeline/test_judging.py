@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from engines.core.types import Problem, Rollout, Verdict
-from engines.pipeline.judging import GroupJudge
+from engines.pipeline.evaluation.evaluate import GroupJudge
 from engines.record.journal import Journal
 from tests.support.builders import a_rollout
 from tests.support.foreign_files import a_file

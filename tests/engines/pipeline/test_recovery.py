@@ -157,6 +157,7 @@ def flips(files: dict[str, bytes]) -> Iterator[tuple[str, int, int]]:
         yield name, draw.randrange(len(files[name])), draw.randrange(8)
 
 
+@pytest.mark.nightly
 async def test_two_thousand_flipped_bits_are_repaired_harmless_or_refused_with_their_line(
     undisturbed: tuple[Path, Practised], copy: Path
 ) -> None:

@@ -24,7 +24,7 @@ from engines.pipeline.replay_training import (
     policy_version_after,
     replay_training,
 )
-from engines.pipeline.run import practise
+from engines.pipeline.step import practise
 from engines.record import lines
 from engines.record.ledger import read_record
 from engines.record.run_dir import RunDir, Workspace

@@ -48,7 +48,7 @@ from engines.record import lines
 from engines.record.ledger import RecordLedger
 from engines.record.run_dir import RunDir
 from engines.rollouts.manager import RolloutManager
-from engines.training_free.engine import TrainingFreeEngine
+from engines.training_free.consolidation import TrainingFreeEngine
 from engines.training_free.reading import parse_extraction
 from engines.training_free.settings import TrainingFreeSettings
 from engines.verifiers.judge import parse_judgement

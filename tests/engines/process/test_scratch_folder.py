@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from engines.process.scratch_folder import ScratchFolder, remove_stale
+from engines.process.start import ScratchFolder, remove_stale
 
 MAKE = """
 import os, signal
-from engines.process.scratch_folder import ScratchFolder
+from engines.process.start import ScratchFolder
 folder = ScratchFolder("studio-test-")
 open(f"{folder.path}/file", "w").write("x")
 print(folder.path, flush=True)

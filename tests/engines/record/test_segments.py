@@ -214,6 +214,7 @@ def killed_before(call: int, journal: Path) -> bool:
     return code == 9
 
 
+@pytest.mark.nightly
 def test_a_run_killed_before_any_call_of_a_roll_goes_on_with_nothing_lost_or_doubled(
     tmp_path: Path,
 ) -> None:

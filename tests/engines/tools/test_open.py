@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from engines.core.errors import ConfigError
-from engines.core.tools import ToolResult
-from engines.tools.open import open_toolbox
+from engines.core.types import ToolResult
 from engines.tools.settings import ToolSettings
+from engines.tools.toolbox import open_toolbox
 from tests.support.builders import answering
 from tests.support.tool_tries import FakeSandbox, a_call, a_try
 

@@ -13,7 +13,7 @@ from engines.core.types import Group, Message, Proposal
 from engines.policies.chat.client import OpenAICompat
 from engines.policies.open import open_policy
 from engines.record.ledger import RecordLedger
-from engines.training_free.engine import TrainingFreeEngine
+from engines.training_free.consolidation import TrainingFreeEngine
 from engines.training_free.reading import shown_attempts
 from engines.training_free.settings import TrainingFreeSettings
 from tests.support.builders import a_group, a_library, a_problem

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from engines.core.types import Problem
-from engines.training_free.leaks import AnswerIndex, plain_numbers
+from engines.training_free.lint import AnswerIndex, plain_numbers
 
 BLATANT = [
     ("3/8", "Shares: add the parts, so the answer is $\\frac{3}{8}$."),

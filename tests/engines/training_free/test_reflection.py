@@ -14,7 +14,7 @@ import pytest
 from engines.core.library import Library
 from engines.core.types import Credit, Doubt, Group, Reflection
 from engines.record.ledger import RecordLedger
-from engines.training_free.engine import TrainingFreeEngine
+from engines.training_free.consolidation import TrainingFreeEngine
 from engines.training_free.settings import TrainingFreeSettings
 from tests.support.builders import FakePolicy, a_group, a_library, a_problem, answering
 

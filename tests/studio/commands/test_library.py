@@ -10,7 +10,7 @@ import pytest
 
 from engines.record.run_dir import Workspace
 from studio.config.loading import load_run
-from studio.config.settings.fingerprint import fingerprint
+from studio.config.run_yaml import fingerprint
 from studio.process import login_name
 from studio.run.library import mounted_library
 from tests.support.processes import SMALL, running

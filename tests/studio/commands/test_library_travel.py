@@ -296,6 +296,7 @@ def in_a_killed_child(do: Callable[[], Result], at: int) -> bool:
         os._exit(0)
 
 
+@pytest.mark.nightly
 def test_a_kill_at_any_write_leaves_all_of_an_import_or_nothing_that_stands_in_the_way(
     tmp_path: Path, playbook: str
 ) -> None:

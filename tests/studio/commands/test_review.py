@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from engines.record.run_dir import Workspace
-from studio.render.step_lines import step_text
+from studio.render.run_lines import step_text
 from tests.engines.record.repair.test_repair import SMALL, garbling, new
 from tests.support.harness import practised
 from tests.support.run_studio import studio

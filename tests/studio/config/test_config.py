@@ -12,8 +12,7 @@ import pytest
 from engines.core.errors import DataError
 from studio.config.aliases import ALIASES
 from studio.config.loading import load_run
-from studio.config.run_yaml import dump_run_yaml
-from studio.config.settings.fingerprint import RESULT_FIELDS, differences, fingerprint
+from studio.config.run_yaml import RESULT_FIELDS, differences, dump_run_yaml, fingerprint
 from studio.config.settings.run import every_setting
 from studio.presets import list_presets
 from tests.studio.config.run_files import SMALL, loaded, write

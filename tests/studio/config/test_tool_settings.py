@@ -8,9 +8,8 @@ import pytest
 
 from engines.tools.settings import PROVIDERS
 from studio.config.loading import load_run
-from studio.config.run_yaml import dump_run_yaml
+from studio.config.run_yaml import differences, dump_run_yaml, fingerprint
 from studio.config.settings.agent import READERS, ToolConfig
-from studio.config.settings.fingerprint import differences, fingerprint
 from tests.studio.config.run_files import SMALL, loaded, refused, write
 
 

@@ -13,9 +13,8 @@ from engines.grpo.settings import GRPOSettings, SFTSettings
 from engines.policies.hf_local.policy import HFLocal
 from engines.policies.hf_local.settings import LocalSettings, LoraSettings
 from engines.training_free.settings import LintSettings, TrainingFreeSettings
-from studio.config.loading import LoadedRun, load_run
-from studio.config.paths import newest_checkpoints
-from studio.config.settings.fingerprint import RESULT_FIELDS, fingerprint
+from studio.config.loading import LoadedRun, load_run, newest_checkpoints
+from studio.config.run_yaml import RESULT_FIELDS, fingerprint
 from studio.run.models import LocalModels, open_vllm_rollouts
 from studio.run.training import grpo_settings, training_warnings
 

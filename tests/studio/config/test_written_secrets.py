@@ -9,9 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from studio.config.loading import load_run
-from studio.config.run_yaml import dump_run_yaml
+from studio.config.run_yaml import dump_run_yaml, fingerprint
 from studio.config.settings.agent import MountedExperience
-from studio.config.settings.fingerprint import fingerprint
 from studio.config.settings.run import RunConfig
 from studio.secrets.run_files import is_secret
 from tests.studio.config.run_files import SMALL, loaded, refused, write

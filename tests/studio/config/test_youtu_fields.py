@@ -15,7 +15,7 @@ import yaml
 
 from engines.core.errors import StudioError
 from engines.core.state.run_state import RunState
-from engines.pipeline.run import practise
+from engines.pipeline.step import practise
 from engines.policies.rehearsal.server import answer_request
 from engines.record.run_dir import RunDir, Workspace
 from studio.config.loading import load_run

@@ -27,9 +27,8 @@ from studio.facts.library import (
     listed_library,
     version_facts,
 )
-from studio.facts.rollout import rollout_facts
 from studio.facts.run import end_facts, load_run_facts
-from studio.facts.step import step_facts
+from studio.facts.step import rollout_facts, step_facts
 from studio.library.references import find_version
 from studio.render.comparison_page import comparison_page
 from studio.render.data_lines import (
@@ -53,9 +52,7 @@ from studio.render.library_lines import (
     list_lines,
 )
 from studio.render.page import render_markdown, render_text
-from studio.render.rollout_lines import rollout_text
-from studio.render.run_lines import run_text, summary_text
-from studio.render.step_lines import step_text
+from studio.render.run_lines import rollout_text, run_text, step_text, summary_text
 from studio.report.facts import report_facts
 from studio.report.page import report_page
 from studio.tui.drawing.lines import plain_text

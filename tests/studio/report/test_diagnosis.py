@@ -11,7 +11,7 @@ from engines.core import events as ev
 from engines.core.library import OperationOutcome
 from engines.core.state.fold import fold, fold_events
 from engines.core.types import Credit, Reflection, Usage, Verdict
-from studio.facts.epoch import RULES, epoch_diagnoses, find_causes
+from studio.facts.evaluation import RULES, epoch_diagnoses, find_causes
 from studio.render.evaluation_lines import diagnosis_lines
 from studio.report.progress import LinePrinter
 from tests.engines.pipeline.evaluation.test_diagnosis import measured

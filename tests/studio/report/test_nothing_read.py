@@ -9,7 +9,7 @@ import pytest
 from engines.core import events as ev
 from engines.core.state.fold import fold, fold_events
 from engines.core.types import Doubt, GroupOutcome, Lesson, Operation, ProposalFate, Reflection
-from studio.facts.epoch import nothing_read_text
+from studio.facts.evaluation import nothing_read_text
 from studio.facts.run import run_nothing_read
 from studio.report.progress import LinePrinter, step_line
 from tests.support.builders import a_library, a_run, a_step

@@ -13,17 +13,24 @@ import pytest
 from engines.core import events as ev
 from engines.core.protocols import OnText, Policy
 from engines.core.text.tool_text import call_mark, result_mark
-from engines.core.tools import ToolResult
-from engines.core.types import Attempt, Completion, Job, Message, Sampling, ToolCall, Usage
+from engines.core.types import (
+    Attempt,
+    Completion,
+    Job,
+    Message,
+    Sampling,
+    ToolCall,
+    ToolResult,
+    Usage,
+)
 from engines.pipeline.context import RunContext
 from engines.record.run_dir import Workspace
 from engines.record.step_history import read_history
 from studio.evaluation.try_problem import print_piece
-from studio.facts.rollout import rollout_facts
 from studio.facts.run import load_run_facts
+from studio.facts.step import rollout_facts
 from studio.render.evaluation_lines import finished_text
-from studio.render.rollout_lines import rollout_text
-from studio.render.run_lines import run_text
+from studio.render.run_lines import rollout_text, run_text
 from studio.render.words import try_acts_text
 from tests.support.harness import practised
 

@@ -23,13 +23,11 @@ from studio.render.json import json_data
 from studio.render.library_lines import difference_lines
 from studio.render.lines import LEVELS_ASCII, sparkline
 from studio.render.page import render_html
-from studio.render.run_lines import run_text
-from studio.render.step_lines import step_text
+from studio.render.run_lines import run_text, step_text
 from studio.render.training_lines import figure_text, figures_text, training_lines, value_curve
 from studio.report.progress import LinePrinter, display_lines
 from studio.review.evidence import EvidenceLoader
-from studio.review.line_mode import LineReview
-from studio.review.line_text import WEIGHTS_AS_A_WHOLE, change_lines
+from studio.review.line_mode import WEIGHTS_AS_A_WHOLE, LineReview, change_lines
 from studio.review.review_run import RunReview, open_session
 from studio.session.requests import status_of
 from studio.workspace.listing import listed_runs, runs_table

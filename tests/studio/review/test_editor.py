@@ -320,6 +320,7 @@ def before_of(run: RunDir) -> int:
     return _BEFORE.setdefault(run.path, len(run.entries()))
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("point", ["unsaved", "saved", "asked", "recording", "recorded"])
 def test_a_kill_at_any_point_loses_no_text_and_doubles_no_decision(
     workspace: Workspace, point: str

@@ -218,6 +218,7 @@ def expected(tmp_path_factory: pytest.TempPathFactory) -> object:
     return found
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     "decide", [by_editor, by_json, by_screen, by_mcp], ids=lambda one: one.__name__
 )

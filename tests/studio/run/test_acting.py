@@ -14,7 +14,7 @@ import pytest
 
 from engines.core import events as ev
 from engines.core.errors import ConfigError
-from engines.process.scratch_folder import remove_stale
+from engines.process.start import remove_stale
 from engines.record.run_dir import Workspace
 from tests.engines.pipeline.test_resume import Photographed, _mark, recorded
 from tests.support.harness import Practised, practised

@@ -69,6 +69,7 @@ def write_run_file(folder: Path, base_url: str, *more: str) -> Path:
     return path
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("preset", ["math", "web", "research"])
 def test_a_cassette_of_a_run_with_tools_repeats_it_byte_for_byte_but_for_times(
     preset: str, tmp_path: Path, request: pytest.FixtureRequest
@@ -215,6 +216,7 @@ def test_a_file_that_is_no_new_one_is_not_recorded_over(taped: Path, tmp_path: P
     assert not Path(missing).exists() and not (tmp_path / "runs").exists()
 
 
+@pytest.mark.nightly
 def test_a_recording_asks_what_its_workspace_knows_already_and_plays_anywhere(
     tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from engines.core.team import FIXED
 from studio.config.loading import load_run
-from studio.config.settings.fingerprint import fingerprint
+from studio.config.run_yaml import fingerprint
 from tests.support.run_studio import studio
 
 PRACTISED = ("data.truncate=20", "practice.batch_size=10", "evaluation.limit=20")
@@ -30,6 +30,7 @@ def researched(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("research") / "practice"
 
 
+@pytest.mark.nightly
 def test_a_team_learns_to_look_up_and_every_role_stands_in_its_trajectory(
     researched: Path,
 ) -> None:

@@ -38,7 +38,7 @@ from engines.record.lock import write_lock
 from engines.record.run_dir import Workspace
 from engines.rollouts.manager import RolloutManager
 from studio.facts.step import step_facts
-from studio.render.step_lines import step_text
+from studio.render.run_lines import step_text
 from studio.review.review_run import open_session
 from studio.run.linter import LazyLinter
 from studio.session.requests import Propose

@@ -25,6 +25,7 @@ def texts(workspace: Path, library: str = "rehearsal") -> list[str]:
     return [e.text for e in Workspace(workspace).library(library).head().experiences]
 
 
+@pytest.mark.nightly
 def test_a_full_disk_ends_with_exit_2_loses_nothing_and_the_run_goes_on_after(
     tmp_path: Path,
 ) -> None:
@@ -132,6 +133,7 @@ def test_two_runs_on_one_library_both_commit_and_the_second_is_told_that_its_bas
     assert studio("doctor", workspace=tmp_path).code == 0
 
 
+@pytest.mark.nightly
 def test_a_few_killed_runs_with_faults_end_as_one_that_was_not() -> None:
     found = measure(kills=5, seed=2, share=0.2)
     assert found["kills"] == 5

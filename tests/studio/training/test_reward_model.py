@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from engines.verifiers.learned import LearnedVerifier
+from engines.verifiers.compose import LearnedVerifier
 from studio.data.catalogue import bundled_folder
 from tests.support.builders import a_problem, a_rollout
 from tests.support.run_studio import studio

@@ -183,6 +183,7 @@ def test_a_damaged_checkpoint_is_told_and_the_one_before_serves(
     assert weights(trained) == weights(trained_once)
 
 
+@pytest.mark.nightly
 def test_a_process_that_is_killed_loses_nothing(tmp_path: Path, trained_once: Path) -> None:
     """A real one, as soon as its second step is committed."""
     words = [*STUDIO, "--workspace", str(tmp_path / "practice"), "train", "grpo-tiny", *QUICK]

@@ -12,7 +12,7 @@ import pytest
 from engines.agents.calculator import requested_expression, result_line
 from engines.core import events as ev
 from engines.core.types import Turn, rollout_id
-from engines.grpo.loss.collate import trajectory_samples
+from engines.grpo.loss.loss import trajectory_samples
 from engines.pipeline.evaluation.statistics import paired_interval_of
 from engines.record.ledger import read_record
 from engines.record.run_dir import RunDir, Workspace
@@ -72,6 +72,7 @@ def turns_a_try(workspace: Path, step: int) -> float:
     return sum(map(len, found)) / len(found)
 
 
+@pytest.mark.nightly
 def test_what_was_never_shown_the_calculator_learns_to_ask_and_then_that_asking_pays(
     trained: Path,
 ) -> None:

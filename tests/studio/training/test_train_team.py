@@ -12,6 +12,7 @@ from engines.record.ledger import read_record
 from engines.record.run_dir import Workspace
 from tests.support.run_studio import studio
 
+pytestmark = pytest.mark.nightly
 SHORT = (
     "policy.local.threads=1",
     "data.truncate=48",

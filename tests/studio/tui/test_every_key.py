@@ -19,7 +19,7 @@ from studio.tui.drawing.lines import plain_text
 from studio.tui.help import HelpScreen, help_lines
 from studio.tui.keymap import KEYS, PAGES, SCOPES, keys_of_scope
 from studio.tui.keymap import Key as TableKey
-from studio.tui.widgets.row_list import RowList
+from studio.tui.widgets.line_view import RowList
 from tests.studio.tui.scenes import SCENES, Scene, on_stage
 from tests.studio.tui.stage import picture
 

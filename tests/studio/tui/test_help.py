@@ -12,7 +12,7 @@ from studio.tui.keymap import KEYS, keys_of_scope, remap_keys
 from studio.tui.palette import StudioCommands
 from studio.tui.settings.file import ScreenSettings, read_settings
 from studio.tui.settings.screen import SettingsScreen
-from studio.tui.widgets.row_list import RowList
+from studio.tui.widgets.line_view import RowList
 from tests.studio.tui.pictures import check_picture
 from tests.studio.tui.stage import (
     FakeSession,

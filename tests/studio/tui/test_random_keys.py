@@ -8,6 +8,7 @@ import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from textual.pilot import Pilot
@@ -27,7 +28,7 @@ from studio.session.session import (
 from studio.tui.app import StudioApp
 from studio.tui.keymap import KEYS
 from studio.tui.pages.review.page import ReviewPage
-from studio.tui.widgets.confirm import Confirm
+from studio.tui.widgets.prompt import Confirm
 from tests.studio.tui.reading import wait_for_loads
 from tests.studio.tui.stage import FakeSession, app_before_lesson, check_painted, picture
 
@@ -176,6 +177,7 @@ async def _played(steps: list[tuple[str, object]]) -> None:
                     break
 
 
+@pytest.mark.nightly
 @settings(
     max_examples=3,
     derandomize=True,

@@ -186,6 +186,7 @@ def test_a_run_that_is_killed_is_told_and_resumed_from_the_screen(workspace: Pat
     assert [decision.operation_id for decision in decisions(workspace)] == [first, second, third]
 
 
+@pytest.mark.nightly
 def test_a_socket_left_by_a_dead_process_keeps_nobody_out(workspace: Path) -> None:
     with seated(workspace, *STARTED) as screen:
         name = reviewing(screen)
@@ -388,6 +389,7 @@ def test_on_a_full_disk_no_decision_is_shown_as_made(workspace: Path) -> None:
 # -- all of it at once ---------------------------------------------------------------------
 
 
+@pytest.mark.nightly
 def test_a_few_kills_of_screens_and_runs_lose_and_double_nothing() -> None:
     found = kill_screen.measure(6, seed=1)
     assert found["kills"] == 6

@@ -4,7 +4,7 @@ from engines.core import events as ev
 from engines.core.state.fold import fold, fold_events
 from engines.core.types import Usage
 from studio.session.session import TextPiece
-from studio.tui.throughput import Throughput
+from studio.tui.attachment import Throughput
 from tests.support.builders import a_run, a_step
 
 

@@ -30,9 +30,8 @@ from studio.tui.pages.progress.page import RunPicker
 from studio.tui.pages.review.panes import ReviewPanes
 from studio.tui.settings.screen import SettingsScreen
 from studio.tui.terminal.textual_parts import Palette
-from studio.tui.widgets.confirm import Confirm, TickList
 from studio.tui.widgets.edit_box import EditBox
-from studio.tui.widgets.prompt import Prompt, is_visible
+from studio.tui.widgets.prompt import Confirm, Prompt, TickList, is_visible
 from tests.studio.tui.stage import FakeSession, app_before_lesson, check_painted
 
 LEAVES = {"global.detach", "global.interrupt", "global.redraw"}
@@ -186,6 +185,7 @@ async def _type_keys(seed: int, count: int, opened: set[str]) -> None:
                     check_painted(app)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("seed", [1, 2])
 async def test_two_thousand_keys_at_typing_speed_end_no_screen(seed: int) -> None:
     assert not await type_keys(seed, 1_000)

@@ -19,8 +19,7 @@ from studio.tui.pages.diff import view
 from studio.tui.pages.diff.view import Choice, Compared
 from studio.tui.pages.loader import Loader
 from studio.tui.pages.picker import Picker
-from studio.tui.widgets.line_view import LineView
-from studio.tui.widgets.row_list import RowList
+from studio.tui.widgets.line_view import LineView, RowList
 
 _TYPED = " "  # the row that asks for a reference: no reference is a blank
 _MOVES_A_HEAD = LessonCommitted | EvaluationFinished | StepFinished

@@ -19,8 +19,7 @@ from studio.tui.page import Page
 from studio.tui.pages.inspect import view
 from studio.tui.pages.inspect.records import GroupRecords, find_rollouts
 from studio.tui.pages.inspect.view import GroupSummary, MarkedParts, Part
-from studio.tui.widgets.line_view import LineView
-from studio.tui.widgets.row_list import RowList
+from studio.tui.widgets.line_view import LineView, RowList
 
 
 def open_pager(text: str, environ: Mapping[str, str] = os.environ) -> None:

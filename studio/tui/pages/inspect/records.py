@@ -163,7 +163,7 @@ class GroupRecords:
 
         Raises StudioError: the id means nothing in this run, or its records cannot be read.
         """
-        from studio.facts.rollout import read_rollout
+        from studio.facts.step import read_rollout
         from studio.review.evidence import EvidenceLoader
 
         (session, target), live = key, {*self.live}

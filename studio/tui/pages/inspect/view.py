@@ -30,7 +30,7 @@ from studio.tui.pages.live.batch import RolloutStatus
 from studio.tui.pages.text import display_text
 
 if TYPE_CHECKING:
-    from studio.facts.rollout import ModelCall, RolloutFacts
+    from studio.facts.step import ModelCall, RolloutFacts
     from studio.review.divergence import Divergence, PartingStep
 
 LABEL = 10

@@ -36,8 +36,7 @@ from studio.tui.pages.library.view import History, Item, LibraryState
 from studio.tui.pages.loader import Loader
 from studio.tui.pages.text import display_text
 from studio.tui.widgets.edit_box import EDIT_KEYS, EditBox
-from studio.tui.widgets.line_view import LineView
-from studio.tui.widgets.row_list import RowList
+from studio.tui.widgets.line_view import LineView, RowList
 
 _MOVES_THE_HEAD = LessonCommitted | LessonReturned
 _BRINGS_USES = StepFinished | LessonProposed | LessonCommitted

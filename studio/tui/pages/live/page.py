@@ -32,18 +32,15 @@ from studio.session.session import (
 )
 from studio.tui.drawing.cells import Glyphs, choose_glyphs
 from studio.tui.drawing.lines import line, note_rows, paragraph
-from studio.tui.host import Host
 from studio.tui.keymap import bindings
-from studio.tui.page import Page
+from studio.tui.page import Host, Page
 from studio.tui.pages.live import view
 from studio.tui.pages.live.batch import Batch, BatchTracker, current_batch
 from studio.tui.pages.live.view import StageClock
 from studio.tui.pages.live.wall import BatchCursor, Questions, RolloutWall, Streams
 from studio.tui.pages.progress.page import ProgressStrip
 from studio.tui.terminal.textual_parts import is_visible
-from studio.tui.widgets.chrome import Chrome
-from studio.tui.widgets.line_view import Activity, LineView
-from studio.tui.widgets.row_list import RowList
+from studio.tui.widgets.line_view import Activity, Chrome, LineView, RowList
 
 _ZOOM_WORDS = {
     "wall": "wall: every rollout of the batch, a line each",

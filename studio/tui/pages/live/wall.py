@@ -27,8 +27,7 @@ from studio.tui.page import Page
 from studio.tui.pages.live import view
 from studio.tui.pages.live.batch import Batch, BatchTracker, RolloutStatus
 from studio.tui.terminal.look import wants_ascii
-from studio.tui.widgets.chrome import Chrome
-from studio.tui.widgets.line_view import LineView
+from studio.tui.widgets.line_view import Chrome, LineView
 
 _ZOOMS: tuple[Mode, ...] = ("wall", "group", "solo")
 

@@ -32,8 +32,7 @@ from studio.tui.pages.loader import Loader
 from studio.tui.pages.picker import Picker
 from studio.tui.pages.text import holds_words
 from studio.tui.terminal.look import wants_ascii
-from studio.tui.widgets.chrome import Chrome
-from studio.tui.widgets.line_view import LineView
+from studio.tui.widgets.line_view import Chrome, LineView
 
 
 @dataclass(frozen=True, slots=True, eq=False)

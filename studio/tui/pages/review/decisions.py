@@ -15,13 +15,13 @@ from textual.app import SuspendNotSupported
 from engines.core.errors import StudioError
 from engines.core.types import GATE, Decision, DecisionAction, Operation
 from studio.review.decider import ActionResult, Decider, Pair, new_flags, renew_decision, toggle_pin
-from studio.review.line_text import flag_text
+from studio.review.line_mode import flag_text
 from studio.review.wording import changed_parts, merge_decisions, text_with_parts
 from studio.secrets.sanitize import sanitize
 from studio.session.requests import Commit, Drop, Mend, Preview, TryOperations
 from studio.session.session import Session
 from studio.tui.drawing.lines import Line, paragraph
-from studio.tui.host import Host
+from studio.tui.page import Host
 from studio.tui.pages.review.panes import Editing
 from studio.tui.pages.review.queue import ChangePane
 from studio.tui.pages.review.view import (
@@ -37,7 +37,7 @@ from studio.tui.pages.review.view import (
     wordings,
 )
 from studio.tui.pages.training_view import WHOLE
-from studio.tui.widgets.confirm import choose
+from studio.tui.widgets.prompt import choose
 
 _MERGED_UNASKED = 0.6
 """How like an experience must be that M merges into, where a person chose none."""

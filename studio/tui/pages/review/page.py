@@ -21,7 +21,7 @@ from studio.tui.pages.review.panes import ReviewPanes
 from studio.tui.pages.review.queue import ChangePane, ItemQueue, ReviewLoader
 from studio.tui.pages.review.view import MODES, SORTS, rollout_of
 from studio.tui.widgets.edit_box import EditBox
-from studio.tui.widgets.row_list import RowList
+from studio.tui.widgets.line_view import RowList
 
 _OF_REPLAYS = tuple(
     f"review.{name}" for name in ("next", "previous", "evidence", "open", "words", "more", "sort")

@@ -20,10 +20,8 @@ from studio.tui.drawing.lines import Line
 from studio.tui.keymap import Key
 from studio.tui.page import Page
 from studio.tui.pages.review.view import Item
-from studio.tui.widgets.chrome import Chrome
 from studio.tui.widgets.edit_box import ASK_KEYS, EDIT_KEYS, MEND_KEYS, EditBox
-from studio.tui.widgets.line_view import LineView
-from studio.tui.widgets.row_list import RowList
+from studio.tui.widgets.line_view import Chrome, LineView, RowList
 
 _ASKING = "y approves it, e goes back to the text"
 

@@ -25,8 +25,7 @@ from studio.tui.drawing.lines import Line, Row, Span, labelled_lines, line, note
 from studio.tui.page import Page, resume_run, write_export
 from studio.tui.pages.loader import Loader
 from studio.tui.pages.text import holds_words
-from studio.tui.widgets.line_view import LineView
-from studio.tui.widgets.row_list import RowList
+from studio.tui.widgets.line_view import LineView, RowList
 
 if TYPE_CHECKING:
     from studio.workspace.listing import KnownRun, MeasuredSet

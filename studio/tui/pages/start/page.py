@@ -26,8 +26,7 @@ from studio.tui.pages.runs.page import AGAIN_S, detail_lines, load_runs, state_s
 from studio.tui.pages.start import checks
 from studio.tui.pages.start.checks import CheckReport, RunFacts, find_run_files
 from studio.tui.pages.text import holds_words
-from studio.tui.widgets.line_view import LineView
-from studio.tui.widgets.row_list import RowList
+from studio.tui.widgets.line_view import LineView, RowList
 
 if TYPE_CHECKING:
     from studio.workspace.listing import KnownRun

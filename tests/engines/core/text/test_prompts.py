@@ -13,7 +13,7 @@ from engines.core.library import guidance_text
 from engines.core.text.prompts import load_prompt, parse_prompt, prompt_hashes, quote
 from engines.verifiers.judge import DEFAULT_RUBRIC
 from studio.config.settings.agent import DEFAULT_INSTRUCTIONS
-from studio.config.settings.practice import PracticeConfig
+from studio.config.settings.run import PracticeConfig
 from studio.run.library import PROMPTS_OF
 
 FILE = "---\nvariables: [who, what]\nreturns: text\n---\n\nTell {{who}} about {{what}}, {{who}}.\n"

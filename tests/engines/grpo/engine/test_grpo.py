@@ -16,10 +16,9 @@ from torch import Tensor
 
 from engines.core.errors import ConfigError, PolicyError
 from engines.core.types import Group, Lesson, WeightUpdate
-from engines.grpo.engine import update
-from engines.grpo.engine.grpo import GRPOEngine
+from engines.grpo.engine import grpo
+from engines.grpo.engine.grpo import GRPOEngine, probe_indices
 from engines.grpo.engine.optimiser import Optimiser, schedule_factor
-from engines.grpo.engine.update import probe_indices
 from engines.grpo.engine.weight_engine import WeightEngine
 from engines.grpo.loss.loss import divergences
 from engines.grpo.ranks.ranks import ALONE, Ranks
@@ -157,7 +156,7 @@ async def test_only_the_last_computed_update_can_be_applied(local: LocalModel) -
 
 async def test_the_winner_becomes_likelier_and_the_losers_less_likely(local: LocalModel) -> None:
     from engines.grpo.forward import completion_logps
-    from engines.grpo.loss.collate import collate, pad_samples
+    from engines.grpo.loss.loss import collate, pad_samples
 
     engine, batch = an_engine(local), a_batch(2, 4)
     rows = pad_samples(collate(batch).samples, local.pad_id)
@@ -449,7 +448,7 @@ async def test_kl_is_of_the_weights_that_an_update_leads_to(
     local: LocalModel, how: dict[str, Any]
 ) -> None:
     from engines.grpo.forward import completion_logps
-    from engines.grpo.loss.collate import collate, pad_samples
+    from engines.grpo.loss.loss import collate, pad_samples
 
     batch = a_batch(4, 4)
     engine = an_engine(local, **how)
@@ -536,13 +535,13 @@ async def test_a_loss_that_is_no_number_is_a_recorded_loss_and_changes_nothing(
     local: LocalModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine = an_engine(local)
-    before, real = engine.state(), update.completion_logps
+    before, real = engine.state(), grpo.completion_logps
 
     def forward(*given: Any, **how: Any) -> Any:
         scored = real(*given, **how)
         return scored._replace(logp=scored.logp * torch.nan)
 
-    monkeypatch.setattr(update, "completion_logps", forward)
+    monkeypatch.setattr(grpo, "completion_logps", forward)
     lesson = await learn(engine, a_batch(2))
     assert lesson.update is None
     (loss,) = lesson.losses
@@ -576,7 +575,7 @@ async def test_a_step_that_overflows_float16_is_made_again_at_a_smaller_scale(
 def running_out(
     monkeypatch: pytest.MonkeyPatch, above: int, words: str = "CUDA out of memory."
 ) -> list[int]:
-    real, seen = update.completion_logps, []
+    real, seen = grpo.completion_logps, []
 
     def forward(local: LocalModel, rows: Any, **how: Any) -> Any:
         seen.append(len(rows.completions))
@@ -584,7 +583,7 @@ def running_out(
             raise RuntimeError(words)
         return real(local, rows, **how)
 
-    monkeypatch.setattr(update, "completion_logps", forward)
+    monkeypatch.setattr(grpo, "completion_logps", forward)
     return seen
 
 
@@ -660,14 +659,14 @@ async def test_another_error_of_torch_is_a_bug_and_passes(
 async def test_a_cancelled_computation_puts_everything_back(
     local: LocalModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real, reached, go = update.completion_logps, threading.Event(), threading.Event()
+    real, reached, go = grpo.completion_logps, threading.Event(), threading.Event()
 
     def forward(*given: Any, **how: Any) -> Any:
         reached.set()
         assert go.wait(10)
         return real(*given, **how)
 
-    monkeypatch.setattr(update, "completion_logps", forward)
+    monkeypatch.setattr(grpo, "completion_logps", forward)
     engine = an_engine(local, micro_batch=1, iterations=50)
     before = engine.state()
     task = asyncio.ensure_future(learn(engine, a_batch()))
@@ -834,14 +833,14 @@ async def test_two_ranks_equal_one_also_where_one_has_less_to_do(
 async def test_memory_that_runs_out_on_one_rank_halves_the_micro_batch_on_all(
     pair: list[LocalModel], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = update.completion_logps
+    real = grpo.completion_logps
 
     def forward(local: LocalModel, rows: Any, **how: Any) -> Any:
         if local is pair[1] and torch.is_grad_enabled() and len(rows.completions) > 4:
             raise torch.OutOfMemoryError("CUDA out of memory.")
         return real(local, rows, **how)
 
-    monkeypatch.setattr(update, "completion_logps", forward)
+    monkeypatch.setattr(grpo, "completion_logps", forward)
     first, second = await both(pair, a_batch(4, 4))
     assert first[0].update is not None
     assert same(first[1], second[1])

@@ -12,8 +12,7 @@ from torch import Tensor
 from engines.core.types import Message, Sampling
 from engines.grpo import forward
 from engines.grpo.forward import can_share_prompts, completion_logps
-from engines.grpo.fused import fused_layers
-from engines.grpo.loss.collate import Sample, collate, pad_samples
+from engines.grpo.loss.loss import Sample, collate, pad_samples
 from engines.policies.hf_local.model import LocalModel
 from engines.policies.hf_local.settings import LoraSettings
 from tests.engines.grpo.models import FAMILIES, a_local, with_dropout
@@ -69,39 +68,6 @@ def test_every_path_gives_what_the_models_own_forward_gives(family: str, tmp_pat
 
 def off(found: Tensor, exact: Tensor) -> float:
     return float((found - exact).norm() / exact.norm())
-
-
-@pytest.mark.parametrize("family", ["llama", "llama3 rope", "qwen2"])
-def test_the_written_out_passes_of_small_models_give_transformers_gradients(
-    family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Each is compared with float64, since these sharp models magnify what float32 rounds."""
-    chosen = samples()
-    parts = (chosen, chosen[:-2][::3], chosen[:1])  # with and without equal repeats
-    local = a_local(tmp_path, family, trained=True)
-    assert fused_layers(local.base) is not None
-    rows = pad_samples(chosen, local.pad_id)
-    with torch.no_grad(), local.disable_adapter():
-        found = completion_logps(local, rows, temperature=0.7, share=True).logp
-        expected = completion_logps(local, rows, temperature=0.7, share=False).logp
-    torch.testing.assert_close(found, expected, atol=2e-5, rtol=0)
-    written = [gradient(local, part, True) for part in parts]
-    monkeypatch.setattr(forward, "fused_layers", lambda base: None)
-    theirs = [gradient(local, part, True) for part in parts]
-    local.model.double()
-    for part, one, other in zip(parts, written, theirs, strict=True):
-        exact = gradient(local, part, False)
-        assert off(one, exact) < 1e-5 + off(other, exact)
-
-
-def test_what_the_written_out_passes_do_not_know_is_left_to_transformers(tmp_path: Path) -> None:
-    for family in ("qwen3", "gemma", "mistral"):
-        assert fused_layers(a_local(tmp_path / family, family, trained=True).base) is None
-    wide = a_local(tmp_path / "wide", settings={"dtype": "bfloat16"}, trained=True)
-    assert fused_layers(wide.base) is None
-    whole = a_local(tmp_path / "whole")
-    whole.model.requires_grad_(True)
-    assert fused_layers(whole.base) is None
 
 
 @pytest.mark.parametrize("family", ["llama", "qwen3"])

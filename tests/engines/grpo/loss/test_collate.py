@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from engines.core.types import Turn
-from engines.grpo.loss.collate import (
+from engines.grpo.loss.loss import (
     Sample,
     collate,
     pad_samples,

@@ -23,8 +23,15 @@ from torch import Tensor
 from engines.core.library import Library
 from engines.grpo.engine.grpo import GRPOEngine
 from engines.grpo.forward import completion_logps
-from engines.grpo.loss.collate import Rows, batch_advantages, collate, pad_samples
-from engines.grpo.loss.loss import TokenStats, aggregate, token_losses
+from engines.grpo.loss.loss import (
+    Rows,
+    TokenStats,
+    aggregate,
+    batch_advantages,
+    collate,
+    pad_samples,
+    token_losses,
+)
 from engines.grpo.settings import AdvantageScale, Aggregation, GRPOSettings
 from engines.policies.hf_local.loading import load_local
 from engines.policies.hf_local.model import LocalModel

@@ -22,7 +22,7 @@ from engines.core.types import (
     Verdict,
 )
 from engines.grpo.engine.grpo import GRPOEngine
-from engines.grpo.loss.collate import collate, step_advantages, trajectory_samples
+from engines.grpo.loss.loss import collate, step_advantages, trajectory_samples
 from engines.grpo.settings import GRPOSettings
 from engines.policies.hf_local.decoding import DecodedReply, DecodeHooks, DecodeRequest
 from engines.policies.hf_local.model import LocalModel

@@ -20,8 +20,12 @@ from engines.core.library import Library
 from engines.core.types import Group
 from engines.grpo.engine.grpo import GRPOEngine
 from engines.grpo.engine.weight_engine import WeightEngine
-from engines.grpo.ranks.accelerated import AcceleratedRanks
-from engines.grpo.ranks.rank_worker import open_engine, share_sampling, split_by_prompt
+from engines.grpo.ranks.accelerated import (
+    AcceleratedRanks,
+    open_engine,
+    share_sampling,
+    split_by_prompt,
+)
 from engines.grpo.settings import GRPOSettings
 from engines.policies.hf_local.decoding import DecodeHooks, DecodeRequest, decode
 from engines.policies.hf_local.loading import load_local
@@ -143,6 +147,7 @@ def furthest(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> fl
     return max(float((one[name] - other[name]).abs().max()) for name in one)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("how", KINDS)
 async def test_two_ranks_make_of_uneven_groups_the_weights_that_one_makes(
     how: str, follower: Follower, base: Path, tmp_path: Path
@@ -221,7 +226,7 @@ async def test_rollouts_are_sampled_by_groups_over_the_ranks_as_one_would(
         here.extend(rows)
         return decode(local, rows, watch)
 
-    monkeypatch.setattr("engines.grpo.ranks.rank_worker.decode", watched)
+    monkeypatch.setattr("engines.grpo.ranks.accelerated.decode", watched)
     watch = DecodeHooks(
         streamed=frozenset(range(9)),
         shown=lambda grown: shown.update({i: list(drawn.token_ids) for i, drawn in grown}),

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from engines.core import events as ev
+from engines.core.codec import seed_for
 from engines.core.errors import StudioError
-from engines.core.ids import seed_for
 from engines.core.state.fold import run_history
 from engines.core.types import Attempt, Job, Lesson, Operation
 from engines.pipeline.effect.effect_gate import (
@@ -21,7 +21,7 @@ from engines.pipeline.effect.effect_gate import (
     compare_lessons,
 )
 from studio.facts.step import step_facts
-from studio.render.step_lines import step_text
+from studio.render.run_lines import step_text
 from studio.report.progress import LinePrinter
 from studio.run.held_out import choice_text
 from tests.engines.pipeline.effect.test_effect_gate import (
@@ -148,6 +148,7 @@ async def test_tries_of_a_choice_are_never_those_of_a_later_verdict(tmp_path: Pa
     assert max(numbers) < FIRST_TRY
 
 
+@pytest.mark.nightly
 async def test_the_best_of_four_that_do_nothing_claims_nothing(tmp_path: Path) -> None:
     """Its own score overstates it by ten points; on other problems that is gone.
 
@@ -191,6 +192,7 @@ A_RUN = (
 )
 
 
+@pytest.mark.nightly
 async def test_a_run_that_chooses_ends_the_same_wherever_it_was_cut(tmp_path: Path) -> None:
     workspace, album = tmp_path / "practice", tmp_path / "album"
     album.mkdir()

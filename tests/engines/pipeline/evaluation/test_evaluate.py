@@ -15,8 +15,8 @@ import yaml
 
 from engines.agents.single_turn import SingleTurn
 from engines.core import events as ev
+from engines.core.codec import call_seed
 from engines.core.errors import RecordError
-from engines.core.ids import call_seed
 from engines.core.library import Experience, Library
 from engines.core.protocols import OnText, Policy, Verifier
 from engines.core.types import (
@@ -41,7 +41,7 @@ from engines.pipeline.evaluation.evaluate import (
 from engines.pipeline.evaluation.statistics import Comparison, compare
 from engines.policies.limits import Slots
 from engines.policies.open import open_policy
-from engines.policies.rehearsal.reply import complete_request
+from engines.policies.rehearsal.reply import write_reply
 from engines.record.ledger import RecordLedger
 from engines.record.scores import ScoreBook
 from engines.rollouts.manager import RolloutManager
@@ -95,7 +95,7 @@ class Straight:
     ) -> Completion:
         asked = [{"role": m.role, "content": m.content} for m in messages]
         given = {"model": "rehearsal", "messages": asked, "seed": sampling.seed}
-        text, _ = complete_request({**given, "temperature": sampling.temperature})
+        text = write_reply({**given, "temperature": sampling.temperature}).text
         return Completion(text)
 
     async def ping(self) -> None: ...

@@ -6,7 +6,7 @@ from engines.core import events as ev
 from engines.core.library_notes import UseCounts
 from engines.core.state.run_state import StepState
 from engines.core.types import NO_USAGE, Credit, Reflection
-from engines.pipeline.gate.credits import count_uses
+from engines.pipeline.gate.gate import count_uses
 from tests.support.builders import a_library
 
 LIBRARY = a_library("one", "two", "three")

@@ -18,7 +18,7 @@ from engines.core.types import Decision, Group, Lesson, LostWork, Operation, Ref
 from engines.pipeline.context import RunContext
 from engines.pipeline.reviewers import AutoReviewer, HumanReviewer
 from engines.record.run_dir import RunDir, Workspace
-from engines.training_free.engine import TrainingFreeEngine
+from engines.training_free.consolidation import TrainingFreeEngine
 from studio.exit_codes import run_exit_code
 from studio.facts.run import load_run_facts
 from studio.render.run_lines import run_text

@@ -22,7 +22,7 @@ from engines.core.types import (
     Verdict,
 )
 from engines.record.ledger import RecordLedger
-from engines.verifiers.foreign.signature import detect_signature, reads_messages
+from engines.verifiers.foreign.calls import detect_signature, reads_messages
 from engines.verifiers.foreign.verifier import FunctionSettings, FunctionVerifier
 from tests.support.builders import a_timeout, answering
 from tests.support.foreign_files import (

@@ -7,6 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import psutil
+import pytest
 
 from engines.record.ledger import read_usage
 from engines.record.run_dir import Workspace
@@ -32,6 +33,7 @@ def workers(of: int) -> list[psutil.Process]:
     return found
 
 
+@pytest.mark.nightly
 def test_a_run_on_two_workers_equals_one_here_though_one_is_killed(tmp_path: Path) -> None:
     home = tmp_path / "practice"
     assert studio(home, "headless", *TOOLS, "--name", "here").returncode == 0

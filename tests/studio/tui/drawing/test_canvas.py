@@ -16,8 +16,12 @@ from textual.geometry import Region
 from studio.tui.drawing import themes
 from studio.tui.drawing.canvas import StreamCanvas, grid
 from studio.tui.drawing.pane import PaneModel
-from studio.tui.terminal.frame_clock import install_frame_clock
-from studio.tui.terminal.frames import ScreenBuffer, _slice_cells, compact_update
+from studio.tui.terminal.frames import (
+    ScreenBuffer,
+    _slice_cells,
+    compact_update,
+    install_frame_clock,
+)
 from studio.tui.terminal.frames import _split_cells as cells_of
 from studio.tui.terminal.look import register_themes
 

@@ -13,7 +13,7 @@ from studio.session.session import EventReceived, TextPiece, TextReceived
 from studio.tui.app import StudioApp
 from studio.tui.drawing.lines import plain_text
 from studio.tui.pages.inspect.page import InspectPage, open_pager
-from studio.tui.widgets.row_list import RowList
+from studio.tui.widgets.line_view import RowList
 from tests.studio.tui.pages.test_runs import Asked
 from tests.studio.tui.reading import has_read
 from tests.studio.tui.stage import FakeSession, app_on, finished_workspace, held_workspace, picture

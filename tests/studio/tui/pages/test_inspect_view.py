@@ -8,7 +8,7 @@ import pytest
 
 from engines.core import events as ev
 from engines.core.types import Message, ToolCall, Usage, Verdict
-from studio.facts.rollout import ModelCall, RolloutFacts
+from studio.facts.step import ModelCall, RolloutFacts
 from studio.review.divergence import find_divergence
 from studio.tui.drawing.lines import Row, plain_text, width_of
 from studio.tui.pages.inspect import view

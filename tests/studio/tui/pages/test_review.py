@@ -22,8 +22,7 @@ from studio.tui.app import StudioApp
 from studio.tui.pages.review import queue
 from studio.tui.pages.review.page import ReviewPage
 from studio.tui.pages.review.view import rollout_of
-from studio.tui.widgets.confirm import Confirm
-from studio.tui.widgets.prompt import Prompt
+from studio.tui.widgets.prompt import Confirm, Prompt
 from tests.studio.tui.reading import wait_for_loads
 from tests.studio.tui.stage import FakeSession, app_on, finished_workspace, held_workspace, picture
 from tests.support.builders import an_effect

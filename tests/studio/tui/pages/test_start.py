@@ -12,7 +12,7 @@ from studio.tui.app import StudioApp
 from studio.tui.pages.start import checks
 from studio.tui.pages.start.checks import CheckReport, RunFacts
 from studio.tui.pages.start.page import StartPage
-from studio.tui.widgets.confirm import Confirm
+from studio.tui.widgets.prompt import Confirm
 from tests.studio.tui.pages.test_runs import Asked
 from tests.studio.tui.pages.test_runs_view import a_run
 from tests.studio.tui.pages.test_start_view import facts

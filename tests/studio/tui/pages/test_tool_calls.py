@@ -10,9 +10,8 @@ import pytest
 
 from engines.core import events as ev
 from engines.core.text.tool_text import call_mark, result_mark, transcript_text
-from engines.core.tools import ToolResult
-from engines.core.types import Message, ToolCall
-from studio.facts.rollout import RolloutFacts, read_rollout
+from engines.core.types import Message, ToolCall, ToolResult
+from studio.facts.step import RolloutFacts, read_rollout
 from studio.session.session import TextPiece, TextReceived
 from studio.tui.pages.inspect import view
 from studio.tui.pages.inspect.page import InspectPage
@@ -82,6 +81,7 @@ async def test_marks_stream_into_blocks_that_one_key_unfolds(
         check_painted(live.app)
 
 
+@pytest.mark.nightly
 async def test_keys_at_speed_while_marks_stream_leave_what_is_there(tmp_path: Path) -> None:
     async with watching(tmp_path) as live:
         await live.press("right_square_bracket")
@@ -164,7 +164,7 @@ async def test_the_key_unfolds_all_calls_of_a_rollout_in_inspect(
     def read(*args: object) -> RolloutFacts:
         return replace(read_rollout(*args), messages=TRAJECTORY)  # type: ignore[arg-type]
 
-    monkeypatch.setattr("studio.facts.rollout.read_rollout", read)
+    monkeypatch.setattr("studio.facts.step.read_rollout", read)
     workspace = held_workspace(tmp_path)
     app = app_on(FakeSession(workspace.run("mine")), workspace)
     async with app.run_test(size=(120, 36)) as pilot:

@@ -16,15 +16,16 @@ from textual.geometry import Region
 from studio.tui.drawing.canvas import StreamCanvas
 from studio.tui.drawing.cells import cell_width
 from studio.tui.drawing.lines import Row, paragraph, plain_text
-from studio.tui.terminal.frame_clock import (
+from studio.tui.terminal.frames import (
     UNSEEN_BYTES_PER_S,
     FrameClock,
     Pacer,
+    ScreenBuffer,
+    _Writer,
+    compact_update,
     install_frame_clock,
 )
-from studio.tui.terminal.frames import ScreenBuffer, _Writer, compact_update
-from studio.tui.widgets.line_view import LineView, strip_of
-from studio.tui.widgets.row_list import RowList
+from studio.tui.widgets.line_view import LineView, RowList, strip_of
 
 NASTY = ("plain", "tab\there", "👩‍👩‍👧 joined", "中文字", "🇩🇪 flag", "e\u0301x", "two\nlines", "")
 

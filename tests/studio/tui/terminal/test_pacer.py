@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from studio.tui.terminal.frame_clock import HOLD_S, LEAST_BYTES_PER_S, START_BYTES_PER_S, Pacer
+from studio.tui.terminal.frames import HOLD_S, LEAST_BYTES_PER_S, START_BYTES_PER_S, Pacer
 
 
 def a_pacer(**settings: float) -> Pacer:

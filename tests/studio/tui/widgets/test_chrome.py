@@ -8,9 +8,8 @@ from textual import events
 from studio.tui.drawing.lines import line, plain_text, width_of
 from studio.tui.keymap import Key, keys_of_scope
 from studio.tui.settings.file import ScreenSettings
-from studio.tui.widgets.chrome import footer_line
-from studio.tui.widgets.confirm import Confirm
-from studio.tui.widgets.line_view import LineView
+from studio.tui.widgets.line_view import LineView, footer_line
+from studio.tui.widgets.prompt import Confirm
 from tests.studio.tui.pictures import check_picture
 from tests.studio.tui.stage import FakeSession, app_on, held_workspace, picture
 

@@ -28,9 +28,7 @@ from studio.tui.drawing.lines import Row, line
 from studio.tui.drawing.pane import PaneModel
 from studio.tui.page import Page
 from studio.tui.terminal.textual_parts import HitList
-from studio.tui.widgets.chrome import Chrome
-from studio.tui.widgets.line_view import Activity, LineView
-from studio.tui.widgets.row_list import RowList
+from studio.tui.widgets.line_view import Activity, Chrome, LineView, RowList
 from tests.studio.tui.stage import check_painted, picture
 
 SIZES = ((40, 9), (30, 7), (40, 9))

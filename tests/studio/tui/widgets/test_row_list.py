@@ -5,8 +5,7 @@ from __future__ import annotations
 from textual.app import App, ComposeResult
 
 from studio.tui.drawing.lines import Row, line
-from studio.tui.widgets.line_view import LineView
-from studio.tui.widgets.row_list import RowList
+from studio.tui.widgets.line_view import LineView, RowList
 from tests.studio.tui.stage import check_painted, picture
 
 
