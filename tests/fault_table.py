@@ -461,11 +461,34 @@ FAULTS = (
     Fault(
         "what is being reworded is approved with all that is safe",
         "studio/tui/pages/review/decisions.py",
-        "if item.is_safe and not self.has_draft(item.id)",
-        "if item.is_safe",
+        "[item for item in chosen if not self.has_draft(item.id)]",
+        "[*chosen]",
         (
             "tests/studio/tui/pages/test_review_steps.py::test_what_is_being_reworded_is_not_approved_with_all_that_is_safe",
         ),
+    ),
+    Fault(
+        "what was read for an older choice is shown as that of the newer one",
+        "studio/tui/pages/loader.py",
+        "            if key != self.wanted:\n                continue",
+        "            if False:\n                continue",
+        ("tests/studio/tui/pages/test_loader.py",),
+    ),
+    Fault(
+        "an operation that was never drawn is decided by a key that came too early",
+        "studio/tui/pages/review/decisions.py",
+        " or not self._change.has_painted(item)",
+        "",
+        (
+            "tests/studio/tui/pages/test_review.py::test_a_key_right_after_a_move_decides_nothing_that_was_not_drawn",
+        ),
+    ),
+    Fault(
+        "what the draft of a library deletes has no mark",
+        "studio/tui/pages/library/view.py",
+        "        elif new is None:\n",
+        "        elif new == text == None:\n",
+        ("tests/studio/tui/pages/test_library_view.py",),
     ),
     Fault(
         "tries without a reward count in the score of a group",

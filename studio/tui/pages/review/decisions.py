@@ -43,14 +43,13 @@ _MERGED_UNASKED = 0.6
 """How like an experience must be that M merges into, where a person chose none."""
 
 
-class ReviewKeys:
-    """Decide one operation or many, take back and commit; edit, merge, mend a reply or drop it."""
+class DecisionKeys:
+    """Decide one operation or many, take back and commit."""
 
     def __init__(self, change: ChangePane) -> None:
         self._change, self._page, self._panes = change, change.page, change.panes
         self._queue = change.queue
         self._warned_of_draft = ""  # the operation whose approval waits for a second press
-        self.in_editor: Callable[[str], str | None] = self._run_editor
 
     @property
     def _host(self) -> Host:
@@ -368,6 +367,14 @@ class ReviewKeys:
         host.tell(f"{counts_text(decided)}; {answer}" if decided else answer)
         host.drafts.save()
         self._page.draw()
+
+
+class ReviewKeys(DecisionKeys):
+    """The same, and edit, merge, mend a reply or let it go."""
+
+    def __init__(self, change: ChangePane) -> None:
+        super().__init__(change)
+        self.in_editor: Callable[[str], str | None] = self._run_editor
 
     # -- beginning -----------------------------------------------------------------------------
 
