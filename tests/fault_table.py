@@ -544,6 +544,37 @@ FAULTS = (
         ),
     ),
     Fault(
+        "a digit that other numbers happen to give is no step of its own",
+        "studio/review/divergence.py",
+        " and (alike or common > step.results)",
+        "",
+        ("tests/studio/review/test_divergence.py",),
+    ),
+    Fault(
+        "an unknown setting of the screen is taken for one",
+        "studio/tui/settings/file.py",
+        "            if name not in known:",
+        "            if not name:",
+        ("tests/studio/tui/settings/test_settings.py",),
+    ),
+    Fault(
+        "the second half of a wide character is drawn as nothing",
+        "studio/tui/terminal/frames.py",
+        "        if new and not new[0][0]:",
+        "        if not new:",
+        (
+            "tests/studio/tui/drawing/test_canvas.py"
+            "::test_a_part_of_a_row_is_cut_by_cells_with_the_marks_on_them",
+        ),
+    ),
+    Fault(
+        "a tool's result stands beside its call twice",
+        "studio/tui/drawing/pane.py",
+        "                    self._count -= len(entry.rows)\n",
+        "",
+        ("tests/studio/tui/drawing/test_tool_block.py",),
+    ),
+    Fault(
         "a screen that looks on writes its drafts over those of who decides",
         "studio/tui/drafts.py",
         " or self.run is None or not self.writes:",
