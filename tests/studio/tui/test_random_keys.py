@@ -122,7 +122,7 @@ class Watched:
             return
         await self.app.wait_for_requests()
         await wait_for_loads(self.app)
-        self.app.painter.draw_frame()
+        self.app.draw_frame()
         self.app.draw_now()
         await self.pilot.pause()
 

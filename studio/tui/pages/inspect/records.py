@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from engines.core.errors import RecordError
 from engines.core.state.run_state import RunState
 from engines.core.types import group_id, operation_step, rollout_id
+from engines.record.derived.run_state import read_step
 from engines.record.run_dir import RunDir
-from engines.record.step_history import read_step
 from studio.review.divergence import Divergence
 from studio.secrets.sanitize import sanitize
 from studio.session.session import Session, TextPiece
@@ -222,7 +222,7 @@ class GroupRecords:
 
 def _load_evidence(run: RunDir, operation: str) -> str:
     """The first rollout behind an operation that a commit has settled; "" where none is known."""
-    proposed = read_step(run, operation_step(operation)).operations
+    proposed = read_step(run.journal, operation_step(operation)).operations
     evidence = next((each.evidence for each in proposed if each.id == operation), ())
     return next(iter(evidence), "")
 

@@ -369,7 +369,7 @@ class LibraryPage(Page):
 
     def action_delete(self) -> None:
         if (item := self._item_to_change()) is not None:
-            asks = self.host.expect_question(self.proposals.delete(item))
+            asks = self.proposals.delete(item)
             self.run_worker(asks, group="asks")
 
     def _forget_marks(self) -> None:
