@@ -122,7 +122,7 @@ async def test_w_puts_a_winner_and_a_loser_side_by_side_and_back(app: StudioApp)
         assert left.size.width > 30 and abs(left.size.width - right.size.width) <= 1
         texts = [pane.text() for pane in (left, right)]
         assert "#### 66" in texts[0] and "#### 56" in texts[1]
-        for pane, marked in ((left, "write {+6+}"), (right, "[-")):
+        for pane, marked in ((left, "{+"), (right, "[-")):
             assert marked in " ".join(pane.text().replace(" > ", " ").split())
             assert row_under_cursor(pane).startswith(("        >", "answer  >"))
         await pilot.press("escape")
