@@ -30,7 +30,7 @@ FAULTS = (
     Fault(
         "a detour to a number that both go on with parts a winner from a loser",
         "studio/review/divergence.py",
-        "        if i in shared or step.result in used:",
+        "        if i in shared or step.results & used:",
         "        if i in shared:",
         ("tests/studio/review/test_divergence.py",),
     ),
@@ -477,15 +477,15 @@ FAULTS = (
     Fault(
         "a cell that changes its colour alone is not drawn",
         "studio/tui/terminal/frames.py",
-        "if chars[begin:end] != new or codes[begin:end] != [code] * (end - begin):",
-        "if chars[begin:end] != new:",
+        "            if row[at] != cell:",
+        "            if (row[at] or cell)[0] != cell[0]:",
         ("tests/studio/tui/terminal/test_frames.py",),
     ),
     Fault(
         "rows of the canvas are drawn as they were before their text came",
         "studio/tui/drawing/canvas.py",
-        "                self._strips.pop(region.y, None)\n",
-        "                pass\n",
+        "            self.refresh(*regions)\n",
+        "            pass\n",
         ("tests/studio/tui/drawing/test_canvas.py",),
     ),
     Fault(
@@ -512,10 +512,10 @@ FAULTS = (
         ),
     ),
     Fault(
-        "what another screen wrote goes before what is typed here",
+        "a screen that looks on writes its drafts over those of who decides",
         "studio/tui/drafts.py",
-        "if ours.get(key) == known.get(key) else",
-        "if theirs.get(key) != known.get(key) else",
+        " or self.run is None or not self.writes:",
+        " or self.run is None:",
         ("tests/studio/tui/test_drafts.py",),
     ),
     Fault(
@@ -594,7 +594,7 @@ FAULTS = (
     ),
     Fault(
         "a call is asked again once too often",
-        "engines/policies/chat/retry.py",
+        "engines/policies/chat/endpoint.py",
         "if not failed.transient or faults > policy.max_retries:",
         "if not failed.transient or faults > policy.max_retries + 1:",
         ("tests/engines/policies/chat/test_client.py",),
@@ -756,7 +756,7 @@ FAULTS = (
     ),
     Fault(
         "the answer's index counts from 1",
-        "engines/data/choices.py",
+        "engines/data/fields.py",
         "fitting.add(letters[int(float(text))])",
         "fitting.add(letters[int(float(text)) - 1])",
         ("tests/engines/data/test_choices.py",),
