@@ -104,8 +104,8 @@ def items(contents: LibraryState, sort: Sort = "id") -> tuple[Item, ...]:
             waiting=tuple(waiting.get(name, ())),
             uses=contents.uses.get(name, ()),
             pinned=name in pinned,
-            counts=library.uses.get(name, NO_USES),
-            effect=library.effects.get(name),
+            counts=library.notes.uses.get(name, NO_USES),
+            effect=library.notes.effects.get(name),
         )
         listed.append(item)
     match sort:  # by id: the order of a library is that of birth

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from engines.core.errors import StudioError
 from engines.core.library import Experience, Library
-from engines.core.library_notes import NO_USES
+from engines.core.library_notes import NO_MARK, NO_USES, NotesMark
 from engines.core.state.run_state import RunState
 from engines.core.text.similarity import Change, word_diff
 from engines.core.types import Operation, UnparsedReply
@@ -82,7 +82,7 @@ class ReviewLoader:
 
     def __init__(self, page: Page) -> None:
         self._page = page
-        self._base = Loader[tuple[str, int, int], Library](page, self._load_base)
+        self._base = Loader[tuple[str, int, NotesMark], Library](page, self._load_base)
         self._findings = Loader[FindingsRequest, Findings](
             page, lambda wanted: self.load_findings(wanted)
         )
@@ -122,11 +122,11 @@ class ReviewLoader:
         return self._findings.value if is_of_it else None
 
     def request_base(self) -> None:
-        """Have the library read as it is with the uses that steps have counted so far."""
+        """Have the library read as it is, with its notes as far as they have come."""
         state = self._page.state
         if self._session is not None and state is not None and state.started is not None:
-            credited = state.current.credited if state.current is not None else 0
-            self._base.request((state.started.library, state.base_version, credited))
+            mark = state.current.notes if state.current is not None else NO_MARK
+            self._base.request((state.started.library, state.base_version, mark))
 
     def request_findings(self, wanted: FindingsRequest | None) -> None:
         """Have `found` be what is wanted."""
@@ -146,7 +146,7 @@ class ReviewLoader:
 
     # -- in a thread -------------------------------------------------------------------------
 
-    def _load_base(self, key: tuple[str, int, int]) -> Library:
+    def _load_base(self, key: tuple[str, int, NotesMark]) -> Library:
         return self._page.host.workspace.library(key[0]).at(key[1])
 
     def _open_evidence(self) -> "EvidenceLoader":
@@ -520,7 +520,7 @@ class ChangePane:
             changes=changes, note=queue.notes.get(item.id, ""), draft=draft,
             target=queue.target_experience(op),
             pin=panes.signs.pinned if op.target in queue.pinned else "",
-            uses=queue.base.uses.get(op.target or "", NO_USES) if queue.base else NO_USES,
+            uses=queue.base.notes.uses.get(op.target or "", NO_USES) if queue.base else NO_USES,
             whole=self.shows_all, signs=panes.signs,
         )  # fmt: skip
 
