@@ -374,8 +374,8 @@ FAULTS = (
     Fault(
         "an override of the whole verifier is merged into the file's",
         "studio/config/compose.py",
-        "        if key[0] in REPLACED and len(key) == 1:\n",
-        "        if key[0] not in SHORTHAND:\n",
+        "if is_removal or key in REPLACED:",
+        "if is_removal:",
         (
             "tests/studio/config/test_verifier_forms.py::test_an_override_of_the_whole_verifier_leaves_nothing_of_the_file_s",
         ),

@@ -75,9 +75,7 @@ class GRPOEngine(WeightEngine):
     ) -> None:
         self.steps_per_batch = settings.optimiser_steps_per_batch
         optimiser = make_optimiser(local, settings)
-        super().__init__(
-            settings, local, optimiser, total_steps=total_steps, tell=tell, ranks=ranks
-        )
+        super().__init__(local, optimiser, total_steps=total_steps, tell=tell, ranks=ranks)
         self._settings, self._seed = settings, seed
         self._halved_to: int | None = None  # sequences to a forward since memory ran out
         self._guard = CollapseRollback(settings, local)

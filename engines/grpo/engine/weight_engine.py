@@ -19,14 +19,12 @@ from engines.core.library import Library
 from engines.core.protocols import Earlier
 from engines.core.types import Group, GroupOutcome, Lesson, LostWork, Reflection, WeightUpdate
 from engines.grpo.checkpoint.contents import EngineState, read_checkpoint, write_checkpoint
-from engines.grpo.engine.optimiser import Optimiser, Snapshot, learning_rate_rise_text
+from engines.grpo.engine.optimiser import Optimiser, Snapshot
 from engines.grpo.ranks.ranks import ALONE, Ranks
 from engines.policies.hf_local.model import LocalModel, empty_gpu_cache
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-    from engines.grpo.settings import GRPOSettings, SFTSettings
 
 T = TypeVar("T")
 
@@ -99,7 +97,6 @@ class WeightEngine(ABC):
 
     def __init__(
         self,
-        settings: "GRPOSettings | SFTSettings",
         local: LocalModel,
         optimiser: Optimiser,
         *,
@@ -108,7 +105,7 @@ class WeightEngine(ABC):
         ranks: Ranks = ALONE,
     ) -> None:
         self._ranks = ranks
-        self._schedule, self.optimiser = settings, optimiser
+        self.optimiser = optimiser
         self._local, self._tell = local, tell
         self._planned = total_steps * self.steps_per_batch
         self._optimiser_steps = 0
@@ -116,13 +113,10 @@ class WeightEngine(ABC):
         self.pending: dict[str, _PendingUpdate] = {}
         self.policy_version = 0
 
-    def plan(self, total_steps: int) -> str:
-        """Let the schedule span so many batches; what that does to the learning rate, or ""."""
+    def plan(self, total_steps: int) -> None:
+        """Let the schedule span so many batches."""
         with self._local.lock, self._ranks.together("plan", total_steps):
-            before, self._planned = self._planned, total_steps * self.steps_per_batch
-        return learning_rate_rise_text(
-            self._schedule, self._optimiser_steps, before, self._planned, self.learning_scale
-        )
+            self._planned = total_steps * self.steps_per_batch
 
     async def reflect(self, group: Group, library: Library, earlier: Earlier = ()) -> Reflection:
         """Say what the group is worth; what its tokens do is `consolidate`'s."""

@@ -207,7 +207,7 @@ async def test_a_file_that_hangs_while_it_loads_is_refused(tmp_path: Path) -> No
         ({"deadline_s": 0}, "deadline_s is 0."),
         ({"workers": 0}, "workers is 0."),
         ({"range": [1, 0]}, "range is not a lower and a higher number."),
-        ({"range": ["low", 1]}, "range is ('low', 1)."),
+        ({"range": ["low", 1]}, 'range is ["low",1].'),
         ({"range": 5}, "range is 5."),
         ({"timeout_score": 2}, "timeout_score is outside 0 to 1."),
     ],
