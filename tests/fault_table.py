@@ -237,9 +237,9 @@ FAULTS = (
     ),
     Fault(
         "rehearsal takes the larger number from the smaller one",
-        "engines/policies/rehearsal/families.py",
-        "_subtraction_task(int(found[2]), int(found[1]))",
-        "_subtraction_task(int(found[1]), int(found[2]))",
+        "engines/policies/rehearsal/solve.py",
+        'from\\s+(\\d+)": r"\\2-\\1"',
+        'from\\s+(\\d+)": r"\\1-\\2"',
         ("tests/engines/policies/rehearsal/test_rehearsal.py",),
     ),
     Fault(
@@ -346,8 +346,8 @@ FAULTS = (
     Fault(
         "a null answer hides another field that has the answer",
         "engines/data/fields.py",
-        "        if get_field(row, name) is not None:\n            return name\n",
-        "        if name in row:\n            return name\n",
+        "(name for name in names if get_field(row, name) is not None)",
+        "(name for name in names if name in row)",
         ("tests/engines/data/test_dataset.py",),
     ),
     Fault(
@@ -359,7 +359,7 @@ FAULTS = (
     ),
     Fault(
         "a split of which a shard is missing is read as if it were whole",
-        "engines/data/folder.py",
+        "engines/data/source.py",
         "if numbers != list(range(of)):",
         "if not numbers:",
         ("tests/engines/data/test_data_formats.py",),
@@ -727,6 +727,27 @@ FAULTS = (
         ("tests/studio/data/test_sessions.py",),
     ),
     Fault(
+        "a small file that unpacks to gigabytes fills the memory",
+        "engines/data/rows.py",
+        "        _check_size(path, len(data), most)\n",
+        "",
+        ("tests/engines/data/test_unpack.py",),
+    ),
+    Fault(
+        "a file of the test split is practised on",
+        "studio/data/prepare.py",
+        "if words and split not in words",
+        "if not words and split not in words",
+        ("tests/studio/data/test_prepare_from.py",),
+    ),
+    Fault(
+        "replies of a log to one question are problems each",
+        "engines/data/dataset.py",
+        "if is_log and group[0] is not problem:",
+        "if is_log and problem is None:",
+        ("tests/engines/data/test_dataset.py",),
+    ),
+    Fault(
         "equal questions share one id",
         "engines/data/dataset.py",
         'problem = replace(problem, id=f"{problem.id}#{nth}")',
@@ -736,8 +757,8 @@ FAULTS = (
     Fault(
         "the answer's index counts from 1",
         "engines/data/choices.py",
-        "found = {letters[int(float(text))]}",
-        "found = {letters[int(float(text)) - 1]}",
+        "fitting.add(letters[int(float(text))])",
+        "fitting.add(letters[int(float(text)) - 1])",
         ("tests/engines/data/test_choices.py",),
     ),
     Fault(

@@ -3,11 +3,9 @@
 Whatever its labels were, an option gets a letter, and the answer is that letter.
 """
 
-import ast
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from string import ascii_uppercase
 from typing import Any
 
@@ -41,77 +39,68 @@ class Choices:
         A whole number counts from 0, as MMLU's do. Raises DataError: it is none of the options,
         or may be two of them.
         """
-        letters = "".join(self.options)
+        letters = list(self.options)
         value = value[0] if isinstance(value, list) and len(value) == 1 else value
-        text = str(value).strip()
-        if value is None or not text:
+        text = "" if value is None else str(value).strip()
+        if not text:
             return None
         if text in self.labels:
             return letters[self.labels.index(text)]
-        label, found = _LETTER.fullmatch(text), set()
-        if label and label[1].upper() in letters:
-            found = {label[1].upper()}
+        fitting = set()
+        if (label := _LETTER.fullmatch(text)) and label[1].upper() in letters:
+            fitting.add(label[1].upper())
         elif re.fullmatch(r"\d\d?(?:\.0)?", text) and int(float(text)) < len(letters):
-            found = {letters[int(float(text))]}
-        if isinstance(value, str) and not (found and (is_label or field in LABELS)):
+            fitting.add(letters[int(float(text))])
+        if isinstance(value, str) and not (fitting and (is_label or field in LABELS)):
             texts = {_key(text), _key(_OWN_LABEL.sub("", text, count=1))}
-            found |= {letter for letter, option in self.options.items() if _key(option) in texts}
-        if len(found) == 1:
-            return found.pop()
-        which = "may mean two of" if found else "is none of"
+            fitting |= {letter for letter, option in self.options.items() if _key(option) in texts}
+        if len(fitting) == 1:
+            return fitting.pop()
+        which = "may mean two of" if fitting else "is none of"
         cause = f'"{field}" is {text[:40]!r}, which {which} the {len(letters)} options.'
         raise DataError(place, cause, "Write the letter of the right option, A for the first.")
 
 
 def find_choices(place: str, row: Mapping[str, Any], question: str) -> Choices | None:
-    """The options of a row; None where it has none. DataError: a list that cannot be read.
+    """The options of a row; None where it has none.
 
     Where the right answer has a field of its own, the order follows from the texts: it is the
     same whenever the row is read, and tells nothing.
+
+    Raises DataError: a wrong option says what the right one does.
     """
-    if not _may_have_options(tuple(row)):
-        return None
-    for name in (name for name in _FIELDS if row.get(name)):
-        texts, labels = _read_listed(place, name, row[name])
+    for name in _FIELDS:
+        texts, labels = _read_listed(row.get(name))
         if 2 <= len(texts) <= len(ascii_uppercase) and len(labels) in (0, len(texts)):
-            return Choices(dict(zip(ascii_uppercase, texts, strict=False)), labels, (name,))
-    columns = [letter for letter in ascii_uppercase if row.get(letter) is not None]
-    if len(columns) > 1 and "".join(columns) == ascii_uppercase[: len(columns)]:
-        options = {letter: str(row[letter]).strip() for letter in columns}
-        return Choices(options, tuple(columns), tuple(columns))
-    wrong = [name for name in row if _WRONG.fullmatch(name) and row[name] is not None]
+            return Choices(_letter(texts), labels, (name,))
+    if row.get("A") is not None and row.get("B") is not None:
+        columns = tuple(letter for letter in ascii_uppercase if row.get(letter) is not None)
+        if "".join(columns) == ascii_uppercase[: len(columns)]:
+            return Choices(_letter([row[name] for name in columns]), columns, columns)
     right = next((name for name in _RIGHT if row.get(name) is not None), None)
-    if not wrong or right is None:
+    if right is None:
         return None
-    says = {name: " ".join(str(row[name]).split()) for name in (right, *wrong)}  # case counts
-    if twin := next((name for name in wrong if says[name] == says[right]), None):
+    wrong = [name for name in row if _WRONG.fullmatch(name) and row[name] is not None]
+    written = {name: " ".join(str(row[name]).split()) for name in (right, *wrong)}  # case counts
+    if twin := next((name for name in wrong if written[name] == written[right]), None):
         cause = f'"{twin}" says what "{right}" says, so two options would be right.'
         raise DataError(place, cause, "Correct one of them, or take the row out.")
-    order = sorted((right, *wrong), key=lambda name: digest([question, str(row[name])], 16))
-    options = dict(zip(ascii_uppercase, (str(row[name]).strip() for name in order), strict=False))
-    return Choices(options, (), (right, *wrong), ascii_uppercase[order.index(right)])
+    order = sorted(written, key=lambda name: digest([question, str(row[name])], 16))
+    options = _letter([row[name] for name in order])
+    letter = ascii_uppercase[order.index(right)]
+    return Choices(options, (), (right, *wrong), letter) if wrong else None
 
 
-@lru_cache(maxsize=64)
-def _may_have_options(names: tuple[str, ...]) -> bool:
-    """Whether rows with these fields may: nearly all of a file have the same."""
-    return "A" in names or any(name in _FIELDS or _WRONG.fullmatch(name) for name in names)
+def _letter(texts: Sequence[Any]) -> dict[str, str]:
+    return {letter: str(text).strip() for letter, text in zip(ascii_uppercase, texts, strict=False)}
 
 
-def _read_listed(place: str, name: str, value: Any) -> tuple[list[str], tuple[str, ...]]:
+def _read_listed(value: Any) -> tuple[list[str], tuple[str, ...]]:
     """Texts and labels of a field with options; nothing where it holds something else."""
-    if isinstance(value, str) and value.strip()[:1] in ("[", "{"):
-        try:
-            value = ast.literal_eval(value.strip())
-            if len(value) < 2:
-                raise ValueError  # an array of numpy as text: ['a' 'b'] is one text to Python
-        except (ValueError, SyntaxError, MemoryError, RecursionError) as error:
-            cause = f'"{name}" is a text that looks like a list and cannot be read as one.'
-            raise DataError(place, cause, "Write a list of texts, as JSONL can hold.") from error
     labels: list[Any] = []
     if isinstance(value, list) and all(isinstance(v, dict) and "label" in v for v in value):
-        value = {"label": [v["label"] for v in value], "text": [v.get("text") for v in value]}
-    if isinstance(value, dict) and {"text", "label"} <= set(value):
+        value, labels = [v.get("text") for v in value], [v["label"] for v in value]
+    elif isinstance(value, dict) and {"text", "label"} <= set(value):
         value, labels = value["text"], value["label"]
     elif isinstance(value, dict) and all(re.fullmatch("[A-Za-z]", str(key)) for key in value):
         labels = [key for key in value if value[key] is not None]
@@ -119,7 +108,7 @@ def _read_listed(place: str, name: str, value: Any) -> tuple[list[str], tuple[st
     if not isinstance(value, list) or not all(isinstance(v, str | int | float) for v in value):
         return [], ()
     texts = [str(text).strip() for text in value]
-    own = [found and found[1] for found in map(_OWN_LABEL.match, texts)]
+    own = [match and match[1] for match in map(_OWN_LABEL.match, texts)]
     if own == list(ascii_uppercase[: len(texts)]):
         texts = [_OWN_LABEL.sub("", text, count=1) for text in texts]
     return texts, tuple(str(label).strip() for label in labels)

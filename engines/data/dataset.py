@@ -1,21 +1,41 @@
-"""Data sets: files and folders read into problems, every bad row told at once."""
+"""Data sets and logs of rollouts: files and folders as problems, or as replies to each question.
+
+Every bad row is told at once. Rewards and answers of a log are not looked at: verdicts are made
+anew. Whether a file that is read as problems is a log needs a look at all its rows, since a column
+`output` or `response` alone is an ordinary one.
+"""
 
 import gc
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from engines.core.errors import DataError, suggest_name
-from engines.core.types import Problem
+from engines.core.types import Completion, Problem, Usage
 from engines.data.checks import DataReport, Numbered, check_rows, is_unreviewed, unreviewed_error
-from engines.data.fields import BlankQuestion, field_names, find_images, get_field, parse_problem
-from engines.data.rollout_log import LogCounts, drop_replies
+from engines.data.fields import (
+    LISTED_REPLIES,
+    SINGLE_REPLIES,
+    USUAL,
+    BlankQuestion,
+    FieldNames,
+    field_names,
+    find_images,
+    get_field,
+    parse_problem,
+    parse_question,
+)
 from engines.data.rows import Unit, open_table
-from engines.data.source import DataSource
+from engines.data.source import PRACTISED, DataSource, resolve_data
 
 SHOWN_LINES = 12
 """Of the bad rows of a file, beside the first."""
+LogCounts = tuple[int, int]
+"""Rows that are replies, and to how many questions; zeros where the file is no log."""
+RolloutLog = Mapping[str, tuple[Completion, ...]]
+"""Question → the replies to it, in the order of the log."""
 
 
 def read_problems(
@@ -35,7 +55,7 @@ def read_problems(
     float loses its ".0" (18.0 → "18": the same number, as spreadsheets write it); true becomes
     "true". A list of answers, or answers of source `nq` joined by "; ", give their first as
     answer and all of them as meta["alternatives"]. A log with several rows for a question gives
-    it once, without the replies (`rollout_log` says when a file is one).
+    it once, without the replies (`drop_replies` says when a file is one).
 
     Raises DataError: with file and line or row; also for a file without any problem, and for an
     imported item that nobody has reviewed, since what is read here may be sent to a model.
@@ -66,40 +86,38 @@ def check_dataset(
 ) -> DataReport:
     """Look for what usually is a mistake; raises DataError where a row cannot be read at all."""
     read = _read(source, fields, False, None)
-    numbered = replace(read, blank=()).all_or_raise(source, None)
-    empty = [number for number, _ in read.blank]
+    empty = [number for number, error in read.bad if isinstance(error, BlankQuestion)]
+    others = [(number, error) for number, error in read.bad if number not in empty]
+    numbered = replace(read, bad=others).all_or_raise(source, None)
     return check_rows(numbered, empty=empty, unit=read.unit, logged=read.logged)
 
 
 @contextmanager
 def _without_collector() -> Iterator[None]:
     """Rows make no circles; looking for some among 182,190 took a third of the reading."""
-    collects = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
-        if collects:
-            gc.enable()
+        gc.enable()
 
 
 @dataclass(frozen=True, slots=True)
 class _ReadResult:
     unit: Unit
-    found: tuple[Numbered, ...]
-    bad: tuple[tuple[int, DataError], ...]
-    blank: tuple[tuple[int, DataError], ...]  # rows with a question in which nothing stands
+    problems: tuple[Numbered, ...]
+    bad: Sequence[tuple[int, DataError]]
     logged: LogCounts
-    unreviewed: tuple[int, ...]
+    unreviewed: Sequence[int]
 
     def all_or_raise(self, source: DataSource | Path, limit: int | None) -> tuple[Numbered, ...]:
         """The problems, if every row is one."""
-        if self.bad or self.blank:
-            raise combine_errors(sorted((*self.bad, *self.blank), key=lambda b: b[0]), self.unit)
-        if not self.found and limit != 0:
+        if self.bad:
+            raise combine_errors(self.bad, self.unit)
+        if not self.problems and limit != 0:
             cause, move = "The file holds no problem.", "Add one problem a line or row."
             raise DataError(str(source), cause, move)
-        return self.found
+        return self.problems
 
 
 @_without_collector()
@@ -109,57 +127,51 @@ def _read(
     needs_answer: bool,
     limit: int | None,
 ) -> _ReadResult:
-    named = source if isinstance(source, DataSource) else DataSource(source)
-    names = field_names(str(source), fields or {})
-    table = open_table(named)
-    found: list[Numbered] = []
+    source = source if isinstance(source, DataSource) else DataSource(source)
+    names, table = field_names(str(source), fields or {}), open_table(source)
+    numbered: list[Numbered] = []
     bad: list[tuple[int, DataError]] = []
-    blank: list[tuple[int, DataError]] = []
     unreviewed: list[int] = []
-    replied = False
+    has_replies, unseen = False, dict(fields or {})
     columns: dict[str, None] = {}
-    unseen = dict(fields or {})
-    name, folder = named.name, named.path.parent
     for number, place, row in table.rows:
-        past = limit is not None and len(found) >= limit
-        if past and not replied and not unseen:
+        is_past = limit is not None and len(numbered) >= limit
+        if is_past and not has_replies and not unseen:
             break  # else all rows are looked at, since together they tell whether it is a log
-        if unseen and isinstance(row, dict):
-            columns |= dict.fromkeys(row)
-            for of, meant in tuple(unseen.items()):
-                if meant in row or get_field(row, meant) is not None:
-                    del unseen[of]
         try:
             if isinstance(row, DataError):
                 raise row
+            if unseen:
+                columns |= dict.fromkeys(row)
+                unseen = {of: name for of, name in unseen.items() if not _has_field(row, name)}
             if is_unreviewed(row):
                 unreviewed.append(number)
-            problem = parse_problem(place, row, names, needs_answer, name)
-            problem = find_images(place, problem, folder)
+            problem = parse_problem(place, row, names, needs_answer, source.name)
+            problem = find_images(place, problem, source.path.parent)
         except DataError as error:
-            if not past:
-                (blank if isinstance(error, BlankQuestion) else bad).append((number, error))
-            continue
-        found.append((number, problem))
-        replied = replied or not names.replies.isdisjoint(problem.meta)
-    if unseen and columns:
-        of, meant = next(iter(unseen.items()))
-        cause = f'No row has a field "{meant}", which is named as the {of}.'
-        raise DataError(str(named), cause, suggest_name(meant, columns))
-    problems, logged = drop_replies(found, names)
-    numbered = _number_repeats(problems[:limit])
-    marks = tuple(unreviewed)
-    return _ReadResult(table.unit, numbered, tuple(bad), tuple(blank), logged, marks)
+            if not is_past:
+                bad.append((number, error))
+        else:
+            numbered.append((number, problem))
+            has_replies = has_replies or not names.replies.isdisjoint(problem.meta)
+    for of, name in unseen.items():
+        if columns:
+            cause = f'No row has a field "{name}", which is named as the {of}.'
+            raise DataError(str(source), cause, suggest_name(name, columns))
+    problems, logged = drop_replies(numbered, names)
+    return _ReadResult(table.unit, _number_repeats(problems[:limit]), bad, logged, unreviewed)
+
+
+def _has_field(row: Mapping[str, Any], name: str) -> bool:
+    return name in row or get_field(row, name) is not None
 
 
 def _number_repeats(problems: Sequence[Numbered]) -> tuple[Numbered, ...]:
     """The same with the nth repeat of a content numbered in its id."""
-    if len({problem.id for _, problem in problems}) == len(problems):
-        return tuple(problems)
-    seen: dict[str, int] = {}
+    times: dict[str, int] = {}
     numbered = []
     for number, problem in problems:
-        nth = seen[problem.id] = seen.get(problem.id, 0) + 1
+        nth = times[problem.id] = times.get(problem.id, 0) + 1
         if nth > 1:
             problem = replace(problem, id=f"{problem.id}#{nth}")
         numbered.append((number, problem))
@@ -171,7 +183,118 @@ def combine_errors(bad: Sequence[tuple[int, DataError]], unit: Unit) -> DataErro
     (_, first), *others = bad
     if not others:
         return first
-    shown = ", ".join(str(number) for number, _ in others[:SHOWN_LINES])
+    numbers = ", ".join(str(number) for number, _ in others[:SHOWN_LINES])
     more = ", …" if len(others) > SHOWN_LINES else ""
-    cause = f"{first.cause} ({len(others)} more cannot be used: {unit} {shown}{more}.)"
+    cause = f"{first.cause} ({len(others)} more cannot be used: {unit} {numbers}{more}.)"
     return DataError(first.place, cause, first.move)
+
+
+def drop_replies(
+    numbered: Sequence[Numbered], names: FieldNames
+) -> tuple[Sequence[Numbered], LogCounts]:
+    """Each question of a log once, without what belongs to its replies.
+
+    A file is a log where at least half of its rows with a reply share question, answer and source
+    with another whose reply differs. One question that a data set repeats by mistake stays a
+    repeat, which `check_rows` tells, and costs the others no column.
+
+    Returns:
+        The problems, in order, and how much was merged. Lists of replies (`rollouts`, …) are
+        never facts of a problem; other fields leave only where the file is a log.
+    """
+    groups: dict[tuple[str, str], list[Problem]] = {}
+    for _, problem in numbered:
+        if not names.replies.isdisjoint(problem.meta):
+            groups.setdefault((problem.id, problem.source), []).append(problem)
+    apart = {"model", "reward", *names.replies}  # fields in which replies to one question differ
+    logged = 0
+    for group in groups.values():
+        first = group[0].meta
+        differing = {
+            name
+            for problem in group[1:]
+            for name in {*first, *problem.meta}
+            if first.get(name) != problem.meta.get(name)
+        }
+        if not names.replies.isdisjoint(differing):
+            logged += len(group)
+            apart |= differing
+    with_reply = sum(map(len, groups.values()))
+    is_log = 0 < with_reply <= 2 * logged
+    problems = []
+    for number, problem in numbered:
+        group = groups.get((problem.id, problem.source), [problem])
+        if is_log and group[0] is not problem:
+            continue
+        dropped = {name for name in LISTED_REPLIES if isinstance(problem.meta.get(name), list)}
+        if is_log and not names.replies.isdisjoint(problem.meta):
+            dropped |= apart
+        if not dropped.isdisjoint(problem.meta):
+            meta = {name: value for name, value in problem.meta.items() if name not in dropped}
+            problem = replace(problem, meta=meta)
+        problems.append((number, problem))
+    return problems, (with_reply, len(groups)) if is_log else (0, 0)
+
+
+def read_rollout_log(path: Path) -> RolloutLog:
+    """Read a log in any format a data set may have; the path may end in `:SPLIT`.
+
+    A row holds a question, under the names that data sets use, and a list `rollouts`,
+    `responses` or `completions` (texts, chat messages, or objects with `response` and
+    perhaps `model`) or one reply of its own. Rows with the same question add up.
+
+    Raises:
+        DataError: the log cannot be read, or a row of it is not of that form.
+
+    Source: evaluation samples of Youtu-Agent (raw_question, response); the completions
+        table of TRL's GRPO trainer (prompt, completion).
+    """
+    source = resolve_data(path.name, (path.parent,), PRACTISED)
+    log: dict[str, list[Completion]] = {}
+    table = open_table(source)
+    for number, place, row in table.rows:
+        if isinstance(row, DataError):
+            raise row
+        if is_unreviewed(row):
+            raise unreviewed_error(str(source.path), source.name, [number], table.unit)
+        _, question = parse_question(place, row, USUAL)
+        log.setdefault(question, []).extend(_parse_replies(place, row))
+    if not log:
+        raise DataError(str(path), "The rollout log is empty.", "Give a log that holds rollouts.")
+    return {question: tuple(replies) for question, replies in log.items()}
+
+
+def _parse_replies(place: str, row: Mapping[str, Any]) -> list[Completion]:
+    name = next((name for name in LISTED_REPLIES if row.get(name) is not None), None)
+    replies = row[name] if name else [row]
+    if not isinstance(replies, list) or not replies:
+        move = "Add the logged replies, or take the row out."
+        raise DataError(place, f'"{name}" is no list with something in it.', move)
+    return [_parse_reply(place, reply, row.get("model")) for reply in replies]
+
+
+def _parse_reply(place: str, reply: Any, model: Any) -> Completion:
+    """One reply: a text, chat messages, or an object that holds either."""
+    value = reply
+    if isinstance(reply, dict):
+        model = reply.get("model") or model
+        value = next((reply[n] for n in SINGLE_REPLIES if reply.get(n) is not None), None)
+    text = _reply_text(value)
+    if text is None:
+        cause = (
+            "It has no reply as a text, or as chat messages with a turn of the assistant; it "
+            f"would be called {', '.join(SINGLE_REPLIES)}."
+        )
+        raise DataError(place, cause, "Add what the model said, or take the row out.")
+    return Completion(text, usage=Usage(calls=1), model=str(model or ""))
+
+
+def _reply_text(value: Any) -> str | None:
+    """A text, or that of the assistant's last turn; None where there is neither."""
+    if isinstance(value, list):
+        turns = [m for m in value if isinstance(m, dict) and m.get("role") == "assistant"]
+        value = turns[-1].get("content") if turns else None
+        if isinstance(value, list):
+            parts = [part.get("text") for part in value if isinstance(part, dict)]
+            return "".join(part for part in parts if isinstance(part, str))
+    return value if isinstance(value, str) else None

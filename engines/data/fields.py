@@ -3,10 +3,10 @@
 import mimetypes
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from engines.core.codec import fix_surrogates
 from engines.core.errors import DataError
 from engines.core.ids import digest
 from engines.core.types import Problem, turns_of
@@ -31,8 +31,6 @@ ID_BYTES = 5
 _IMAGE_ADDRESSES = ("http://", "https://", "data:image/")
 _ALPACA = "instruction"
 _MAPPED = "data.fields.{0}=NAME for a run file, --{0} NAME for `studio data`"
-
-
 AS_CHAT = "Add it with its talks as problems: studio data add FILE --as-chat."
 
 
@@ -70,7 +68,7 @@ def parse_problem(
     """The problem a row holds; `source` where the row has none of its own.
 
     Whether fields named as replies are facts of the problem, its file as a whole tells
-    (`rollout_log.drop_replies`); here they are fields like any other.
+    (`dataset.drop_replies`); here they are fields like any other.
 
     Raises:
         BlankQuestion: the question is empty or null.
@@ -79,42 +77,36 @@ def parse_problem(
     question_fields, question = parse_question(place, row, names)
     if question_fields == ("messages",) and isinstance(row["messages"], list):
         row = {"answer": _only_reply(place, row["messages"]), **row}  # a demonstration
-    answers = names.answer
     choices = find_choices(place, row, question)
-    if choices and answers is ANSWER_FIELDS:
+    answers = names.answer
+    if answers is ANSWER_FIELDS and choices:
         answers = (*LABELS, *ANSWER_FIELDS, "correct", "correct_option")
-    if question_fields[0] == _ALPACA and answers is ANSWER_FIELDS:
+    elif answers is ANSWER_FIELDS and question_fields[0] == _ALPACA:
         answers = (*ANSWER_FIELDS, "output")
-    # A field that is there but null must not hide another that has the answer.
     answer_field = _first_held(row, answers)
-    alternatives: list[str] = []
-    answer = None
-    if choices and (choices.right or answer_field):
-        held = get_field(row, answer_field) if answer_field else None
-        answer = choices.right or choices.find_letter(place, answer_field or "", held)
+    held = get_field(row, answer_field) if answer_field else None
+    texts: list[str] = []
+    if choices:
+        letter = choices.right or choices.find_letter(place, answer_field or "", held)
+        texts = [letter] if letter else []
     elif answer_field is not None:
-        value = get_field(row, answer_field)
         # Several answers to Natural Questions may stand joined in one text.
-        joined = "nq" in (row.get("source"), row.get("data_source"))
-        if joined and isinstance(value, str) and "; " in value:
-            value = value.split("; ")
-        if isinstance(value, list):
-            texts = [field_text(place, answer_field, v) for v in value if v is not None]
-            alternatives = list(dict.fromkeys(text for text in texts if text))
-            answer = alternatives[0] if alternatives else None
-        else:
-            answer = field_text(place, answer_field, value) or None
-    if answer is None and needs_answer:
+        if "nq" in (row.get("source"), row.get("data_source")) and isinstance(held, str):
+            held = held.split("; ") if "; " in held else held
+        values = held if isinstance(held, list) else [held]
+        texts = [field_text(place, answer_field, value) for value in values if value is not None]
+        texts = list(dict.fromkeys(text for text in texts if text))
+    if not texts and needs_answer:
         raise _no_answer_error(place, row, answers, answer_field)
-    own = row.get("source")
     used = {*question_fields, answer_field, "source"}
     meta = {key: value for key, value in row.items() if key not in used}
-    if alternatives:
-        meta["alternatives"] = alternatives
+    if isinstance(held, list) and texts and not choices:
+        meta["alternatives"] = texts
     if choices:
         question = choices.extend_question(question)
         meta = {key: value for key, value in meta.items() if key not in choices.fields}
         meta["lettered_options"] = dict(choices.options)
+    own, answer = row.get("source"), texts[0] if texts else None
     # One question may end several talks.
     talk = [meta["history"]] if turns_of(meta.get("history")) else []
     return Problem(
@@ -131,8 +123,8 @@ def _only_reply(place: str, messages: list[Any]) -> Any:
     if sum(turn.get("role") == "user" for turn in turns) > 1:
         cause = '"messages" holds a talk, whose earlier turns would not be shown.'
         raise DataError(place, cause, AS_CHAT)
-    said = [turn.get("content") for turn in turns if turn.get("role") == "assistant"]
-    return said[-1] if said else None
+    replies = [turn.get("content") for turn in turns if turn.get("role") == "assistant"]
+    return replies[-1] if replies else None
 
 
 def parse_question(
@@ -140,25 +132,18 @@ def parse_question(
 ) -> tuple[tuple[str, ...], str]:
     """The fields the question stands in, and its text; raises what `parse_problem` does."""
     name = _first_held(row, names.question)
-    alpaca = _ALPACA in row and name in (None, "input") and names.question is QUESTION_FIELDS
-    fields: tuple[str, ...]
-    if alpaca:
-        parts = [field_text(place, n, row[n]) for n in (_ALPACA, "input") if row.get(n) is not None]
-        fields, text = (_ALPACA, "input"), "\n\n".join(part for part in parts if part)
+    if _ALPACA in row and name in (None, "input") and names.question is QUESTION_FIELDS:
+        fields: tuple[str, ...] = (_ALPACA, "input")
+        parts = [field_text(place, n, row[n]) for n in fields if row.get(n) is not None]
+        text = "\n\n".join(part for part in parts if part)
     elif name is not None:
         fields, text = (name,), field_text(place, name, _last_user_turn(get_field(row, name)))
+    elif present := [n for n in names.question if n in row]:
+        fields, text = (present[0],), ""
     else:
-        present = next((n for n in names.question if n in row), None)
-        if present is None:
-            listed = ", ".join(row) or "none"
-            cause = f'"{names.question[0]}" is missing; the fields are: {listed}.'
-            move = f"Rename one, or name it: {_MAPPED.format('question')}."
-            if "conversations" in row:
-                move = AS_CHAT
-            if ".csv:" in place or ".tsv:" in place:
-                move += " The first line of a table names its fields."
-            raise DataError(place, cause, move)
-        fields, text = (present,), ""
+        cause = f'"{names.question[0]}" is missing; the fields are: {", ".join(row) or "none"}.'
+        move = f"Rename one, or name it: {_MAPPED.format('question')}."
+        raise DataError(place, cause, AS_CHAT if "conversations" in row else move)
     if not text:
         move = "Write the question, or take the row out."
         raise BlankQuestion(place, f'"{fields[0]}" is empty.', move)
@@ -166,70 +151,47 @@ def parse_question(
 
 
 def _first_held(row: Mapping[str, Any], names: tuple[str, ...]) -> str | None:
-    """The first of the names under which a row has something."""
-    if row.get(names[0]) is not None:
-        return names[0]
-    for name in _present(names, tuple(row)):
-        if get_field(row, name) is not None:
-            return name
-    return None
-
-
-@lru_cache(maxsize=256)
-def _present(names: tuple[str, ...], fields: tuple[str, ...]) -> tuple[str, ...]:
-    """Those of the names that such a row may have: nearly all of a file have the same fields."""
-    return tuple(name for name in names if name in fields or name.partition(".")[0] in fields)
+    """The first of the names under which a row has something: null does not hide another."""
+    return next((name for name in names if get_field(row, name) is not None), None)
 
 
 def get_field(row: Mapping[str, Any], name: str) -> Any:
     """The value of a field, also inside objects (`a.b`); None where it is absent."""
     if name in row:
         return row[name]
-    if "." not in name:
-        return None
-    value: Any = row
-    for part in name.split("."):
-        if not isinstance(value, dict):
-            return None
-        value = value.get(part)
-    return value
+    first, dot, inner = name.partition(".")
+    outer = row.get(first) if dot else None
+    return get_field(outer, inner) if isinstance(outer, dict) else None
 
 
 def field_text(place: str, name: str, value: Any) -> str:
     """A text, number or truth value as text, without surrounding white space."""
     match value:
         case str():
-            text = value.strip()
+            return value.strip() if value.isascii() else fix_surrogates(value).strip()
         case bool():
-            text = "true" if value else "false"
+            return str(value).lower()
         case float() if value.is_integer() and abs(value) < 2**53:
-            text = str(int(value))
+            return str(int(value))
         case int() | float():
-            text = str(value)
-        case _:
-            move = "Write it as a text or a number, or name a field inside it in data.fields."
-            raise DataError(place, f'"{name}" holds {json_kind(value)}, not a text.', move)
-    if not text.isascii():
-        try:
-            text.encode()
-        except UnicodeEncodeError as error:
-            cause = f'"{name}" holds half of a surrogate pair.'
-            raise DataError(place, cause, "Remove that character.") from error
-    return text
+            return str(value)
+    move = "Write it as a text or a number, or name a field inside it in data.fields."
+    raise DataError(place, f'"{name}" holds {json_kind(value)}, not a text.', move)
 
 
 def _no_answer_error(
     place: str, row: Mapping[str, Any], answers: tuple[str, ...], field: str | None
 ) -> DataError:
-    name = field or next((n for n in answers if n in row), answers[0])
-    there = field is not None or name in row
-    cause = "empty." if there else f"missing; the fields are: {', '.join(row)}."
-    move = "Add it, or set practice.given_ground_truth=false."
+    move = (
+        f"Add it or name it ({_MAPPED.format('answer')}), or set practice.given_ground_truth=false."
+    )
     if "outcomes" in row:
         move = "Set verifier=recorded: it takes the reward that each try was imported with."
-    elif not there:
-        move = f"{move} Where it has another name: {_MAPPED.format('answer')}."
-    return DataError(place, f'"{name}" is {cause}', move)
+    name = field or next((n for n in answers if n in row), None)
+    if name:
+        return DataError(place, f'"{name}" is empty.', move)
+    cause = f'"{answers[0]}" is missing; the fields are: {", ".join(row)}.'
+    return DataError(place, cause, move)
 
 
 def _last_user_turn(value: Any) -> Any:
@@ -247,22 +209,17 @@ def find_images(place: str, problem: Problem, folder: Path) -> Problem:
 
     Raises DataError: there is no such file.
     """
-    if not (named := problem.meta.get("images") or problem.meta.get("image")):
-        return problem
-    listed = named if isinstance(named, list) else [named]
-    images = [image for image in listed if isinstance(image, str) and _is_image(image)]
-    if not images:
-        return problem
-    for number, image in enumerate(images):
-        if not image.startswith(_IMAGE_ADDRESSES):
+    named = problem.meta.get("images") or problem.meta.get("image")
+    images = []
+    for image in named if isinstance(named, list) else [named]:
+        if not isinstance(image, str):
+            continue
+        if image.startswith(_IMAGE_ADDRESSES):
+            images.append(image)
+        elif (mimetypes.guess_type(image)[0] or "").startswith("image/"):
             path = folder / image
             if not path.is_file():
                 cause = f'"images" names {image}, and there is no such file in {folder}.'
                 raise DataError(place, cause, "Put it there, or write its address.")
-            images[number] = str(path.resolve())
-    return replace(problem, meta={**problem.meta, "shown_images": images})
-
-
-def _is_image(text: str) -> bool:
-    kind = "" if text.startswith(_IMAGE_ADDRESSES) else mimetypes.guess_type(text)[0] or "text"
-    return not kind or kind.startswith("image/")
+            images.append(str(path.resolve()))
+    return replace(problem, meta={**problem.meta, "shown_images": images}) if images else problem

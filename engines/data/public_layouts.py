@@ -6,6 +6,7 @@ something that is no text. Fetching and writing is `studio.data.prepare`'s.
 """
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
@@ -27,17 +28,6 @@ _DAPO = re.compile(
     re.DOTALL,
 )
 PUBLISHED_FORM = "Give the data set as its authors publish it."
-NO_QUESTION, NO_ANSWER = "without a question", "without an answer"
-_SOLUTION = re.compile(r"^#### ", re.MULTILINE)
-
-
-class MissingField(DataError):
-    """A row has none of the fields that may hold something: it may be of another data set."""
-
-    def __init__(self, place: str, field: str, fields: Iterable[str]) -> None:
-        self.field = field
-        cause = f'"{field}" is missing; the fields are: {", ".join(fields) or "none"}.'
-        super().__init__(place, cause, PUBLISHED_FORM)
 
 
 def _field(place: str, row: Published, *names: str) -> Any:
@@ -45,60 +35,53 @@ def _field(place: str, row: Published, *names: str) -> Any:
     for name in names:
         if name in row or get_field(row, name) is not None:
             return get_field(row, name)
-    raise MissingField(place, names[0], row)
+    cause = f'"{names[0]}" is missing; the fields are: {", ".join(row) or "none"}.'
+    raise DataError(place, cause, PUBLISHED_FORM)
 
 
 def join_answers(place: str, value: Any) -> str:
     """One answer or several as one text, joined by "; "; None and NaN are none."""
     value = value.tolist() if hasattr(value, "tolist") else value  # an array of numpy
     values = value if isinstance(value, list | tuple) else [value]
-    given = (field_text(place, "answer", one) for one in values if one is not None and one == one)
-    return "; ".join(text for text in given if text)
+    answers = [field_text(place, "answer", v) for v in values if v is not None and v == v]
+    return "; ".join(filter(None, answers))
 
 
-def _problem(
-    place: str, row: Published, *answers: str, questions: Sequence[str] = QUESTION
-) -> dict[str, Any]:
-    question = _field(place, row, *questions)
+def _problem(place: str, row: Published, *answers: str) -> dict[str, Any]:
+    question = _field(place, row, *QUESTION)
     answer = join_answers(place, _field(place, row, *(answers or ANSWER)))
-    if _SOLUTION.search(answer):
+    if "\n#### " in answer:
         cause = 'The answer is a whole solution with a line "#### …", as GSM8K has them.'
         raise DataError(place, cause, PUBLISHED_FORM)
-    kept: dict[str, Any] = {
-        name: row[name] for name in ("difficulty", "topic", "subject") if name in row
-    }
-    kept |= {"level": str(row["level"])} if "level" in row else {}
+    names = ("difficulty", "topic", "subject", "level")
+    about = {name: row[name] for name in names if name in row}
+    if "level" in about:
+        about["level"] = str(about["level"])
     if solution := row.get("solution") or row.get("Solution"):
-        kept["solution"] = solution
-    return {"question": question, "result": answer, **kept}
+        about["solution"] = solution
+    return {"question": question, "result": answer, **about}
 
 
 def clean_plain(place: str, row: Published) -> list[dict[str, Any]]:
     return [_problem(place, row)]
 
 
-def clean_contest(place: str, row: Published) -> list[dict[str, Any]]:
-    return [_problem(place, row, "answer", "Answer", questions=("problem", "Problem"))]
-
-
 def clean_solutions(place: str, row: Published) -> list[dict[str, Any]] | str:
-    found = _problem(place, row)
     solutions = [row[name] for name in row if name.startswith("r1_solution_") and row[name]]
-    return [found | {"solution": one} for one in solutions] or "without a solution"
+    problem = _problem(place, row)
+    return [problem | {"solution": text} for text in solutions] or "without a solution"
 
 
 def clean_nq(place: str, row: Published) -> list[dict[str, Any]]:
-    # A single answer is some other set's.
-    lists = (name for name in ANSWER if isinstance(row.get(name), list))
-    found = _problem(place, row, "golden_answers", *lists)
-    question = str(found["question"] or "").strip()
-    return [found | {"question": question + "?" * (question[-1:] not in ("", "?"))}]
+    problem = _problem(place, row, "golden_answers", "answer")
+    question = str(problem["question"] or "").strip()
+    return [problem | {"question": question + "?" * (question[-1:] not in ("", "?"))}]
 
 
 def clean_dapo(place: str, row: Published) -> list[dict[str, Any]]:
     prompt = _field(place, row, "prompt")
     if isinstance(prompt, list):
-        prompt = next((one.get("content") for one in prompt if isinstance(one, dict)), None)
+        prompt = next((turn.get("content") for turn in prompt if isinstance(turn, dict)), None)
     wrapped = _DAPO.fullmatch(field_text(place, "prompt", prompt or ""))
     unwrapped = {**row, "question": wrapped[1] if wrapped else ""}
     return [_problem(place, unwrapped, "reward_model.ground_truth")]
@@ -108,14 +91,12 @@ def clean_afm(place: str, row: Published) -> list[dict[str, Any]] | str:
     answer = _field(place, row, "extra_info.answer")
     if isinstance(answer, list) and len(answer) > 1:
         return "with several answers"
-    return [_problem(place, {**row, "answer": answer}, "answer")]
+    return [_problem(place, row, "extra_info.answer")]
 
 
 def clean_webwalker(place: str, row: Published) -> list[dict[str, Any]]:
     info = _field(place, row, "info", "Info")
-    level = _field(
-        place, info if isinstance(info, dict) else {}, "difficulty_level", "Difficulty_Level"
-    )
+    level = _field(place, info or {}, "difficulty_level", "Difficulty_Level")
     about = {"level": str(level).lower(), "root_url": _field(place, row, "root_url", "Root_Url")}
     about |= {name: info[name] for name in ("lang", "type", "domain") if info.get(name)}
     return [_problem(place, row) | about]
@@ -130,24 +111,21 @@ def clean_gsm8k(place: str, row: Published) -> list[dict[str, Any]]:
     return [_problem(place, {**row, "answer": answer, "solution": solution.strip()})]
 
 
-def clean_gpqa(place: str, row: Published) -> list[dict[str, Any]] | str:
-    for name in ("Correct Answer", "Incorrect Answer 1"):
-        _field(place, row, name)
-    return clean_choices(place, row)
-
-
 def clean_choices(place: str, row: Published) -> list[dict[str, Any]] | str:
     question = field_text(place, "question", _field(place, row, *QUESTION) or "")
-    found = find_choices(place, row, question)
-    if found is None:
-        _field(place, row, "choices", "options", "Choices", "Options")
+    choices = find_choices(place, row, question)
+    if choices is None:
         return "without options"
-    answer = None if found.right else _field(place, row, "answer")
-    letter = found.right or found.find_letter(place, "answer", answer, is_label=True)
-    options, subject = list(found.options.values()), row.get("subject") or row.get("Subdomain")
-    place_of = list(found.options).index(letter) if letter else None
-    return [{"question": question, "result": letter or "", "options": options,
-             "answer_index": place_of, "subject": subject}]  # fmt: skip
+    answer = None if choices.right else _field(place, row, "answer")
+    letter = choices.right or choices.find_letter(place, "answer", answer, is_label=True)
+    problem = {
+        "question": question,
+        "result": letter or "",
+        "options": list(choices.options.values()),
+        "answer_index": list(choices.options).index(letter) if letter else None,
+        "subject": row.get("subject") or row.get("Subdomain"),
+    }
+    return [problem]
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +140,7 @@ class Layout:
     further: tuple[str, ...] = ()  # columns beside the common ones
     source: str = ""  # what the column `source` holds; "": the name
     once: bool = False  # a question that is repeated counts once
-    gated: bool = False
+    gated: bool = False  # its terms have to be accepted
 
     @property
     def read(self) -> frozenset[str]:
@@ -180,9 +158,9 @@ class Layout:
 _DEEPMATH = ("question", "final_answer")
 LAYOUTS: Mapping[str, Layout] = {
     "aime24": Layout("Maxwell-Jia/AIME_2024", ("ID", "Problem", "Solution", "Answer"),
-                     clean_contest, further=("solution",)),
+                     clean_plain, further=("solution",)),
     "aime25": Layout("yentinglin/aime_2025", ("id", "problem", "solution", "answer"),
-                     clean_contest, further=("solution",)),
+                     clean_plain, further=("solution",)),
     "dapo-math-17k": Layout("BytedTsinghua-SIA/DAPO-Math-17k",
                             ("prompt[0].content", "reward_model.ground_truth"),
                             clean_dapo, once=True),
@@ -205,11 +183,11 @@ LAYOUTS: Mapping[str, Layout] = {
                     further=("solution",)),
     "math500": Layout("HuggingFaceH4/MATH-500",
                       ("problem", "solution", "answer", "subject", "level", "unique_id"),
-                      clean_contest, split="test",
+                      clean_plain, split="test",
                       further=("solution", "subject", "level")),
     "gpqa": Layout("Idavidrein/gpqa",
                    ("Question", "Correct Answer", "Incorrect Answer 1", "Incorrect Answer 2",
-                    "Incorrect Answer 3", "Subdomain"), clean_gpqa, config="gpqa_diamond",
+                    "Incorrect Answer 3", "Subdomain"), clean_choices, config="gpqa_diamond",
                    further=("options", "answer_index", "subject"), gated=True),
     "mmlu": Layout("cais/mmlu", ("question", "subject", "choices", "answer"),
                    clean_choices, config="all", split="test",
@@ -219,48 +197,49 @@ LAYOUTS: Mapping[str, Layout] = {
 
 @dataclass(slots=True)
 class Cleaned:
-    """What became of the rows of one data set so far."""
+    """The part of a prepared data set that comes of one public one."""
 
     name: str
-    source: DataSource | str  # where they come from; a text is the place on the hub
+    source: DataSource | str  # where its rows come from; a text is the place on the hub
     read: int = 0
     kept: int = 0
-    left_out: dict[str, int] = field(default_factory=dict)
+    left_out: Counter[str] = field(default_factory=Counter)
 
-    def leave_out(self, why: str, n: int = 1) -> None:
-        self.left_out[why] = self.left_out.get(why, 0) + n
-
-    def rows(self, given: Iterable[Row]) -> Iterator[dict[str, Any]]:
+    def rows(self, published: Iterable[Row]) -> Iterator[dict[str, Any]]:
         """The rows in the common schema, without `id`; `idx` counts those of the source from 0.
 
         Raises DataError: a row is of another layout.
         """
         layout = LAYOUTS[self.name]
         answers: dict[str, str] = {}  # of the questions so far, where each counts once
-        for index, (_, place, row) in enumerate(given):
+        for index, (_, place, row) in enumerate(published):
             self.read += 1
             if isinstance(row, DataError):
                 raise row
-            found = layout.clean(place, row)
-            if isinstance(found, str):
-                self.leave_out(found)
+            cleaned = layout.clean(place, row)
+            if isinstance(cleaned, str):
+                self.left_out[cleaned] += 1
                 continue
-            for one in found:
-                question = field_text(place, "question", one.pop("question") or "")
-                result = one.pop("result")
+            for problem in cleaned:
+                question = field_text(place, "question", problem.pop("question") or "")
+                result = problem.pop("result")
                 if not (question and result):
-                    self.leave_out(NO_ANSWER if question else NO_QUESTION)
+                    self.left_out["without an answer" if question else "without a question"] += 1
                 elif question in answers:
                     same = answers[question] == result
-                    self.leave_out("repeats" if same else "repeats with another answer")
+                    self.left_out["repeats" if same else "repeats with another answer"] += 1
                 else:
                     self.kept += 1
                     if layout.once:
                         answers[question] = result
-                    about = {"ground_truth": result, "idx": index}
-                    yield {"question": question, "chain": "", "result": result,
-                           "source": layout.source or self.name, "extra_info": about,
-                           **one}  # fmt: skip
+                    yield {
+                        "question": question,
+                        "chain": "",
+                        "result": result,
+                        "source": layout.source or self.name,
+                        "extra_info": {"ground_truth": result, "idx": index},
+                        **problem,
+                    }
 
 
 def shuffled(rows: Sequence[dict[str, Any]], seed: int) -> list[dict[str, Any]]:
@@ -285,15 +264,14 @@ def by_level(
             raise DataError(f"row {row['extra_info']['idx'] + 1}", cause, PUBLISHED_FORM)
         levels[row["level"]].append(row)
     random, ordered = Random(seed), list[dict[str, Any]]()
-    for found in levels.values():
-        random.shuffle(found)
+    for of_level in levels.values():
+        random.shuffle(of_level)
     rounds = min(len(levels[level]) // times for level, times in ratio.items() if times)
     if limit is not None:
         rounds = min(rounds, limit // sum(ratio.values()))
     if not rounds:
-        there = ", ".join(f"{len(found)} {level}" for level, found in levels.items())
-        cause = f"There is no whole round of {':'.join(map(str, ratio.values()))} in {there}"
-        cause += f" and {limit} rows." if limit is not None else "."
+        there = ", ".join(f"{len(of_level)} {level}" for level, of_level in levels.items())
+        cause = f"There is no whole round of {':'.join(map(str, ratio.values()))} in {there}."
         raise DataError("--levels", cause, "Give a smaller ratio, or a larger --limit.")
     for _ in range(rounds):
         for level, times in ratio.items():

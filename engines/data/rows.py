@@ -1,46 +1,51 @@
-"""Files as rows: JSONL, a JSON array, CSV, and Parquet and Arrow through pyarrow, an extra.
+"""Files as rows: JSONL, a JSON array, CSV, spreadsheets, and Parquet and Arrow through pyarrow.
 
-Numbers of JSON keep what is written, and no field stands twice.
-A row that cannot be used is handed on as its error, so that one reading can name every bad row
-of a file.
+Numbers of JSON keep what is written, and no field stands twice. A row that cannot be used is handed
+on as its error, so that one reading can name every bad row of a file. What unpacks to far more than
+any text does is refused before it fills the memory.
 """
 
 import csv
+import gzip
 import io
 import json
 import math
-import re
-from collections.abc import Collection, Iterator
+import sys
+import zlib
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
-from datetime import date, datetime, time, timedelta
+from datetime import date, datetime, time
 from decimal import Decimal
-from difflib import get_close_matches
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal
+from zipfile import BadZipFile, ZipFile
 
 from engines.core.errors import DataError
 from engines.core.extras import install_command
-from engines.data.folder import (
-    SUFFIXES,
+from engines.data.source import (
     TASK_FILE,
+    DataSource,
+    choose_split,
+    is_database,
+    read_samples,
     read_task,
-    suffix_of,
     unpacked_name,
 )
-from engines.data.source import DataSource, choose_split, is_database, read_samples
-from engines.data.unpack import ARCHIVE, read_sheet, unpack
 
 Unit = Literal["line", "row"]
 Row = tuple[int, str, dict[str, Any] | DataError]
 """Number (line or row, from 1), place for messages, and the fields or what is wrong."""
 
-_HEAD_BYTES = 64
-_LONGEST_CELL = 2**31 - 1
-_FIRST_BYTES = 4096
-_ROW_OF_JSON = re.compile(rb'\s*\{\s*"')
-_ARRAY_OF_ROWS = re.compile(rb"\s*\[\s*\{")
-_COLUMN = re.compile(r"\s*[^\W\d][\w .-]{0,60}")
-_BOM = b"\xef\xbb\xbf"
+MOST_BYTES = 2 << 30
+FREE_BYTES = 64 << 20
+"""So much any file may unpack to."""
+MOST_RATIO = 100
+"""Texts shrink to a fifth; even rows that repeat each other seldom to a hundredth."""
+_GZIP, _ZSTD, _ZIP = b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"PK\x03\x04"
+_BATCH_ROWS = 1024
+_PLAIN = ("string", "large_string", "bool", "int64", "int32")
+"""Types of Arrow whose values are JSON's: looking at each value took half of reading."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,56 +80,24 @@ def open_table(source: DataSource | Path, columns: Collection[str] = ()) -> Tabl
 def _open_file(path: Path, columns: Collection[str], sheet: str | None = None) -> Table:
     if path.name == TASK_FILE:
         return Table("row", iter([(1, str(path), read_task(path))]))
-    head = _read_bytes(path, _HEAD_BYTES)
-    suffix = Path(unpacked_name(path)).suffix.lower()
-    if head.startswith(ARCHIVE):
-        return Table("row", _sheet_rows(path, read_sheet(path, sheet)))
+    head = _read_bytes(path, len(b"ARROW1"))
+    if head.startswith(_ZIP):
+        return Table("row", _rows_of_cells(path, enumerate(read_sheet(path, sheet), start=1)))
     if path.suffix.lower() in (".parquet", ".arrow") or head.startswith((b"PAR1", b"ARROW1")):
-        parquet = path.suffix.lower() != ".arrow" and head[:1] != b"A"
-        return Table("row", read_arrow_rows(path, parquet=parquet, columns=columns))
+        return Table("row", _arrow_rows(path, head, columns))
     whole = _read_bytes(path)
-    data = unpack(path, whole).removeprefix(_BOM)
-    if b"\0" in data[:_FIRST_BYTES]:
-        raise DataError(str(path), "It is no text.", "Give JSONL, a JSON array, CSV or Parquet.")
-    _refuse_misnamed(path, suffix, data)
-    if suffix in (".csv", ".tsv"):
-        return Table("line", _csv_rows(path, data, "\t" if suffix == ".tsv" else ","))
-    start = data[:_HEAD_BYTES].lstrip()[:1]
-    if start == b"[":
-        return Table("row", _array_rows(path, data))
-    if suffix == ".json" and start == b"{" and b"\n" in data.strip():
-        _refuse_one_object(path, data)
-    return Table("line", _jsonl_rows(path, data), verbatim=whole.endswith(data))
-
-
-def _refuse_misnamed(path: Path, suffix: str, data: bytes) -> None:
-    """Say so where JSON is called a table, or a table something else."""
-    looks = right = ""
-    if suffix in (".csv", ".tsv"):
-        if _ROW_OF_JSON.match(data):
-            looks, right = "JSONL", ".jsonl"
-        elif _ARRAY_OF_ROWS.match(data):
-            looks, right = "a JSON array", ".json"
-    elif _is_table(data[:_FIRST_BYTES]):
-        looks, right = "CSV", ".csv"
-    if looks:
-        called = f"is called {suffix}" if suffix else "has no extension"
-        move = f"Rename it to {Path(unpacked_name(path)).with_suffix(right).name}."
-        raise DataError(str(path), f"It looks like {looks}, but {called}.", move)
-
-
-def _is_table(start: bytes) -> bool:
-    """Whether names of columns stand first, and then a row with as many cells."""
-    text = start.decode(errors="replace")
-    for delimiter in (",", ";", "\t"):
-        cells = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter)
-        try:
-            header, row = next(cells), next(cells)
-        except (csv.Error, StopIteration):
-            continue
-        if len(header) == len(row) > 1 and all(map(_COLUMN.fullmatch, header)):
-            return True
-    return False
+    data = unpack(path, whole).removeprefix(b"\xef\xbb\xbf")
+    try:
+        text = data.decode()
+    except UnicodeDecodeError as error:
+        line = data[: error.start].count(b"\n") + 1
+        cause = f"The file is not UTF-8 (byte {error.start + 1})."
+        raise DataError(f"{path}:{line}", cause, "Save the file as UTF-8.") from error
+    if Path(unpacked_name(path)).suffix.lower() in (".csv", ".tsv"):
+        return Table("line", _rows_of_cells(path, _csv_cells(path, text)))
+    if text.lstrip()[:1] == "[":
+        return Table("row", _array_rows(path, text))
+    return Table("line", _jsonl_rows(path, text), verbatim=whole.endswith(data))
 
 
 def _read_bytes(path: Path, most: int = -1) -> bytes:
@@ -132,313 +105,252 @@ def _read_bytes(path: Path, most: int = -1) -> bytes:
         with path.open("rb") as file:
             return file.read(most)
     except OSError as error:
-        raise _unreadable_error(path, error) from error
+        cause = f"It cannot be read ({error.strerror or error})."
+        raise DataError(str(path), cause, "Check the path and its permissions.") from error
 
 
-def _unreadable_error(path: Path, error: OSError) -> DataError:
-    if not isinstance(error, FileNotFoundError | NotADirectoryError):
-        reason = error.strerror or str(error)
-        return DataError(str(path), f"It cannot be read: {reason}.", "Check its permissions.")
-    folder = path.parent if path.parent.is_dir() else None
-    beside = [f.name for f in folder.glob("*") if suffix_of(f) in SUFFIXES] if folder else []
-    nearest = get_close_matches(path.name, beside, n=1, cutoff=0.5)
-    move = f"Did you mean {path.parent / nearest[0]}?" if nearest else "Check the path."
-    return DataError(str(path), "There is no such file.", move)
-
-
-def _jsonl_rows(path: Path, data: bytes) -> Iterator[Row]:
+def _jsonl_rows(path: Path, text: str) -> Iterator[Row]:
     # Split on \n only: str.splitlines would also break at U+2028 inside a JSON string.
-    for number, raw in enumerate(data.split(b"\n"), start=1):
-        if not raw or raw.isspace():
-            continue
-        place = f"{path}:{number}"
-        try:
-            yield number, place, parse_json_object(raw.decode())
-        except DataError as error:
-            yield number, place, DataError(place, error.cause, error.move)
-        except UnicodeDecodeError as error:
-            cause = f"The line is not UTF-8 (byte {error.start + 1})."
-            yield number, place, DataError(place, cause, "Save the file as UTF-8.")
+    for number, line in enumerate(text.split("\n"), start=1):
+        if line and not line.isspace():
+            place = f"{path}:{number}"
+            try:
+                yield number, place, _check_row(place, _parse_json(place, line))
+            except DataError as error:
+                yield number, place, error
 
 
-def _decode_whole(path: Path, data: bytes) -> str:
-    try:
-        return data.decode()
-    except UnicodeDecodeError as error:
-        line = data[: error.start].count(b"\n") + 1
-        cause = f"The file is not UTF-8 (byte {error.start + 1})."
-        raise DataError(f"{path}:{line}", cause, "Save the file as UTF-8.") from error
-
-
-def parse_json_object(line: str) -> dict[str, Any]:
-    """One line of JSONL. NaN counts as null. Raises DataError without a place."""
-    try:
-        row = DECODER.decode(line)
-    except json.JSONDecodeError as error:
-        cause = f"The line is not JSON: {error.msg} at column {error.colno}."
-        raise DataError("", cause, "A data set holds one JSON object a line.") from error
-    except (ValueError, RecursionError) as error:
-        raise DataError("", f"The line is not JSON: {error}.", "Mend the line.") from error
-    if not isinstance(row, dict):
-        move = 'Write {"question": …, "answer": …}, one object a line.'
-        raise DataError("", f"The line holds {json_kind(row)}, not an object.", move)
-    return row
-
-
-def _array_rows(path: Path, data: bytes) -> Iterator[Row]:
-    for number, row in enumerate(_parse_array(path, data), start=1):
+def _array_rows(path: Path, text: str) -> Iterator[Row]:
+    for number, row in enumerate(_parse_json(str(path), text), start=1):
         place = f"{path}, row {number}"
-        if not isinstance(row, dict):
-            move = 'Write {"question": …, "answer": …} for each row.'
-            row = DataError(place, f"The row holds {json_kind(row)}, not an object.", move)
-        yield number, place, row
+        yield number, place, _check_row(place, row)
 
 
-def _parse_array(path: Path, data: bytes) -> list[Any]:
-    text = _decode_whole(path, data)
+def _parse_json(place: str, text: str) -> Any:
     try:
-        rows = DECODER.decode(text)
-    except BadToken as error:
-        # The parser does not say where it is; the file mostly has such a token only once.
-        once = text.count(error.token) == 1
-        before = text.partition(error.token)[0]
-        place = f"{path}:{before.count(chr(10)) + 1}" if once else str(path)
-        raise DataError(place, error.cause, error.move) from error
-    except json.JSONDecodeError as error:
-        cause = f"The file is not a JSON array: {error.msg} at column {error.colno}."
-        move = "Mend it there, or write one JSON object a line without the brackets."
-        raise DataError(f"{path}:{error.lineno}", cause, move) from error
+        return _DECODER.decode(text)
     except (ValueError, RecursionError) as error:
-        raise DataError(str(path), f"The file is not a JSON array: {error}.", "Mend it.") from error
-    assert isinstance(rows, list)  # it begins with a bracket
-    return rows
+        move = "Mend it: a data set holds one JSON object a line, or one array of objects."
+        raise DataError(place, f"It is not JSON: {error}.", move) from error
 
 
-def _refuse_one_object(path: Path, data: bytes) -> None:
-    """Say so where a whole .json file is one object; anything else is told line by line."""
-    try:
-        whole = parse_json_object(data.decode())
-    except (DataError, UnicodeDecodeError):
-        return
-    lists = [name for name, value in whole.items() if isinstance(value, list)]
-    hint = f'its field "{lists[0]}" may hold them' if lists else "perhaps of columns"
-    cause = f"The file holds one object, not a list of rows; {hint}."
-    raise DataError(str(path), cause, "Write the rows alone: [{…}, {…}], or one object a line.")
+def _check_row(place: str, row: Any) -> dict[str, Any] | DataError:
+    if isinstance(row, dict):
+        return row
+    move = 'Write {"question": …, "answer": …} for each.'
+    return DataError(place, f"The row holds {json_kind(row)}, not an object.", move)
 
 
-def _csv_rows(path: Path, data: bytes, delimiter: str) -> Iterator[Row]:
-    text = _decode_whole(path, data)
+def _csv_cells(path: Path, text: str) -> Iterator[tuple[int, list[str]]]:
+    """Number of the first line and cells of each row."""
     # The limit is the module's, not the reader's; logged replies pass its 128 KB.
-    csv.field_size_limit(_LONGEST_CELL)
+    csv.field_size_limit(2**31 - 1)
+    header = text.partition("\n")[0]
+    delimiter = next((mark for mark in ("\t", ",", ";") if mark in header), ",")
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
-    header: list[str] = []
-    number = line = 0
-    while True:
-        try:
-            cells = next(reader)
-        except StopIteration:
-            return
-        except csv.Error as error:
-            cause = f"The row that begins here is not CSV: {error}."
-            move = 'Put cells with commas, quotes or line breaks in quotes, and write " as "".'
-            raise DataError(f"{path}:{line + 1}", cause, move) from error
-        first, line = line + 1, reader.line_num
-        if not cells:
-            continue
-        if not header:
-            header = _parse_header(f"{path}:{first}", cells)
-            others = [mark for mark in (";", "\t") if mark in header[0]]
-            if delimiter == "," and len(header) == 1 and others:
-                yield from _csv_rows(path, data, others[0])
-                return
-            continue
-        number += 1
-        place = f"{path}:{first} (row {number})"
-        yield first, place, _parse_cells(place, header, cells)
+    line = 0
+    try:
+        for cells in reader:
+            yield line + 1, cells
+            line = reader.line_num
+    except csv.Error as error:
+        cause = f"The row that begins here is not CSV: {error}."
+        move = 'Put cells with commas, quotes or line breaks in quotes, and write " as "".'
+        raise DataError(f"{path}:{line + 1}", cause, move) from error
 
 
-def _sheet_rows(path: Path, sheet: list[list[Any]]) -> Iterator[Row]:
-    header: list[str] = []
-    for number, cells in enumerate(sheet):
-        if not header:
-            header = _parse_header(f"{path}, row 1", [str(cell) for cell in cells])
-        elif any(cell != "" for cell in cells):
+def _rows_of_cells(path: Path, lines: Iterable[tuple[int, list[Any]]]) -> Iterator[Row]:
+    """Rows of a table whose first line names the columns; one without a name is left out."""
+    names: list[str] = []
+    for number, cells in lines:
+        place = f"{path}:{number}"
+        if all(cell == "" for cell in cells):
+            continue
+        if not names:
+            names = [str(cell).strip() for cell in cells]
+            if twice := next((name for name in names if name and names.count(name) > 1), None):
+                raise DataError(place, f'Two columns are called "{twice}".', "Rename one.")
+        elif len(cells) != len(names):
+            cause = f"The row has {len(cells)} cells, but there are {len(names)} columns."
+            move = "Put a cell that holds a comma in quotes, or add the missing cells."
+            yield number, place, DataError(place, cause, move)
+        else:
+            # A table has no null: an empty cell is one.
             values = (None if cell == "" else to_json_value(cell) for cell in cells)
-            row = {name: value for name, value in zip(header, values, strict=True) if name}
-            yield number, f"{path}, row {number + 1}", row
-
-
-def _parse_header(place: str, cells: list[str]) -> list[str]:
-    names = [cell.strip() for cell in cells]
-    if twice := next((n for n in names if n and names.count(n) > 1), None):
-        raise DataError(place, f'Two columns are called "{twice}".', "Rename one.")
-    if len([n for n in names if not n]) > 1 or not any(names):
-        raise DataError(place, "A column has no name.", "The first line names the columns.")
-    return names
-
-
-def _parse_cells(place: str, header: list[str], cells: list[str]) -> dict[str, Any] | DataError:
-    if len(cells) != len(header):
-        cause = f"The row has {len(cells)} cells, but there are {len(header)} columns."
-        move = "Put a cell that holds a comma in quotes, or add the missing cells."
-        return DataError(place, cause, move)
-    # CSV has no null: an empty cell is one. A column without a name is pandas' index.
-    return {name: cell or None for name, cell in zip(header, cells, strict=True) if name}
+            row = {name: value for name, value in zip(names, values, strict=True) if name}
+            yield number, place, row
 
 
 def json_kind(value: Any) -> str:
-    """What a JSON value is, in words."""
-    match value:
-        case None:
-            return "null"
-        case dict():
-            return "an object"
-        case list():
-            return "a list"
-    return "a text" if isinstance(value, str) else "a single value"
-
-
-_SAFE_CHARS = 15
-"""A decimal of so many digits always survives a double (IEEE 754: DBL_DIG)."""
-
-
-class BadToken(DataError):
-    """Something JSON's grammar allows, or Python's does, but a row cannot mean.
-
-    `token` is as it is written, for finding its place. The place is left empty.
-    """
-
-    def __init__(self, token: str, cause: str, move: str) -> None:
-        self.token = token
-        super().__init__("", cause, move)
+    """The kind of a JSON value, in words."""
+    kinds = {type(None): "null", dict: "an object", list: "a list", str: "a text"}
+    return kinds.get(type(value), "a single value")
 
 
 def _parse_number(text: str) -> float | str:
-    """A double where it holds what is written; else the text, with its digits.
-
-    Writers print doubles with 17 digits or more; such a text is the double. One that is
-    no rounding of the double, such as 12345678901234567890.5, was more exact than that.
-    """
+    """A double where it holds what is written; else the text, with its digits."""
     value = float(text)
-    size = abs(value)
-    if (len(text) <= _SAFE_CHARS and 1e-300 < size < 1e300) or repr(value) == text:
+    if math.isinf(value):
+        raise ValueError(f"the number {text[:40]} is too large; write it as a text, in quotes")
+    # A decimal of 15 digits always survives a double (IEEE 754: DBL_DIG).
+    if (len(text) <= 15 and "e" not in text.lower()) or Decimal(text) == Decimal(repr(value)):
         return value
-    written = Decimal(text)
-    if size == float("inf"):
-        shown = text if len(text) <= 40 else f"{text[:40]}…"
-        raise BadToken(text, f"The number {shown} is too large.", "Write it as a text, in quotes.")
-    if written == Decimal(repr(value)):
-        return value
-    exact = Decimal(value)
-    # Rounded to as many digits as were written.
-    rounded = f"{exact:.{len(written.as_tuple().digits) - 1}e}"
-    if value != 0 and Decimal(rounded) == written:
-        return value
-    return text.rstrip("0").rstrip(".") if "." in text and "e" not in text.lower() else text
+    return text
 
 
 def _parse_constant(name: str) -> None:
     if name != "NaN":  # which Python's json and pandas write for a value that is missing
-        raise BadToken(name, f"{name} is not JSON.", "Mend it, or write it as a text, in quotes.")
+        raise ValueError(f"{name} is no JSON value")
 
 
 def _parse_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     # Costs 8 % of reading 10,000 rows into problems.
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    row = dict(pairs)
+    if len(row) < len(pairs):
         names = [name for name, _ in pairs]
         twice = next(name for name in names if names.count(name) > 1)
-        token = json.dumps(twice, ensure_ascii=False)
-        cause = f"The field {token} stands twice in one object."
-        raise BadToken(token, cause, "Keep one, or rename one.")
-    return found
+        raise ValueError(f'the field "{twice}" stands twice in one object')
+    return row
 
 
-DECODER = json.JSONDecoder(
+_DECODER = json.JSONDecoder(
     parse_float=_parse_number, parse_constant=_parse_constant, object_pairs_hook=_parse_object
 )
 """Made once: `json.loads` would make one for every line. The standard parser, because it
 keeps whole numbers of any size exact."""
 
 
-_BATCH_ROWS = 1024
-
-
-def read_arrow_rows(
-    path: Path, *, parquet: bool, columns: Collection[str] = ()
-) -> Iterator[tuple[int, str, dict[str, Any]]]:
-    """Number, place and fields of each row; of Parquet only these columns, where any are named."""
-    kind = "Parquet" if parquet else "Arrow"
+def _arrow_rows(path: Path, head: bytes, columns: Collection[str]) -> Iterator[Row]:
+    """Rows of Parquet or Arrow; of Parquet only these columns, where any are named."""
     try:
         import pyarrow
-        from pyarrow import ipc
-        from pyarrow import parquet as parquet_files
+        from pyarrow import ipc, parquet
     except ImportError as error:
-        cause = f"{kind} needs pyarrow, which is not installed."
-        move = f"Run: {install_command('parquet')}"
-        raise DataError(str(path), cause, move) from error
-    number, place = 0, f"{path}, row "
+        cause, move = "It needs pyarrow, which is not installed.", install_command("parquet")
+        raise DataError(str(path), cause, f"Run: {move}") from error
+    number = 0
     try:
         with pyarrow.OSFile(str(path)) as file:
-            if parquet:
-                whole = parquet_files.ParquetFile(file)
-                read = [name for name in whole.schema_arrow.names if name in columns]
-                batches = whole.iter_batches(batch_size=_BATCH_ROWS, columns=read or None)
-            elif _is_arrow_file(file):
+            if head.startswith(b"ARROW1"):
                 reader = ipc.open_file(file)
                 batches = (reader.get_batch(n) for n in range(reader.num_record_batches))
-            else:
+            elif path.suffix.lower() == ".arrow":  # as save_to_disk writes it
                 batches = iter(ipc.open_stream(file))
+            else:
+                whole = parquet.ParquetFile(file)
+                read = [name for name in whole.schema_arrow.names if name in columns]
+                batches = whole.iter_batches(batch_size=_BATCH_ROWS, columns=read or None)
             for batch in batches:
-                others = [field.name for field in batch.schema if not _is_plain(field.type)]
+                others = [field.name for field in batch.schema if str(field.type) not in _PLAIN]
                 for row in batch.to_pylist():
                     number += 1
                     for name in others:
                         row[name] = to_json_value(row[name])
-                    yield number, place + str(number), row
+                    yield number, f"{path}, row {number}", row
     except (pyarrow.ArrowException, OSError) as error:
         reason = str(error).strip().split("\n")[0].rstrip(".")
-        cause = f"It is no whole {kind} file: {reason}."
+        cause = f"It is no whole Parquet or Arrow file: {reason}."
         raise DataError(str(path), cause, "Fetch or write it again.") from error
-
-
-def _is_arrow_file(file: Any) -> bool:
-    """Whether it has an index at its end; what save_to_disk writes is a stream without."""
-    start = file.read(6)
-    file.seek(0)
-    return bool(start == b"ARROW1")
-
-
-def _is_plain(kind: Any) -> bool:
-    """Whether JSON has every value of a type as it is: looking at each took half of reading."""
-    from pyarrow import types
-
-    if types.is_struct(kind):
-        return all(_is_plain(field.type) for field in kind)
-    if types.is_list(kind) or types.is_large_list(kind) or types.is_dictionary(kind):
-        return _is_plain(kind.value_type)
-    plain = types.is_string, types.is_large_string, types.is_integer, types.is_boolean
-    return any(is_kind(kind) for is_kind in plain)
 
 
 def to_json_value(value: Any) -> Any:
     """A value as JSON has it. NaN becomes null; bytes, such as images, only their length."""
     match value:
+        case str() | int():
+            return value
         case dict():
             return {str(key): to_json_value(item) for key, item in value.items()}
         case list() | tuple():
             return [to_json_value(item) for item in value]
-        case float() if math.isnan(value):
-            return None
-        case float() if math.isinf(value):
-            return str(value)
+        case float() if math.isfinite(value):
+            return value
+        case float():
+            return None if math.isnan(value) else str(value)
         case Decimal():
             return format(value, "f")
         case datetime() | date() | time():
             return value.isoformat()
-        case timedelta():
-            return str(value)
         case bytes():
             return f"<{len(value)} bytes>"
         case _:
-            return value
+            return None if value is None else str(value)
+
+
+def unpack(path: Path, data: bytes) -> bytes:
+    """The text in a file, as UTF-8 where it is marked as UTF-16.
+
+    Raises DataError: it is damaged, or far too large.
+    """
+    if data.startswith((_GZIP, _ZSTD)):
+        is_gzip = data.startswith(_GZIP)
+        opened, damage = (gzip.open, zlib.error) if is_gzip else import_zstd(path)
+        most = _most_bytes(len(data))
+        try:
+            with opened(io.BytesIO(data)) as file:
+                data = file.read(most + 1)
+        except (OSError, EOFError, damage) as error:
+            cause = f"It is packed with {'gzip' if is_gzip else 'zstd'}, and damaged: {error}."
+            raise DataError(str(path), cause, "Unpack it elsewhere, or fetch it again.") from error
+        _check_size(path, len(data), most)
+    if data.startswith((b"\xff\xfe", b"\xfe\xff")):
+        try:
+            return data.decode("utf-16").encode()
+        except UnicodeError as error:
+            cause = f"It is no whole UTF-16: {error}."
+            raise DataError(str(path), cause, "Save the file as UTF-8.") from error
+    return data
+
+
+def _most_bytes(packed: int) -> int:
+    return min(MOST_BYTES, max(FREE_BYTES, MOST_RATIO * packed))
+
+
+def _check_size(path: Path, size: int, most: int) -> None:
+    if size > most:
+        cause = f"It unpacks to more than {most >> 20} MB."
+        raise DataError(str(path), cause, "Unpack it yourself, if you trust it, or split it.")
+
+
+def import_zstd(path: Path) -> tuple[Any, type[Exception]]:
+    """The function that opens such a file, and the error that it raises for a damaged one."""
+    try:
+        # The standard library has it from Python 3.14 on.
+        new = sys.version_info >= (3, 14)
+        zstd = import_module("compression.zstd" if new else "backports.zstd")
+    except ImportError as error:
+        cause = "It is packed with zstd, and backports.zstd is not installed."
+        move = f"Run: {install_command('inspect')}, or unpack it first."
+        raise DataError(str(path), cause, move) from error
+    return zstd.open, zstd.ZstdError
+
+
+def read_sheet(path: Path, name: str | None = None) -> list[list[Any]]:
+    """The cells of a sheet, else of a spreadsheet's one sheet with something in it, header first.
+
+    Raises DataError: it is no spreadsheet, far too large, has several such sheets, or not that one.
+    """
+    try:
+        from python_calamine import CalamineError, load_workbook
+    except ImportError as error:
+        cause = "It is a spreadsheet, and python-calamine is not installed."
+        move = f"Run: {install_command('xlsx')}, or save it as CSV."
+        raise DataError(str(path), cause, move) from error
+    try:
+        with ZipFile(path) as archive:
+            size = sum(entry.file_size for entry in archive.infolist())
+        _check_size(path, size, _most_bytes(path.stat().st_size))
+        book = load_workbook(path)
+        sheets = {name: book.get_sheet_by_name(name).to_python() for name in book.sheet_names}
+    except (BadZipFile, OSError, CalamineError) as error:
+        cause = f"It is an archive and no spreadsheet that can be read: {error}."
+        raise DataError(str(path), cause, "Unpack it, or save it as CSV.") from error
+    if name is None:
+        filled = [name for name, cells in sheets.items() if cells]
+        if len(filled) > 1:
+            cause = f"Several of its sheets hold something: {', '.join(filled)}."
+            raise DataError(str(path), cause, f"Name one: {path.name}:{filled[0]}.")
+        return sheets[filled[0]] if filled else []
+    if name not in sheets:
+        move = f"There are: {', '.join(sheets)}."
+        raise DataError(str(path), f"It has no sheet {name}.", move)
+    return sheets[name]

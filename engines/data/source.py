@@ -1,28 +1,52 @@
 """Where data lies: a name becomes a file, a split of a folder, or a set of Youtu's database.
 
-`rows` reads it. Nothing is ever written to the database: its table `data` holds the problems of
-every data set, `evaluation_data` the tries of every experiment; which of them is meant stands
-behind a colon: `test.db:AIME24`.
+`rows` reads it. A folder has splits as the Hugging Face tools leave them: `train.jsonl` beside
+`test.jsonl`, shards such as `data/train-00000-of-00002.parquet`, a folder for each split, and what
+`save_to_disk` writes; or it holds tasks in the Harbor layout. A task whose agent works in an image
+of its own is refused: there is nothing here to run one in.
+
+Nothing is ever written to the database: its table `data` holds the problems of every data set,
+`evaluation_data` the tries of every experiment; which of them is meant stands behind a colon:
+`test.db:AIME24`.
+
+Source: "Structure your repository" and `Dataset.save_to_disk` in the documentation of
+    Hugging Face datasets.
 """
 
 import json
-import os.path
+import os
+import re
 import sqlite3
+import tomllib
 from collections.abc import Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 from engines.core.errors import DataError, suggest_name
-from engines.data.folder import SUFFIXES, Splits, find_splits, stem_of, suffix_of
 
 PRACTISED = ("train",)
 """Splits that are meant where a folder is practised on and none is named, best first."""
 HELD_OUT = ("test", "validation", "valid", "val", "dev")
 """The same where it is evaluated on."""
+USUAL = (*PRACTISED, *HELD_OUT)
+"""Names of splits that mark a folder as divided into them."""
+
+_TEXTS, _PACKED = (".jsonl", ".json", ".csv"), (".gz", ".zst")
+SUFFIXES = (*_TEXTS, ".parquet", ".xlsx", *(text + pack for text in _TEXTS for pack in _PACKED))
+"""Of files that a bare name may mean, in the order in which they are tried."""
+READABLE = (*SUFFIXES, ".tsv", ".ndjson", ".arrow")
+Splits = dict[str, tuple[Path, ...]]
+"""Name of a split → its files in order; the name is "" where the data has no splits."""
+_ABOUT = {
+    *("dataset_dict", "dataset_info", "dataset_infos", "state", "config", "croissant"),
+    *("metadata", "package", "tokenizer_config", "generation_config", "adapter_config", "readme"),
+}
+"""Stems of files that tell of the data, or of a model that lies beside it."""
+_SHARD = re.compile(r"(?P<split>.+?)-(?P<number>\d{5})-of-(?P<of>\d{5})(-[0-9a-f]+)?")
+TASK_FILE = "task.toml"
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +63,7 @@ class DataSource:
 
     @property
     def stem(self) -> str:
-        """What to call the set; a split after its folder."""
+        """The name of the set; a split after its folder."""
         return self.name if self.split is None else f"{self.name}-{self.split}"
 
     def __str__(self) -> str:
@@ -49,10 +73,7 @@ class DataSource:
         """The files that hold its rows, in order; more than one where it is in shards."""
         if not self.path.is_dir():
             return (self.path,)
-        splits = find_splits(self.path)
-        if self.split is not None and self.split not in splits:
-            raise _no_split_error(self.path, self.split, splits)
-        return splits[self.split or next(iter(splits))]
+        return find_splits(self.path)[choose_split(self) or ""]
 
 
 def resolve_data(name: str, roots: Sequence[Path], prefer: Sequence[str] = ()) -> DataSource:
@@ -64,44 +85,43 @@ def resolve_data(name: str, roots: Sequence[Path], prefer: Sequence[str] = ()) -
 
     Raises DataError: no root has it, or the split is not there or not clear.
     """
-    found = locate(name, roots)
-    if not found.path.is_dir():
-        if found.split is not None and not _has_parts(found.path):
-            cause = f"{found.path} is one file and has no split {found.split}."
-            raise DataError(f'data set "{name}"', cause, f'Leave ":{found.split}" out.')
-        return found
-    return DataSource(found.path, choose_split(found, prefer))
+    source = locate(name, roots)
+    if source.path.is_dir():
+        return DataSource(source.path, choose_split(source, prefer))
+    has_parts = is_database(source.path) or source.path.suffix.lower() == ".xlsx"
+    if source.split is not None and not has_parts:
+        cause = f"{source.path} is one file and has no split {source.split}."
+        raise DataError(f'data set "{name}"', cause, f'Leave ":{source.split}" out.')
+    return source
 
 
-def _has_parts(file: Path) -> bool:
-    """Whether it is a file of several sets, or of sheets."""
-    return is_database(file) or file.suffix.lower() == ".xlsx"
-
-
-def choose_split(found: DataSource, prefer: Sequence[str] = ()) -> str | None:
+def choose_split(source: DataSource, prefer: Sequence[str] = ()) -> str | None:
     """The split of a folder that is meant; raises DataError where it is not there or not clear."""
-    splits = find_splits(found.path)
-    if found.split is not None:
-        if found.split not in splits:
-            raise _no_split_error(found.path, found.split, splits)
-        return found.split
+    splits, place = find_splits(source.path), str(source.path)
+    if not splits:
+        move = f"Give one that has files such as train.jsonl ({', '.join(READABLE)})."
+        raise DataError(place, "The folder holds no data.", move)
+    if source.split is not None:
+        if source.split not in splits:
+            move = suggest_name(source.split, [name for name in splits if name])
+            raise DataError(place, f'It has no split "{source.split}".', move)
+        return source.split
     # A folder with one split is that split; "" is a set that save_to_disk wrote on its own.
-    name = next(iter(splits)) if len(splits) == 1 else next((s for s in prefer if s in splits), "")
-    if not name and "" not in splits:
+    name = next((split for split in prefer if split in splits), next(iter(splits)))
+    if len(splits) > 1 and name not in prefer:
         cause = f"It has the splits {', '.join(splits)}, and none is named."
-        move = f"Name one: {found.path.name}:{next(iter(splits))}."
-        raise DataError(str(found.path), cause, move)
+        raise DataError(place, cause, f"Name one: {source.path.name}:{name}.")
     return name or None
 
 
 def locate(name: str, roots: Sequence[Path]) -> DataSource:
     """`resolve_data` without choosing a split: the one written in the name, if any."""
-    whole, cut, split = name.rpartition(":")
     # A colon may also be part of the name of a file.
     readings: list[tuple[str, str | None]] = [(name, None)]
-    if cut and whole and split and "/" not in split:
-        readings.append((whole, split))
-    empty: Path | None = None
+    whole, _, split = name.rpartition(":")
+    if whole.strip("/") and split and "/" not in split:
+        # A folder's splits are copied into the workspace as files called NAME-SPLIT.
+        readings += [(whole, split), (f"{whole}-{split}", None)]
     for text, part in readings:
         given = Path(text).expanduser()
         if not given.name and text not in (".", "..", "/"):
@@ -111,22 +131,21 @@ def locate(name: str, roots: Sequence[Path]) -> DataSource:
                 if part is None and text in list_sets(root):
                     return DataSource(root, text)
                 continue
-            for candidate in _candidate_paths(root, given, folder=text.endswith(os.sep)):
-                # os.path says no where Path raises: names too long, loops of links.
-                is_folder = os.path.isdir(candidate)
-                if os.path.isfile(candidate) or (is_folder and _has_data(candidate)):
-                    return DataSource(candidate, part)
-                if is_folder and empty is None:
-                    empty = candidate
-    if len(readings) > 1 and whole.strip(os.sep):
-        # A folder's splits are copied into the workspace as files called NAME-SPLIT.
-        for root in roots:
-            copies = (root / f"{whole}-{split}{suffix}" for suffix in SUFFIXES)
-            if copy := next(filter(os.path.isfile, copies), None):
-                return DataSource(copy)
-    if empty is not None:
-        find_splits(empty)  # says what it lacks
-    raise _not_found_error(name, roots)
+            exact = root / given
+            files = [exact, *(root / f"{given}{suffix}" for suffix in SUFFIXES)]
+            # os.path says no where Path raises: names too long, loops of links.
+            file = next(filter(os.path.isfile, files), None)
+            if file is not None and not text.endswith("/"):
+                return DataSource(file, part)
+            if os.path.isdir(exact) and ("/" in text or _has_data(exact)):
+                return DataSource(exact, part)
+    nearby = (path for root in roots for path in root.glob("*") if suffix_of(path) in SUFFIXES)
+    names = sorted({stem_of(path) for path in nearby if path.exists()})
+    move = "Give the path of a file or of a data set's folder."
+    if names:
+        move = suggest_name(Path(name).stem, names)
+    searched = ", ".join(map(str, roots)) or "no folder"
+    raise DataError(f'data set "{name}"', f"It is not found. Searched: {searched}.", move)
 
 
 def list_sources(folder: Path) -> Iterator[DataSource]:
@@ -134,56 +153,119 @@ def list_sources(folder: Path) -> Iterator[DataSource]:
 
     Of two with one name, the first is what the name means.
     """
-    found = [f for f in folder.glob("*") if suffix_of(f) in SUFFIXES and f.is_file()]
-    found.sort(key=lambda path: SUFFIXES.index(suffix_of(path)))
-    found += [
+    files = [f for f in folder.glob("*") if suffix_of(f) in SUFFIXES and f.is_file()]
+    files.sort(key=lambda path: SUFFIXES.index(suffix_of(path)))
+    folders = [
         path
         for path in folder.glob("*")
         if path.is_dir() and _has_data(path) and not (path / "config.json").is_file()  # a model
     ]
-    for source in sorted(map(DataSource, found), key=lambda source: source.name):
-        try:
-            splits = find_splits(source.path) if source.path.is_dir() else {"": ()}
-        except DataError:
-            splits = {"": ()}  # told where it is read
-        yield from (DataSource(source.path, split or None) for split in splits)
-
-
-def _candidate_paths(root: Path, given: Path, folder: bool) -> Iterator[Path]:
-    """What a name may mean in a root, best first; only a folder where it ends in a slash."""
-    exact = root / given
-    if not folder:
-        if os.path.isfile(exact):
-            yield exact
-        yield from (root / f"{given}{suffix}" for suffix in SUFFIXES)
-    yield exact
+    for source in sorted(map(DataSource, [*files, *folders]), key=lambda source: source.name):
+        splits: Splits = {}
+        if source.path.is_dir():
+            with suppress(DataError):  # told where it is read
+                splits = find_splits(source.path)
+        yield from (DataSource(source.path, split or None) for split in splits or ("",))
 
 
 def _has_data(folder: Path) -> bool:
-    """Whether a folder is meant as data: others may share its name by chance."""
+    """Tell if a folder is meant as data: others may share its name by chance."""
     try:
         return bool(find_splits(folder))
-    except DataError as error:
-        # Damaged data is data: the reader will say what is wrong with it.
-        return "holds no data" not in error.cause
+    except DataError:
+        return True  # damaged data is data: the reader will say what is wrong with it
 
 
-def _no_split_error(path: Path, split: str, splits: Splits) -> DataError:
-    named = [name for name in splits if name]
-    move = f"It has: {', '.join(named)}." if named else f'Leave ":{split}" out.'
-    if nearest := get_close_matches(split, named, n=1, cutoff=0.5):
-        move = f"Did you mean {path.name}:{nearest[0]}?"
-    return DataError(str(path), f'It has no split "{split}".', move)
+def unpacked_name(path: Path) -> str:
+    """The name of a file without the suffix that tells how it is packed."""
+    return path.stem if path.suffix.lower() in _PACKED else path.name
 
 
-def _not_found_error(name: str, roots: Sequence[Path]) -> DataError:
-    nearby = (path for root in roots for path in root.glob("*") if suffix_of(path) in SUFFIXES)
-    names = sorted({stem_of(path) for path in nearby if path.exists()})
-    move = "Give the path of a file or of a data set's folder."
-    if names:
-        move = suggest_name(Path(name).stem, names)
-    searched = ", ".join(str(root) for root in roots) or "no folder"
-    return DataError(f'data set "{name}"', f"It is not found. Searched: {searched}.", move)
+def stem_of(path: Path) -> str:
+    return Path(unpacked_name(path)).stem
+
+
+def suffix_of(path: Path) -> str:
+    """The suffix of a file, with the one before it where it is packed: .jsonl.gz."""
+    return path.name.removeprefix(stem_of(path))
+
+
+def find_splits(folder: Path) -> Splits:
+    """The splits of a folder, by name; none where it holds no data.
+
+    Raises DataError: one is not whole, or has several files.
+    """
+    if tasks := find_tasks(folder):
+        return {"": tasks}
+    if (folder / "state.json").is_file():
+        return {"": _check_shards(folder, "", _data_files(folder))}
+    by_split: dict[str, list[Path]] = {}
+    for path in (*_data_files(folder), *_data_files(folder / "data")):
+        shard = _SHARD.fullmatch(stem_of(path))
+        by_split.setdefault(shard["split"] if shard else stem_of(path), []).append(path)
+    folders = [path for path in folder.glob("[!.]*") if path.is_dir() and path.name != "data"]
+    below = {path.name: files for path in folders if (files := _data_files(path))}
+    # Folders are splits where one has a usual name, or files that are splits lie beside them.
+    is_divided = by_split or (folder / "dataset_dict.json").is_file()
+    if not is_divided and below.keys().isdisjoint(USUAL):
+        return {}
+    splits = {name: _check_shards(folder, name, files) for name, files in by_split.items()}
+    for name, files in below.items():
+        if name in splits:
+            cause = f"Several files are the split {name}."
+            raise DataError(str(folder), cause, "Keep one of them.")
+        is_sharded = _SHARD.fullmatch(stem_of(files[0]))
+        splits[name] = _check_shards(folder, name, files) if is_sharded else tuple(files)
+    return dict(sorted(splits.items()))
+
+
+def _data_files(folder: Path) -> list[Path]:
+    """Return the data files of a folder, by name."""
+    return [
+        path
+        for path in sorted(folder.glob("[!.]*"))
+        if suffix_of(path) in READABLE
+        and stem_of(path).lower() not in _ABOUT
+        and not path.name.startswith("cache-")  # of `Dataset.map`
+        and path.is_file()
+    ]
+
+
+def _check_shards(folder: Path, split: str, files: Sequence[Path]) -> tuple[Path, ...]:
+    shards = [_SHARD.fullmatch(stem_of(path)) for path in files]
+    numbers = [int(shard["number"]) if shard else 0 for shard in shards]
+    of = max((int(shard["of"]) for shard in shards if shard), default=1)
+    if numbers != list(range(of)):
+        names = ", ".join(path.name for path in files) or "none"
+        cause = f"Its split {split} should have {of} files, and has: {names}."
+        raise DataError(str(folder), cause, "Keep one of them, or fetch the missing ones.")
+    return tuple(files)
+
+
+def find_tasks(folder: Path) -> tuple[Path, ...]:
+    """The `task.toml` of a task folder, or of each inside a folder of them; () where is none."""
+    if (folder / TASK_FILE).is_file():
+        return (folder / TASK_FILE,)
+    return tuple(sorted(folder.glob(f"*/{TASK_FILE}")))
+
+
+def read_task(file: Path) -> dict[str, Any] | DataError:
+    """A task as a row; an error where it needs an image, or a part of it is missing."""
+    folder = file.parent.absolute()
+    try:
+        task = tomllib.loads(file.read_text("utf-8"))
+        question = (folder / "instruction.md").read_text("utf-8").strip()
+    except (OSError, ValueError) as error:
+        return DataError(str(file), f"The task cannot be read: {error}.", "Mend it.")
+    environment = task.get("environment")
+    image = isinstance(environment, dict) and environment.get("docker_image")
+    if image or (folder / "environment" / "Dockerfile").exists():
+        cause = f"The task needs the image {image or 'of environment/Dockerfile'}."
+        move = "Move it elsewhere: only tasks that run without an image can be practised."
+        return DataError(str(file), cause, move)
+    if not (folder / "tests" / "test.sh").is_file():
+        return DataError(str(file), "The task has no tests/test.sh.", "Add its grader.")
+    return {"question": question, "task": str(folder), "name": folder.name}
 
 
 _HEAD = b"SQLite format 3\0"
@@ -203,17 +285,17 @@ def is_database(path: Path) -> bool:
 
 def list_sets(path: Path) -> dict[str, str]:
     """Name → table of every set. Raises DataError: it cannot be read, or has no such table."""
-    found: dict[str, str] = {}
+    sets: dict[str, str] = {}
     with closing(_connect(path)) as database:
         for table, column in _TABLES.items():
             if _columns(database, table):
                 names = database.execute(f'SELECT DISTINCT "{column}" FROM "{table}" ORDER BY 1')
                 for (name,) in names:
-                    found.setdefault(str(name), table)
-    if not found:
+                    sets.setdefault(str(name), table)
+    if not sets:
         cause = "It holds no samples: the tables data and evaluation_data are empty or missing."
         raise DataError(str(path), cause, "Give the database that UTU_DB_URL names.")
-    return found
+    return sets
 
 
 def read_samples(path: Path, name: str | None) -> Iterator[tuple[int, str, dict[str, Any]]]:
@@ -222,11 +304,11 @@ def read_samples(path: Path, name: str | None) -> Iterator[tuple[int, str, dict[
     Raises DataError: the set is not there, or there are several and none is named.
     """
     sets = list_sets(path)
-    if name is None and len(sets) > 1:
-        first = next(iter(sets))
-        cause = f"It holds several data sets: {', '.join(sets)}."
-        raise DataError(str(path), cause, f"Name one: {path.name}:{first}.")
-    name = next(iter(sets)) if name is None else name
+    if name is None:
+        name, *others = sets
+        if others:
+            cause = f"It holds several data sets: {', '.join(sets)}."
+            raise DataError(str(path), cause, f"Name one: {path.name}:{name}.")
     if name not in sets:
         raise DataError(str(path), f'It holds no data set "{name}".', suggest_name(name, sets))
     table = sets[name]
@@ -261,7 +343,6 @@ def _connect(path: Path) -> sqlite3.Connection:
         database = sqlite3.connect(address, uri=True)
         database.execute("SELECT name FROM sqlite_master LIMIT 1")
     except sqlite3.Error as error:
-        raise DataError(
-            str(path), f"It cannot be read as a SQLite database ({error}).", "Check the file."
-        ) from error
+        cause = f"It cannot be read as a SQLite database ({error})."
+        raise DataError(str(path), cause, "Check the file.") from error
     return database

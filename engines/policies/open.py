@@ -86,7 +86,7 @@ def _open_rehearsal(spec: str, endpoint: EndpointSettings) -> Policy:
 
 
 def _rehearsal_transport() -> "httpx2.AsyncBaseTransport":
-    from engines.policies.rehearsal.transport import RehearsalTransport
+    from engines.policies.rehearsal.server import RehearsalTransport
 
     return RehearsalTransport()
 

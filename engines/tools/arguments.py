@@ -17,7 +17,6 @@ MAX_CHARS = 200_000
 _FENCED = re.compile(r"\s*```\w*\n(.*?)\n?```\s*", re.DOTALL)
 # A text is one token even where it is not closed, so that no text is searched twice.
 _TEXT_OR_COMMA = re.compile(r'("(?:[^"\\]|\\.)*+"?)|,(?=\s*[}\]])', re.DOTALL)
-_EXAMPLES = {"string": "…", "integer": 1, "number": 1.5, "boolean": True, "array": [], "null": None}
 
 
 class ArgumentsRefused(ValueError):
@@ -47,16 +46,10 @@ def read_arguments(text: str, schema: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def usage_text(schema: Mapping[str, Any]) -> str:
-    """What a tool takes, with an example of a right call."""
-    known, required = schema["properties"], schema.get("required", ())
-    if not known:
-        return "It takes no arguments: {}"
-    takes = [
-        f"{name} ({_kind(inner)}{'' if name in required else ', optional'})"
-        for name, inner in known.items()
-    ]
-    call = {name: _example(known[name]) for name in required if name in known}
-    return f"It takes: {', '.join(takes[:20])}. A right call: {shown_value(call, 500)}"
+    """The names of what a tool takes."""
+    required = schema.get("required", ())
+    names = [name if name in required else f"{name} (optional)" for name in schema["properties"]]
+    return f"It takes: {', '.join(names[:20])}." if names else "It takes no arguments: {}"
 
 
 def shown_value(value: Any, limit: int = 60) -> str:
@@ -115,25 +108,3 @@ def _read_number(written: str) -> str:
     if not math.isfinite(float(written)):
         raise ValueError(f"{written[:20]} is no number that is read here")
     return written
-
-
-def _choices(schema: Mapping[str, Any]) -> list[Any]:
-    choices = [schema["const"]] if "const" in schema else schema.get("enum")
-    return choices if isinstance(choices, list) else []
-
-
-def _kind(schema: Any) -> str:
-    if not isinstance(schema, dict):
-        return "anything"
-    if choices := _choices(schema):
-        return "one of " + ", ".join(map(shown_value, choices[:20]))
-    branches = schema.get("anyOf") or schema.get("oneOf")
-    if isinstance(branches, list):
-        return " or ".join(dict.fromkeys(map(_kind, branches[:5])))
-    kind = schema.get("type", "object" if "$ref" in schema else "anything")
-    return " or ".join(map(str, kind[:5])) if isinstance(kind, list) else str(kind)
-
-
-def _example(schema: Any) -> Any:
-    choices = _choices(schema) if isinstance(schema, dict) else []
-    return choices[0] if choices else _EXAMPLES.get(_kind(schema).partition(" ")[0], {})

@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
@@ -14,9 +14,16 @@ from engines.core.errors import ConfigError, ConflictError, DataError
 from engines.core.ids import digest_bytes
 from engines.data.checks import Numbered, check_rows
 from engines.data.dataset import check_dataset, read_numbered_problems
-from engines.data.folder import SUFFIXES, find_splits
-from engines.data.rows import Unit, open_table
-from engines.data.source import PRACTISED, DataSource, list_sources, locate, resolve_data
+from engines.data.rows import Row, Unit, open_table
+from engines.data.source import (
+    PRACTISED,
+    SUFFIXES,
+    DataSource,
+    find_splits,
+    list_sources,
+    locate,
+    resolve_data,
+)
 from engines.record.appender import make_folder, write_atomic
 from engines.record.derived.catalogue import write_dataset_row
 from engines.record.libraries import check_name
@@ -92,21 +99,41 @@ def add_data(
     Raises DataError: the data cannot be practised on. ConfigError: the name cannot be one, or
     belongs to other content.
     """
-    found = locate(name_or_path, (Path.cwd(),))
-    if found.path.is_dir() and found.split is None:
-        splits = find_splits(found.path)
-        called = name if name is not None else found.path.resolve().name
-        names = [f"{called}-{split}" if len(splits) > 1 else called for split in splits]
-        sources = [DataSource(found.path, split or None) for split in splits]
-    else:
-        sources = [resolve_data(name_or_path, (Path.cwd(),))]
-        names = [name if name is not None else sources[0].stem]
+    source = locate(name_or_path, (Path.cwd(),))
+    is_folder = source.path.is_dir() and source.split is None
+    splits = find_splits(source.path) if is_folder else {}
+    if not splits:
+        source = resolve_data(name_or_path, (Path.cwd(),))
+    called = name
+    if called is None:
+        called = source.path.resolve().name if splits else source.stem
+    sources = {called: source}
+    if len(splits) > 1:
+        sources = {f"{called}-{split}": DataSource(source.path, split) for split in splits}
     # All are checked before the first is written, so that half a folder is never added.
-    ready = [_prepare(workspace, *one, fields) for one in zip(sources, names, strict=True)]
-    return tuple(
-        _write_data(workspace, *one, open_table(source).unit)
-        for source, one in zip(sources, ready, strict=True)
-    )
+    ready = [
+        (workspace.datasets / f"{check_data_name(called)}.jsonl", *_read_data(source, fields))
+        for called, source in sources.items()
+    ]
+    for target, data, _, _ in ready:
+        check_free(target, same=target.exists() and target.read_bytes() == data)
+    added = []
+    for target, data, numbered, unit in ready:
+        new = not target.exists()
+        # Also for a file that was there: the catalogue may have been lost since.
+        write_dataset(workspace, target, data, len(numbered))
+        facts = AddedData(
+            name=target.stem,
+            path=target,
+            n=len(numbered),
+            without_answer=sum(problem.answer is None for _, problem in numbered),
+            new=new,
+            hides_bundled=hides_bundled(target.stem),
+            contradictory=check_rows(numbered).contradictory,
+            unit=unit,
+        )
+        added.append(facts)
+    return tuple(added)
 
 
 def add_talks(
@@ -116,44 +143,18 @@ def add_talks(
     if fields:
         move = "Leave --question and --answer out: they follow from the roles."
         raise ConfigError("--as-chat", "Talks have no such fields.", move)
-    source, left_out = resolve_data(path, (Path.cwd(),), PRACTISED), list[int]()
-    rows = [json.dumps(row, ensure_ascii=False) + "\n" for row in read_talks(source, left_out)]
-    if not rows:
-        cause = f"No talk is left; {len(left_out)} rows with calls of tools are left out."
+    source = resolve_data(path, (Path.cwd(),), PRACTISED)
+    talks = [row for row in map(_parse_talk, open_table(source).rows) if row]
+    with_tools = sum(1 for _ in open_table(source).rows) - len(talks)
+    if not talks:
+        cause = f"No talk is left; {with_tools} rows with calls of tools are left out."
         raise DataError(str(source), cause, "Give talks without tools.")
     with TemporaryDirectory() as folder:
         file = Path(folder) / "talks.jsonl"
-        file.write_bytes("".join(rows).encode("utf-8", "surrogatepass"))
+        text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in talks)
+        file.write_bytes(text.encode("utf-8", "surrogatepass"))
         added = add_data(workspace, str(file), name if name is not None else source.stem, {})
-    return tuple(replace(one, with_tools=len(left_out)) for one in added)
-
-
-def _prepare(
-    workspace: Workspace, source: DataSource, called: str, fields: Mapping[str, str]
-) -> tuple[Path, bytes, tuple[Numbered, ...]]:
-    numbered = read_numbered_problems(source, fields=fields, needs_answer=False)
-    data = _canonical_jsonl(source, numbered, fields)
-    target = workspace.datasets / f"{check_data_name(called)}.jsonl"
-    check_free(target, same=target.exists() and target.read_bytes() == data)
-    return target, data, numbered
-
-
-def _write_data(
-    workspace: Workspace, target: Path, data: bytes, numbered: Sequence[Numbered], unit: Unit
-) -> AddedData:
-    new = not target.exists()
-    # Also for a file that was there: the catalogue may have been lost since.
-    write_dataset(workspace, target, data, len(numbered))
-    return AddedData(
-        name=target.stem,
-        path=target,
-        n=len(numbered),
-        without_answer=sum(problem.answer is None for _, problem in numbered),
-        new=new,
-        hides_bundled=hides_bundled(target.stem),
-        contradictory=check_rows(numbered).contradictory,
-        unit=unit,
-    )
+    return tuple(replace(one, with_tools=with_tools) for one in added)
 
 
 def write_dataset(workspace: Workspace, target: Path, data: bytes, n: int) -> None:
@@ -170,29 +171,33 @@ def dataset_row(path: Path, data: bytes, n: int) -> dict[str, Any]:
     return {**about, "bytes": len(data), "digest": digest_bytes(data)}
 
 
-def _canonical_jsonl(
-    source: DataSource, numbered: Sequence[Numbered], fields: Mapping[str, str]
-) -> bytes:
-    """The data as JSONL; with `fields`, `question` and `answer` under these names, first."""
+def _read_data(
+    source: DataSource, fields: Mapping[str, str]
+) -> tuple[bytes, tuple[Numbered, ...], Unit]:
+    """The data as JSONL, its problems, and the unit of their numbers.
+
+    With `fields`, `question` and `answer` stand under these names, first.
+    """
+    numbered = read_numbered_problems(source, fields=fields, needs_answer=False)
     table = open_table(source)
     if table.verbatim and not fields:
-        return source.files()[0].read_bytes()
+        return source.files()[0].read_bytes(), numbered, table.unit
     problems = dict(numbered)
     rows = []
     for number, _, row in table.rows:
         if isinstance(row, DataError):  # cannot be: `numbered` was read from the same rows
             raise row
-        if fields and number in problems:
-            problem = problems[number]
-            used = ("question", "answer", *fields.values())
-            kept = problem.meta if problem.options else row
-            rest = {key: value for key, value in kept.items() if key not in used}
+        problem = problems.get(number)
+        if fields and problem is not None:
+            used = {"question", "answer", *fields.values()}
+            about = {**(problem.meta if problem.options else row)}
             if problem.options:
-                rest["options"] = rest.pop("lettered_options")
+                about["options"] = about.pop("lettered_options")
             answer = problem.meta.get("alternatives", problem.answer)
-            row = {"question": problem.question, "answer": answer, **rest}
+            others = {key: value for key, value in about.items() if key not in used}
+            row = {"question": problem.question, "answer": answer, **others}
         rows.append(json.dumps(row, ensure_ascii=False) + "\n")
-    return "".join(rows).encode()
+    return "".join(rows).encode(), numbered, table.unit
 
 
 def check_data_name(name: str) -> str:
@@ -205,13 +210,11 @@ def check_data_name(name: str) -> str:
 
 def check_free(target: Path, *, same: bool) -> None:
     """Refuse a name that other content has: in this file, unless it is the `same`, or another."""
-    named = {target.with_suffix(suffix) for suffix in ("", *SUFFIXES)} - (
-        {target} if same else set()
-    )
-    if there := sorted(path for path in named if path.exists()):
-        cause = f"{there[0]} exists with other content."
-        move = "Choose another name with --name NAME."
-        raise ConfigError(f"data set {target.stem}", cause, move)
+    for suffix in ("", *SUFFIXES):
+        path = target.with_suffix(suffix)
+        if path.exists() and not (same and path == target):
+            move = "Choose another name with --name NAME."
+            raise ConfigError(f"data set {target.stem}", f"{path} exists with other content.", move)
 
 
 def _list_folder(folder: Path, where: str, taken: dict[str, Path]) -> Iterator[ListedData]:
@@ -237,48 +240,42 @@ _TURNS = ("messages", "conversations")
 _SHAPES = 'Write {"messages": [{"role": …, "content": …}]}, or "conversations" of from and value.'
 
 
-def read_talks(source: DataSource, left_out: list[int]) -> Iterator[dict[str, Any]]:
-    """The rows as problems; the numbers of those with calls of tools join `left_out`.
+def _parse_talk(numbered: Row) -> dict[str, Any] | None:
+    """A row as a problem; None where it has calls of tools.
 
-    Raises DataError: a row holds no talk, or one in which nothing is asked.
+    Raises DataError: it holds no talk, or one in which nothing is asked.
     """
-    for number, place, row in open_table(source).rows:
-        if isinstance(row, DataError):
-            raise row
-        turns = next((row[name] for name in _TURNS if isinstance(row.get(name), list)), None)
-        if turns is None:
-            cause = f"The row holds no talk; its fields are: {', '.join(row)}."
-            raise DataError(place, cause, _SHAPES)
-        talk = [_parse_turn(place, turn) for turn in turns]
-        if None in talk:
-            left_out.append(number)
-            continue
-        if isinstance(row.get("system"), str) and row["system"].strip():
-            talk.insert(0, ("system", row["system"]))
-        answer = talk.pop() if talk and talk[-1] and talk[-1][0] == "assistant" else None
-        if not (talk and talk[-1] and talk[-1][0] == "user"):
-            cause = "The talk does not end with a question, or a question and its answer."
-            raise DataError(place, cause, "Mend it, or take the row out.")
-        *history, (_, question) = (turn for turn in talk if turn)
-        kept = {key: value for key, value in row.items() if key not in (*_TURNS, "system", "tools")}
-        kept |= {"question": question, "answer": answer[1] if answer else None}
-        yield {**kept, "history": [{"role": role, "content": text} for role, text in history]}
-
-
-def _parse_turn(place: str, turn: Any) -> tuple[str, str] | None:
-    """Role and text of a turn; None where it belongs to the call of a tool."""
-    if not isinstance(turn, dict):
-        raise DataError(place, "The talk holds what is no turn.", _SHAPES)
-    named = turn.get("role") or turn.get("from")
-    role = _ROLES.get(named) if isinstance(named, str) else None
-    if role == "tool" or turn.get("tool_calls") or turn.get("function_call"):
-        return None
-    text = turn.get("content", turn.get("value"))
-    if isinstance(text, list):
-        parts = [part.get("text") for part in text if isinstance(part, dict)]
-        whole = len(parts) == len(text) and all(isinstance(part, str) for part in parts)
-        text = "\n".join(map(str, parts)) if whole else None
-    if role is None or not isinstance(text, str):
-        cause = f"A turn of {str(named)[:40]!r} has no known role or no text."
+    _, place, row = numbered
+    if isinstance(row, DataError):
+        raise row
+    turns = next((row[name] for name in _TURNS if isinstance(row.get(name), list)), None)
+    if turns is None:
+        cause = f"The row holds no talk; its fields are: {', '.join(row)}."
         raise DataError(place, cause, _SHAPES)
-    return role, text
+    talk = [_parse_turn(place, turn) for turn in turns]
+    if any(turn["role"] == "tool" for turn in talk):
+        return None
+    if isinstance(row.get("system"), str) and row["system"].strip():
+        talk.insert(0, {"role": "system", "content": row["system"]})
+    is_answered = bool(talk) and talk[-1]["role"] == "assistant"
+    answer = talk.pop()["content"] if is_answered else None
+    if not talk or talk[-1]["role"] != "user":
+        cause = "The talk does not end with a question, or a question and its answer."
+        raise DataError(place, cause, "Mend it, or take the row out.")
+    question = talk.pop()["content"]
+    others = {key: row[key] for key in row if key not in (*_TURNS, "system", "tools")}
+    return {**others, "question": question, "answer": answer, "history": talk}
+
+
+def _parse_turn(place: str, turn: Any) -> dict[str, str]:
+    """Role and text of a turn; "tool" where it belongs to the call of one."""
+    turn = turn if isinstance(turn, dict) else {}
+    role = _ROLES.get(str(turn.get("role") or turn.get("from")))
+    if role == "tool" or turn.get("tool_calls") or turn.get("function_call"):
+        return {"role": "tool", "content": ""}
+    text = turn.get("content", turn.get("value"))
+    if isinstance(text, list) and all(isinstance(part, dict) and "text" in part for part in text):
+        text = "\n".join(str(part["text"]) for part in text)
+    if role is None or not isinstance(text, str):
+        raise DataError(place, "A turn of the talk has no known role or no text.", _SHAPES)
+    return {"role": role, "content": text}

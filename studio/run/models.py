@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, cast
 from engines.core.protocols import Ledger, Policy
 from engines.core.types import Problem, Usage
 from engines.core.waiting import gather_all
-from engines.data.rollout_log import read_rollout_log
+from engines.data.dataset import read_rollout_log
 from engines.policies.chat.client import OpenAICompat
 from engines.policies.chat.embedding import Reserve, open_embedder
 from engines.policies.chat.endpoint import EndpointSettings

@@ -18,8 +18,7 @@ from itertools import islice
 from engines.core.ids import digest, seed_for
 from engines.core.library import guidance_text
 from engines.pipeline.effect.sequential import SequentialPlan, judge_look
-from engines.policies.rehearsal.families import recognise
-from engines.policies.rehearsal.solve import draws_right
+from engines.policies.rehearsal.solve import Draw, recognise
 from sample_data.make_problems import additions, mixed_operations
 
 PROBLEMS, K, RUN_ERROR, IN_A_RUN = 40, 4, 0.05, 10
@@ -141,7 +140,9 @@ def rehearsal(rng: random.Random, effect: float, *, own_luck: bool) -> Try:
             seed = seed_for(seed, digest(texts[operation]))
         assert task is not None
         return float(
-            draws_right(task.family, task.traps, asked[problem][0], texts[operation], seed, 0.7)
+            Draw(texts[operation], seed, 0.7).takes_right(
+                task.family, asked[problem][0], task.traps
+            )
         )
 
     return reward

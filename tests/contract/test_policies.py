@@ -14,7 +14,7 @@ import pytest
 from engines.core.errors import AnswersPending, CallFailed
 from engines.core.protocols import Policy
 from engines.core.types import Message, Sampling
-from engines.data.rollout_log import read_rollout_log
+from engines.data.dataset import read_rollout_log
 from engines.policies.chat.endpoint import EndpointSettings
 from engines.policies.limits import Slots, StreamPacedPolicy, Throttled
 from engines.policies.open import open_policy

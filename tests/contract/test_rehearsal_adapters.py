@@ -11,8 +11,7 @@ from engines.core.types import Message, Sampling
 from engines.policies.chat.client import OpenAICompat
 from engines.policies.chat.endpoint import EndpointSettings
 from engines.policies.open import open_policy
-from engines.policies.rehearsal.server import answer_request, background_server
-from engines.policies.rehearsal.transport import RehearsalTransport
+from engines.policies.rehearsal.server import RehearsalTransport, answer_request, background_server
 from tests.support.fake_endpoint import fake_endpoint, says
 
 QUESTIONS = [

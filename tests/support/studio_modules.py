@@ -8,7 +8,7 @@ for name in (
     "engines.policies.rehearsal.solve",
     "engines.policies.rehearsal.reflect",
     "engines.policies.rehearsal.reply",
-    "engines.policies.rehearsal.transport",
+    "engines.policies.rehearsal.server",
     "openai.resources.chat.completions.completions",
     "studio.cli",
     "studio.commands.review",

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from engines.core.errors import DataError
+from engines.data.rows import import_zstd
 from engines.data.sessions.steps import (
     LONGEST_FILE,
     Intake,
@@ -23,7 +24,6 @@ from engines.data.sessions.steps import (
     objects,
     parse_json,
 )
-from engines.data.unpack import import_zstd
 
 MOVE = "Give a .eval or .json log as inspect writes it."
 # By name, since zstd's are its own; encrypted or unknown ones are refused by the rest.

@@ -1,7 +1,7 @@
 """The rehearsal endpoint: method, path and body in, status and bytes out.
 
-The in-process transport shares it with the real server, which speaks HTTP to this machine only
-unless it is given another host.
+The transport of the HTTP client, without a socket, shares it with the real server, which speaks
+HTTP to this machine only unless it is given another host.
 """
 
 import asyncio
@@ -19,6 +19,7 @@ from collections.abc import (
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import httpx2
 import orjson
 
 from engines.core.errors import ConfigError
@@ -75,32 +76,21 @@ async def background_server(
 
 
 async def app(scope: Event, receive: Receive, send: Send) -> None:
-    if scope["type"] != "http":
-        raise ValueError(f"{scope['type']} is not served")
-    body = await _read_body(receive)
-    if body is None:
-        return
-    made = answer_request(scope["method"], scope["path"], body)
-    headers = [(b"content-type", made.content_type.encode())]
-    await send({"type": "http.response.start", "status": made.status, "headers": headers})
-    try:
-        async for piece in made.body:
-            await send({"type": "http.response.body", "body": piece, "more_body": True})
-    finally:
-        await made.body.aclose()
-    await send({"type": "http.response.body", "body": b"", "more_body": False})
-
-
-async def _read_body(receive: Receive) -> bytes | None:
-    """The request's body; None when the client left before it was whole."""
-    parts: list[bytes] = []
-    while True:
+    body = b""
+    more = True
+    while more:
         event = await receive()
         if event["type"] == "http.disconnect":
-            return None
-        parts.append(event.get("body", b""))
-        if not event.get("more_body"):
-            return b"".join(parts)
+            return
+        body += event.get("body", b"")
+        more = event.get("more_body", False)
+    reply = answer_request(scope["method"], scope["path"], body)
+    headers = [(b"content-type", reply.content_type.encode())]
+    await send({"type": "http.response.start", "status": reply.status, "headers": headers})
+    async with contextlib.aclosing(reply.body) as pieces:
+        async for piece in pieces:
+            await send({"type": "http.response.body", "body": piece, "more_body": True})
+    await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
 def open_listener(port: int, host: str, option: str = "") -> socket.socket:
@@ -131,30 +121,23 @@ class EndpointReply:
 
 
 def answer_request(method: str, path: str, body: bytes) -> EndpointReply:
-    match method, path.rstrip("/"):
-        case "POST", "/v1/chat/completions":
-            return _answer_chat(body)
-        case "GET", "/v1/models":
-            row = {"id": MODEL, "object": "model", "owned_by": "practice studio"}
-            return _json_reply(200, {"object": "list", "data": [row]})
-    return _error_reply(404, f"there is nothing at {method} {path}")
-
-
-def _answer_chat(body: bytes) -> EndpointReply:
     from engines.policies.rehearsal.reply import request_error, stream_reply
 
+    if (method, path) == ("GET", "/v1/models"):
+        row = {"id": MODEL, "object": "model", "owned_by": "practice studio"}
+        return _json_reply(200, {"object": "list", "data": [row]})
+    if (method, path) != ("POST", "/v1/chat/completions"):
+        return _error_reply(404, f"there is nothing at {method} {path}")
     try:
         request = orjson.loads(body)
     except orjson.JSONDecodeError as error:
         return _error_reply(400, f"the request is no JSON: {error.msg}")
-    if not isinstance(request, dict):
-        return _error_reply(400, "the request is no JSON object")
     if problem := request_error(request):
         return _error_reply(400, problem)
-    if str(request.get("model")).partition(":")[0] != MODEL:
+    if request["model"].partition(":")[0] != MODEL:
         # Answering for another model would pass scripted numbers off as that model's.
-        known = f"the model {request.get('model')!r} does not exist; there is {MODEL!r} only"
-        return _error_reply(404, known, "model_not_found")
+        problem = f"the model {request['model']!r} does not exist; there is {MODEL!r} only"
+        return _error_reply(404, problem, "model_not_found")
     kind = "text/event-stream" if request.get("stream") else "application/json"
     return EndpointReply(200, kind, stream_reply(request))
 
@@ -165,8 +148,33 @@ def _error_reply(status: int, message: str, code: str | None = None) -> Endpoint
 
 
 def _json_reply(status: int, value: object) -> EndpointReply:
-    return EndpointReply(status, "application/json", _single_chunk(orjson.dumps(value)))
+    async def single_piece() -> AsyncGenerator[bytes, None]:
+        yield orjson.dumps(value)
+
+    return EndpointReply(status, "application/json", single_piece())
 
 
-async def _single_chunk(data: bytes) -> AsyncGenerator[bytes, None]:
-    yield data
+class RehearsalTransport(httpx2.AsyncBaseTransport):
+    """The endpoint without a socket.
+
+    A transport of our own because the client's stock one for ASGI apps keeps the body
+    back until it is whole, and nothing would stream.
+    """
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        reply = answer_request(request.method, request.url.path, await request.aread())
+        headers = {"content-type": reply.content_type}
+        return httpx2.Response(reply.status, headers=headers, stream=_Body(reply.body))
+
+
+class _Body(httpx2.AsyncByteStream):
+    """Hands on each piece as it is made; closing it ends the reply."""
+
+    def __init__(self, pieces: AsyncGenerator[bytes, None]) -> None:
+        self._pieces = pieces
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        return self._pieces
+
+    async def aclose(self) -> None:
+        await self._pieces.aclose()

@@ -13,9 +13,8 @@ from engines.tools.function import FunctionTool
 from engines.tools.settings import KEYS, PROVIDERS, ToolSettings
 from engines.tools.web import read_page, search
 from engines.tools.web.fetch import AddressGuard, Fetcher, WebCache
-from engines.tools.web.local_pages import LocalPages
-from engines.tools.web.read_page import PageReader
-from engines.tools.web.wikipedia import MediaWiki, wikipedia_tool
+from engines.tools.web.read_page import LocalPages, PageReader
+from engines.tools.web.search import MediaWiki, wikipedia_tool
 
 SERPER, JINA = "https://google.serper.dev", "https://r.jina.ai"
 GEMINI = "https://generativelanguage.googleapis.com/v1beta/models/"

@@ -5,10 +5,14 @@ sheet or a script hides or shows is not known here. The passages that fit the qu
 given, or a model answers from them.
 """
 
+from __future__ import annotations
+
 import asyncio
+import json
 import re
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from engines.core.codec import fix_surrogates
@@ -17,7 +21,7 @@ from engines.core.protocols import Embedder, Policy, ToolTry
 from engines.core.text.prompts import load_prompt, quote
 from engines.core.text.sanitize import escape_unsafe, one_line
 from engines.core.text.similarity import index_words, tokens
-from engines.core.tools import ToolResult
+from engines.core.tools import ToolError, ToolResult
 from engines.core.types import NO_USAGE, Message, Sampling, Usage
 from engines.tools.function import FunctionTool
 from engines.tools.web.fetch import Fetched, Fetcher, FetchFailed, WebCache, read_url
@@ -34,9 +38,7 @@ class PageText:
 LoadPage = Callable[[str], Awaitable[PageText]]
 
 
-def read_page_tool(
-    load: LoadPage, reader: "PageReader", cache: WebCache, kind: str
-) -> FunctionTool:
+def read_page_tool(load: LoadPage, reader: PageReader, cache: WebCache, kind: str) -> FunctionTool:
     async def read_page(url: str, question: str, within: ToolTry) -> ToolResult:  # noqa: D417
         """Read a page of the web and see what it says about a question.
 
@@ -227,3 +229,66 @@ async def find_passages(
     scores = [sum(a * b for a, b in zip(asked, other, strict=True)) for other in vectors]
     best = sorted(range(len(passages)), key=lambda at: -scores[at])[:most]
     return [passages[at] for at in best], result.usage
+
+
+MAX_TITLES = 10
+
+
+class LocalPages:
+    """Pages of a JSON lines file of {title, url, text}, or of a folder of *.md, each `# Title`."""
+
+    def __init__(self, source: Path, place: str) -> None:
+        """Raises ToolError: it cannot be read, or something in it is no page."""
+        if not source.exists():
+            move = "Set source to one beside the run file, or to its whole path."
+            raise ToolError(place, f'there is no file or folder "{source}".', move)
+        read, kind = (_read_folder, "folder") if source.is_dir() else (_read_lines, "fixture file")
+        try:
+            self._note = f"a page of the {kind} {source.name}"
+            self._pages = [replace(page, note=self._note) for page in read(source)]
+            if not self._pages:
+                raise ValueError("there is none")
+        except (OSError, ValueError) as error:
+            move = "Set source to a file of {title, url, text}, or a folder of *.md with # Title."
+            raise ToolError(place, f"{source} holds no pages ({error}).", move) from error
+        words = [tokens(f"{page.title}\n{page.text}") for page in self._pages]
+        self._words, self._find_best = list(map(set, words)), index_words(words)
+
+    def find(self, query: str, most: int) -> Sequence[PageText]:
+        """The pages that share a word with the query, the one that fits best first."""
+        words = tokens(query)
+        found = self._find_best(words, len(self._pages))
+        return [self._pages[at] for at in found if self._words[at].intersection(words)][:most]
+
+    async def find_titles(self, question: str) -> Sequence[str]:
+        return [page.title for page in self.find(question, MAX_TITLES)]
+
+    async def load(self, name: str) -> PageText:
+        """A page by its address or title; FetchFailed where there is none."""
+        wanted = name.strip().partition("#")[0].rstrip("/")
+        for page in self._pages:
+            if wanted in (page.url.rstrip("/"), page.title):
+                return page
+        raise FetchFailed(f"{wanted[:200]} is not {self._note}.")
+
+
+def _read_lines(path: Path) -> Iterator[PageText]:
+    # Not splitlines, which also ends a line at characters that a JSON text may hold, as U+2028.
+    for number, line in enumerate(path.read_text("utf-8-sig").split("\n"), start=1):
+        if line.strip():
+            try:
+                row = json.loads(line)
+            except (ValueError, RecursionError) as error:
+                raise ValueError(f"line {number} is no JSON") from error
+            page = row if isinstance(row, dict) else {}
+            if not all(isinstance(page.get(name), str) for name in ("title", "url", "text")):
+                raise ValueError(f"line {number}: title, url and text are not all texts")
+            yield PageText(page["url"], page["title"], page["text"])
+
+
+def _read_folder(folder: Path) -> Iterator[PageText]:
+    for file in sorted(folder.glob("*.md")):
+        first, _, text = file.read_text("utf-8-sig").partition("\n")
+        if not first.startswith("# "):
+            raise ValueError(f"{file.name}: its first line is no # Title")
+        yield PageText(file.name, first[2:].strip(), text.strip())

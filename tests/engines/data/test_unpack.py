@@ -14,7 +14,6 @@ import pytest
 from backports import zstd
 
 from engines.core.errors import DataError
-from engines.data import unpack
 from engines.data.dataset import read_problems
 from engines.data.source import resolve_data
 from tests.support.run_studio import studio
@@ -108,15 +107,12 @@ def a_zip(name: str, data: bytes) -> bytes:
         ("x.jsonl.gz", lambda: gzip.compress(bytes(65 << 20)), "unpacks to more than 64 MB"),
         ("x.jsonl.zst", lambda: zstd.compress(bytes(65 << 20)), "unpacks to more than 64 MB"),
         ("x.xlsx", lambda: a_zip("xl/a.xml", bytes(65 << 20)), "unpacks to more than"),
-        ("x.jsonl.gz", lambda: gzip.compress(gzip.compress(LINES.encode())), "packed twice"),
+        ("x.jsonl.gz", lambda: gzip.compress(gzip.compress(LINES.encode())), "not UTF-8"),
         ("x.jsonl.gz", lambda: gzip.compress(LINES.encode())[:-9], "packed with gzip, and damaged"),
         ("x.jsonl.zst", lambda: zstd.compress(LINES.encode())[:-3], "with zstd, and damaged"),
         ("x.jsonl.zst", lambda: zstd.compress(LINES.encode())[:6] + b"abc", "and damaged"),
         ("x.xlsx", lambda: a_zip("a.txt", b"hello"), "no spreadsheet that can be read"),
-        ("x.tar.gz", lambda: gzip.compress(b"a" + bytes(600)), "It is no text"),
-        ("x.jsonl.bz2", lambda: b"BZh91AY", "packed with bzip2"),
         ("x.csv", lambda: TABLE.encode("utf-16")[:-1], "no whole UTF-16"),
-        ("x.csv.gz", lambda: gzip.compress(LINES.encode()), "Rename it to x.jsonl"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_unpacked_is_refused(
@@ -131,7 +127,7 @@ def test_what_cannot_be_unpacked_is_refused(
 def test_texts_that_shrink_well_are_no_bomb(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(unpack, "FREE_BYTES", 1000)
+    monkeypatch.setattr("engines.data.rows.FREE_BYTES", 1000)
     text = "".join(
         json.dumps({"question": f"What is {n * n} plus {n}?", "answer": str(n * n + n)}) + "\n"
         for n in range(1000)

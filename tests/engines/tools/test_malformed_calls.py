@@ -10,10 +10,7 @@ from engines.tools.function import FunctionTool
 from tests.support.tool_tries import a_call, a_toolbox, a_try
 
 RIGHT = '{"word": "ab", "n": 2}'
-TAKES = (
-    "It takes: word (string), n (integer, optional), tags (array, optional). "
-    'A right call: {"word": "…"}'
-)
+TAKES = "It takes: word, n (optional), tags (optional)."
 
 
 async def repeat(word: str, n: int = 1, tags: list[str] = []) -> dict[str, object]:  # noqa: B006

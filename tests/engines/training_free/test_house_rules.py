@@ -54,12 +54,10 @@ async def test_right_or_wrong_alone_teaches_by_the_expected_answers(tmp_path: Pa
     assert len(done.library.experiences) == 3
 
 
-async def test_right_or_wrong_with_a_critique_teaches_the_offline_reflector(
-    tmp_path: Path,
-) -> None:
+async def test_right_or_wrong_with_a_critique_teaches_by_what_it_says(tmp_path: Path) -> None:
     """No answer is in the data: what the verifier says is all there is."""
     verifier = HouseVerifier(speaks=True)
-    done = await practise_house(tmp_path, verifier, answers=False)
+    done = await practise_house(tmp_path, verifier, reflector=Reflector(), answers=False)
     before, *_, after = held_out_means(done)
     assert before == 0.0 and after >= 0.9
 

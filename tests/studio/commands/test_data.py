@@ -236,11 +236,11 @@ def test_folders_and_tables_put_among_the_data_sets_are_listed(workspace: Path) 
     a_folder(workspace / "datasets")
     (workspace / "datasets" / "table.csv").write_text("question,answer\nq,1\n")
     a_file(workspace / "datasets", ROWS[0], name="table.jsonl")
-    (workspace / "datasets" / "a.v2" / "test").mkdir(parents=True)
-    (workspace / "datasets" / "a.v2" / "dataset_dict.json").write_text('{"splits": ["test"]}')
+    (workspace / "datasets" / "a.v2").mkdir(parents=True)
+    (workspace / "datasets" / "a.v2" / "train-00001-of-00002.jsonl").write_text("{}")
     listed = studio("data", "list", "--json", workspace=workspace)
     rows = json.loads(listed.stdout)
-    assert "a.v2/test/state.json" in listed.stderr
+    assert "train-00001-of-00002.jsonl" in listed.stderr
     assert [(r["name"], r["n"], r["where"]) for r in rows[:5]] == [
         ("a.v2", None, "workspace"),
         ("both:test", 1, "workspace"),

@@ -411,6 +411,6 @@ def test_without_zstandard_its_package_is_named(
     def no_module(name: str) -> None:
         raise ImportError(name)
 
-    monkeypatch.setattr("engines.data.unpack.import_module", no_module)
+    monkeypatch.setattr("engines.data.rows.import_module", no_module)
     with pytest.raises(StudioError, match=r"backports.zstd is not installed.*\[inspect\]"):
         one(path)

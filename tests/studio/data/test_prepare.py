@@ -362,7 +362,7 @@ WRONG: dict[str, tuple[tuple[str, ...], str]] = {
     "one of them is none": (("nq+nothing",), "nothing"),
     "no such file": (
         ("nq", "--from", "nowhere/"),
-        "--from nowhere/: there is no such file or folder",
+        'data set "nowhere/": It is not found',
     ),
     "another layout": (("deepmath-103k", "--from", "nq.jsonl"), '"final_answer" is missing'),
     "one file for two": (("planner-182k", "--from", "nq.jsonl"), "Give --from FOLDER with nq"),

@@ -16,7 +16,7 @@ import pytest
 import sample_data
 from engines.core.library import guidance_text
 from engines.policies.rehearsal import prompt, reflect
-from engines.policies.rehearsal.families import recognise, stance
+from engines.policies.rehearsal.solve import recognise, stance
 from sample_data import make_skills
 from sample_data.tiny_text import (
     LESSONS,
@@ -120,7 +120,8 @@ def test_the_reflector_adds_the_lesson_when_it_is_shown_a_prompt(skill: Skill) -
         f"### Attempt 1 · reward 1\n| {quoted[0]}\n### Attempt 2 · reward 0\n| {quoted[1]}\n"
         "## Library now\n"
     )
-    assert [(w.operation, w.experience) for w in reflect.extract(text)] == [("add", LESSONS[skill])]
+    (wish,) = reflect.extract(prompt.parse_sections(text))
+    assert (wish.operation, wish.experience) == ("add", LESSONS[skill])
 
 
 def test_the_shipped_sets_are_what_the_program_writes(tmp_path: Path) -> None:

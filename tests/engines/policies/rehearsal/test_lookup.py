@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from engines.policies.rehearsal.families import stance
 from engines.policies.rehearsal.lookup import recognise_lookup, team_reply
 from engines.policies.rehearsal.prompt import AttemptLine, ShownAttempt
 from engines.policies.rehearsal.reflect import find_lessons
 from engines.policies.rehearsal.reply import write_reply
+from engines.policies.rehearsal.solve import Draw, stance
 from sample_data.make_wiki import KINDS
 
 PAGES = (
@@ -33,30 +33,30 @@ def test_each_kind_of_question_has_a_right_way_a_wrong_one_and_a_skill(
     kind: str, question: str
 ) -> None:
     lookup = recognise_lookup(question.format(of="Ada Arnem"))
-    assert lookup is not None and lookup.family == kind
+    assert lookup is not None and lookup.kind.family == kind
     if kind != "unchecked":  # there the verifier decides
         seen = ("Nothing found.",) if kind == "empty" else PAGES[:1] if kind == "premature" else ()
         right, wrong = lookup.choose_act(seen, True), lookup.choose_act(seen, False)
-        assert right.step != wrong.step
-        assert right.query is not None
-        rule = f"[E1] {right.step.label.capitalize()}: {right.step.clause}."
+        assert right != wrong
+        assert not right.ends
+        rule = f"[E1] {right.label.capitalize()}: {right.clause}."
     else:
         stops, step = lookup.check_memory(PAGES[:1], right=True)
         assert not stops
         assert lookup.check_memory(PAGES[:1], right=False)[0]
         rule = f"[E1] {step.label.capitalize()}: {step.clause}."
-    assert stance(lookup.family, rule) == "stated"
-    assert stance(lookup.family, "[E1] Units: name the unit of every number.") == "silent"
+    assert stance(lookup.kind.family, rule) == "stated"
+    assert stance(lookup.kind.family, "[E1] Units: name the unit of every number.") == "silent"
     assert lookup.answer(PAGES) in ("Orle", "Mira Eskel", "Sunday", "1146", "lace")
     assert lookup.answer(PAGES[:1]) not in ("Orle", "Mira Eskel", "Sunday", "1146", "lace")
 
 
 def test_what_it_cannot_work_on_it_says_and_leaves_to_the_planner() -> None:
     asked = "# Task: {}\n\n## Question\n\n| What is love?\n\n## Memory\n\n(nothing yet)"
-    assert '"tool_name":"none"' in team_reply(asked.format("plan"), "", 1, 0.0)
-    assert "stand-in" in team_reply(asked.format("answer"), "", 1, 0.0)
+    assert '"tool_name":"none"' in team_reply(asked.format("plan"), Draw("", 1, 0.0))
+    assert "stand-in" in team_reply(asked.format("answer"), Draw("", 1, 0.0))
     known = asked.replace("(nothing yet)", "### Step 1: calculator\n| Result:\n| 42")
-    assert team_reply(known.format("answer"), "", 1, 0.0).endswith("#### 42")
+    assert team_reply(known.format("answer"), Draw("", 1, 0.0)).endswith("#### 42")
 
 
 def test_it_is_a_member_of_a_team_in_a_talk_too() -> None:

@@ -11,10 +11,10 @@ import pytest
 from engines.core.tools import ToolResult
 from engines.core.types import Completion, Usage
 from engines.tools.web.fetch import AddressGuard, Fetcher, WebCache
-from engines.tools.web.local_pages import LocalPages
 from engines.tools.web.read_page import (
     MAX_TEXT_CHARS,
     LoadPage,
+    LocalPages,
     PageReader,
     load_by_jina,
     load_directly,

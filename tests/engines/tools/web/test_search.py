@@ -14,8 +14,8 @@ import pytest
 
 from engines.core.tools import NOTHING_FOUND, ToolError, ToolResult, is_evidence
 from engines.tools.web.fetch import AddressGuard, Fetcher, FetchFailed, WebCache
-from engines.tools.web.local_pages import LocalPages
 from engines.tools.web.open import SHOWN_CHARS
+from engines.tools.web.read_page import LocalPages
 from engines.tools.web.search import (
     Search,
     check_searxng,

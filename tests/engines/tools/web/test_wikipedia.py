@@ -12,9 +12,8 @@ from engines.core.errors import CallFailed
 from engines.core.tools import NOTHING_FOUND, ToolError, ToolResult
 from engines.core.types import Completion, Usage
 from engines.tools.web.fetch import AddressGuard, Fetcher, WebCache
-from engines.tools.web.local_pages import LocalPages
-from engines.tools.web.read_page import PageReader
-from engines.tools.web.wikipedia import MediaWiki, wikipedia_tool
+from engines.tools.web.read_page import LocalPages, PageReader
+from engines.tools.web.search import MediaWiki, wikipedia_tool
 from tests.support.builders import answering
 from tests.support.tool_tries import a_call, a_toolbox, a_try
 from tests.support.web_server import Asked, json_reply, reply, serving
