@@ -6,9 +6,9 @@ A response that names two options chooses none.
 import re
 import unicodedata
 from collections.abc import Mapping, Sequence
+from fractions import Fraction
 
 from engines.core.types import Problem, Rollout, Verdict
-from engines.verifiers.math.exact_value import same_value
 from engines.verifiers.math.notation import ascii_notation, strip_tex
 from engines.verifiers.stated_answer import (
     TAIL_CHARS,
@@ -39,6 +39,9 @@ _NEGATION = re.compile(
     r"\b(?:(?:can)?not|never|neither|nicht|wrong|incorrect|false|except|hardly|unlikely|any(?:thing)?\s+but|everything\s+but)\b|n't|不",
     re.I,
 )
+
+_FRACTION = re.compile(r"\\[dt]?frac\{(\d+)\}\{(\d+)\}")
+_NUMBER = re.compile(r"(?:[A-Za-z]\s*=\s*)?([-+]?\d{1,15}(?:\.\d{1,15}|/0*[1-9]\d{0,15})?)")
 
 
 def judge_choice(problem: Problem, rollout: Rollout) -> Verdict:
@@ -86,7 +89,7 @@ def _read_choice(text: str, texts: Mapping[str, str]) -> tuple[str | None, bool]
     if (alone := _ALONE.fullmatch(text)) and alone[1].upper() in texts:
         return alone[1].upper(), False
     equal = [at for at, option in texts.items() if option.casefold() == text.casefold()]
-    equal = equal or [at for at, option in texts.items() if same_value(option, text)]
+    equal = equal or [at for at, option in texts.items() if _same_number(option, text)]
     if text and len(equal) == 1:
         return equal[0], False
     denied = "|".join(re.escape(option) for option in texts.values() if option)
@@ -97,11 +100,20 @@ def _read_choice(text: str, texts: Mapping[str, str]) -> tuple[str | None, bool]
     letter = (found[1] or found[2]).upper() if found else ""
     if found and letter in texts and (found[1] or found[2] == letter):
         named, _ = _find_named(rest := (found[3] or "").strip(), texts)
-        differs = not named and same_value(texts[letter], rest) is False
+        differs = not named and _same_number(texts[letter], rest) is False
         return None if named - {letter} or differs else letter, False
     named, rest = _find_named(text, texts)
     sure = len(named) == 1 and not _NEGATION.search(rest)
     return named.pop() if sure else None, not named
+
+
+def _same_number(one: str, other: str) -> bool | None:
+    """Whether two texts are one number; None where either is no plain number."""
+    numbers = [_NUMBER.fullmatch(_FRACTION.sub(r"\1/\2", text)) for text in (one, other)]
+    if not all(numbers):
+        return None
+    values = [Fraction(number[1]) for number in numbers if number]
+    return values[0] == values[1]
 
 
 def _find_named(text: str, texts: Mapping[str, str]) -> tuple[set[str], str]:

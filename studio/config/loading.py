@@ -166,13 +166,8 @@ class LoadedRun:
             prefer = HELD_OUT if key.startswith("evaluation") else PRACTISED
             return resolve_data(name, self.roots, prefer)
         except DataError as error:
-            cause, move = f"{error.place}: {error.cause}", error.move
-            searched = error.cause.removeprefix("It is not found. ")
-            if searched != error.cause:
-                cause = f'There is no data set "{name}". {searched}'
-                if os.sep not in name:
-                    move += f" Or add it: studio data add FILE --name {name.partition(':')[0]}."
-            raise DataError(self.place(key), cause, move) from error
+            move = f"{error.move} Or add it: studio data add FILE --name NAME."
+            raise DataError(self.place(key), f"{error.place}: {error.cause}", move) from error
 
 
 def load_run(
@@ -209,17 +204,27 @@ def load_run(
     tree = resolve(composed, values)
     if absent:
         leave_out_masked(tree)
-    origins = _secret_origins(composed)
+    origins = {  # of each setting that is stored as its text with `${…}`
+        dotted_name(key): text
+        for key, text in walk_texts(composed.tree)
+        if "${" in text and is_kept_as_written(key, text)
+    }
     secrets = known_secrets(walk(tree), origins, values)
     remember(secrets)  # before any refusal can quote the file
     check_plain_values(composed, tree)
-    _note_common_secrets(composed, tree)  # before the environment's own keys join
+    # Before the environment's own keys join. One would wonder at gaps in ordinary text.
+    composed.warnings += [
+        f"{dotted_name(key)} is a common word: it is masked wherever it occurs."
+        for key, value in walk_texts(tree)
+        if is_secret(key, value) and is_common(value)
+    ]
     if not keyless:
         _refuse_masked(composed, tree)
     _name_experiment(composed, tree, preset)
     read_endpoints(tree, origins, values)
     share_temperature(composed, tree)
-    _drop_empty_sections(tree)
+    for name in [key for key, value in tree.items() if value is None and section_of((key,))]:
+        del tree[name]  # `evaluation:` with nothing below it is an empty section
     # Last: roles may have taken over a path from each other.
     roots = _pin_paths(composed, tree, workspace, variables, youtu=youtu, is_preset=preset)
     config = _validate(composed, tree, origins, values)
@@ -260,12 +265,6 @@ def _read_environment(
     return _Environment({**own, **outer}, folder, own)
 
 
-def _drop_empty_sections(tree: Tree) -> None:
-    """Take `evaluation:` with nothing below it for an empty section."""
-    for name in [key for key, value in tree.items() if value is None and section_of((key,))]:
-        del tree[name]
-
-
 def _rewrite_text(
     composed: ComposedConfig,
     environ: Mapping[str, str],
@@ -302,24 +301,6 @@ def _validate(
     except ValueError as error:
         composed.warnings.append(f"no spans are sent: {error}.")
     return config
-
-
-def _secret_origins(composed: ComposedConfig) -> dict[str, str]:
-    """The text with `${…}` of each setting that is stored as that text, by dotted key."""
-    return {
-        dotted_name(key): text
-        for key, text in walk_texts(composed.tree)
-        if "${" in text and is_kept_as_written(key, text)
-    }
-
-
-def _note_common_secrets(composed: ComposedConfig, tree: Tree) -> None:
-    """A reader would wonder at the gaps that a masked word leaves in ordinary text."""
-    composed.warnings += [
-        f"{dotted_name(key)} is a common word: it is masked wherever it occurs."
-        for key, value in walk_texts(tree)
-        if is_secret(key, value) and is_common(value)
-    ]
 
 
 def _refuse_masked(composed: ComposedConfig, tree: Tree) -> None:

@@ -20,6 +20,7 @@ from engines.grpo.checkpoint.folders import (
     STATE,
     atomic_folder,
     check_seal,
+    damaged_error,
     read_facts,
 )
 from engines.policies.hf_local.settings import LocalSettings
@@ -106,9 +107,7 @@ def adapter_rank(checkpoint: Path) -> int:
         config = json.loads(path.read_bytes())
         return int(max(config["r"], *(config.get("rank_pattern") or {}).values(), 0))
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise DamagedError(
-            str(path), f"it cannot be read ({error}).", "Take another checkpoint."
-        ) from error
+        raise damaged_error(path, error) from error
 
 
 def _copy_sealed_files(checkpoint: Path, to: Path, *, without: frozenset[str]) -> None:

@@ -35,7 +35,6 @@ from engines.grpo.settings import SFTSettings
 from engines.policies.hf_local.model import LocalModel, is_out_of_memory
 
 FORWARD_TOKENS = 8192
-MEMORY_ADVICE = "set policy.local.gradient_checkpointing=true, or take shorter demonstrations"
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +112,8 @@ class SFTEngine(WeightEngine):
 
     kind = "sft"
     learns_by = "fine-tuning"
+    unit = "tokens"
+    memory_advice = "set policy.local.gradient_checkpointing=true, or take shorter demonstrations"
 
     def __init__(
         self,
@@ -127,7 +128,7 @@ class SFTEngine(WeightEngine):
         optimiser = Optimiser(local, settings)
         super().__init__(local, optimiser, total_steps=total_steps, tell=tell)
         self._settings, self._instructions = settings, instructions
-        self._forward_tokens, self._halved = forward_tokens, False
+        self._forward_tokens = forward_tokens
 
     def _reflection_outcome(self, group: Group) -> GroupOutcome:
         """Every demonstration is learnt from."""
@@ -171,22 +172,11 @@ class SFTEngine(WeightEngine):
         }
         return TrainedBatch(metrics, 1)
 
-    def _halve(self, error: OutOfMemory, step: int) -> str | None:
-        if self._halved:
-            return None
-        self._halved = True
-        self._forward_tokens //= 2
-        return (
-            f"Out of memory: trying again with {self._forward_tokens} tokens to a forward, "
-            "which stays so."
-        )
-
     def _own_state(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
-        plain = {"kind": self.kind, "forward_tokens": self._forward_tokens, "halved": self._halved}
-        return plain, {}
+        return {"kind": self.kind}, {}
 
     def _load_own_state(self, plain: Mapping[str, Any], kept: Mapping[str, Tensor]) -> None:
-        self._forward_tokens, self._halved = int(plain["forward_tokens"]), bool(plain["halved"])
+        """It has no more than every engine."""
 
     def _accumulate(
         self, examples: Sequence[Example], is_stopped: Callable[[], bool]
@@ -198,11 +188,11 @@ class SFTEngine(WeightEngine):
                 raise UpdateCancelled
 
         self.optimiser.zero_grad()
-        size = self._forward_tokens
+        size = self.forward_limit or self._forward_tokens
         try:
             return accumulate(self._local, examples, forward_tokens=size, before_each=check_stop)
         except RuntimeError as error:
             if not is_out_of_memory(error):
                 raise
         # Outside the handler, so that no traceback keeps what did not fit.
-        raise OutOfMemory(size, "tokens", MEMORY_ADVICE)
+        raise OutOfMemory(size)

@@ -317,7 +317,6 @@ FORMS: Mapping[Signature, str] = {
     "metric": "a class of AgentScope's MetricBase",
 }
 _KNOWN = f"Give it the form of {'; or '.join(FORMS.values())}."
-_BY_PLACE = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 _VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
@@ -383,9 +382,11 @@ def choose_function(module: ModuleType, name: str | None) -> ChosenFunction:
     signature = detect_signature([parameter.name for parameter in parameters])
     if signature is None:
         raise FileRefused(f"{found} has none of the known signatures.", _KNOWN, line)
-    if objection := _objection_text(parameters, signature):
+    try:
+        _check_form(parameters, signature)
+    except TypeError as error:
         move = f"Give it the form of {FORMS[signature]}."
-        raise FileRefused(f"{found} {objection}.", move, line)
+        raise FileRefused(f"{found} cannot be called so: {error}.", move, line) from error
     return ChosenFunction(name, call, signature)
 
 
@@ -465,23 +466,15 @@ def _is_required(parameter: inspect.Parameter) -> bool:
     return parameter.default is parameter.empty and parameter.kind not in _VARIADIC
 
 
-def _objection_text(parameters: Sequence[inspect.Parameter], signature: Signature) -> str | None:
-    """What keeps a function from being called the way of a framework."""
-    if signature == "trl":
-        unreachable = [p.name for p in parameters if _is_required(p) and p.kind is _BY_PLACE[0]]
-        return f"takes {', '.join(unreachable)} by place only" if unreachable else None
-    place, offered = {
-        "youtu": (1, {"timeout_score", "llm"}),
-        "agentscope": (2, {"auxiliary_models"}),
-    }[signature]
-    first = [p for p in parameters if p.kind in _BY_PLACE][:place]
-    if len(first) < place and not any(
-        p.kind is inspect.Parameter.VAR_POSITIONAL for p in parameters
-    ):
-        return "takes too few arguments"
-    rest = parameters[len(first) :]
-    more = [p.name for p in rest if _is_required(p) and p.name not in offered]
-    return f"needs {', '.join(more)}, which nothing gives it" if more else None
+def _check_form(parameters: Sequence[inspect.Parameter], signature: Signature) -> None:
+    """Raises TypeError: a function cannot be called the way of its framework."""
+    names = [p.name for p in parameters if p.kind not in _VARIADIC]
+    by_place, offered = {
+        "youtu": (1, ("timeout_score", "llm")),
+        "agentscope": (2, ("auxiliary_models",)),
+    }.get(signature, (0, tuple(names)))
+    named = {name: None for name in offered if name in names}
+    inspect.Signature(parameters).bind(*[None] * by_place, **named)
 
 
 def _definition_line(module: ModuleType, call: Callable[..., Any]) -> int | None:

@@ -487,6 +487,10 @@ class RayConfig(Settings):
 _MODEL: dict[str, Any] = {"examples": ["openai:gpt-4o-mini"]}
 
 
+_Rule = tuple[bool, str, LiteralString, str]
+"""Whether settings do not fit each other, the key to change, why, and the next move."""
+
+
 class RunConfig(Settings):
     """A whole run."""
 
@@ -539,15 +543,12 @@ class RunConfig(Settings):
         return 0 if self.practice.algorithm == "sft" else self.practice.group_size
 
     @model_validator(mode="after")
-    def _validate_together(self) -> "RunConfig":
-        """Refuse the first rule that is broken: whether it is, the key to change, why, the move."""
-        policy, practice, gate = self.policy, self.practice, self.review.gate
-        trains, judged, gated = self.trains, practice.given_ground_truth, gate.problems is not None
+    def _validate_training(self) -> "RunConfig":
+        policy, practice = self.policy, self.practice
+        trains, judged = self.trains, practice.given_ground_truth
         rewarded = trains and practice.algorithm != "sft"
-        still, learnable = practice.temperature == 0, practice.sampling == "learnable"
-        several, same = practice.proposals > 1, self.role("reflector").temperature == 0
-        gate_or_not = "Leave it out, or set review.gate.problems=40 and the temperature above 0."
-        rules: tuple[tuple[bool, str, LiteralString, str], ...] = (
+        learnable = practice.sampling == "learnable"
+        rules: tuple[_Rule, ...] = (
             (
                 trains and not policy.model.startswith("hf:"),
                 "policy.model",
@@ -562,7 +563,7 @@ class RunConfig(Settings):
                 "Leave it out in training.",
             ),
             (
-                rewarded and still,
+                rewarded and practice.temperature == 0,
                 "practice.temperature",
                 "at temperature 0 all tries are the same, so nothing can be learned from them",
                 "Set it above 0; 1.0 is usual.",
@@ -592,6 +593,28 @@ class RunConfig(Settings):
                 "Leave one of them out.",
             ),
             (
+                practice.dropout > 0 and trains,
+                "practice.dropout",
+                "weights are updated, so that what an experience is worth changes each step",
+                "Leave it out.",
+            ),
+            (
+                practice.reflect_on_worsened > 0 and (trains or not self.evaluation.do_eval),
+                "practice.reflect_on_worsened",
+                "it reads what evaluations find, for lessons in words and not in weights",
+                "Leave it out, or set practice.algorithm=training_free, evaluation.do_eval=true.",
+            ),
+        )
+        return self._check_rules(rules)
+
+    @model_validator(mode="after")
+    def _validate_gate(self) -> "RunConfig":
+        practice, gate = self.practice, self.review.gate
+        gated, several = gate.problems is not None, practice.proposals > 1
+        same = self.role("reflector").temperature == 0
+        gate_or_not = "Leave it out, or set review.gate.problems=40 and the temperature above 0."
+        rules: tuple[_Rule, ...] = (
+            (
                 gate.roll_back and not self.evaluation.do_eval,
                 "review.gate.roll_back",
                 "nothing is evaluated that could tell",
@@ -616,13 +639,13 @@ class RunConfig(Settings):
                 gate_or_not,
             ),
             (
-                gated and still and gate.k > 1,
+                gated and practice.temperature == 0 and gate.k > 1,
                 "review.gate.k",
                 "at practice.temperature 0 all tries of a problem are the same",
                 "Set it to 1, or the temperature above 0.",
             ),
             (
-                gated and not judged,
+                gated and not practice.given_ground_truth,
                 "review.gate.problems",
                 "without rewards nothing shows whether an operation helps",
                 "Leave it out.",
@@ -633,19 +656,10 @@ class RunConfig(Settings):
                 "that set is evaluated, too, and what was decided by proves nothing any more",
                 "Name another set, or leave it out.",
             ),
-            (
-                practice.dropout > 0 and trains,
-                "practice.dropout",
-                "weights are updated, so that what an experience is worth changes each step",
-                "Leave it out.",
-            ),
-            (
-                practice.reflect_on_worsened > 0 and (trains or not self.evaluation.do_eval),
-                "practice.reflect_on_worsened",
-                "it reads what evaluations find, for lessons in words and not in weights",
-                "Leave it out, or set practice.algorithm=training_free, evaluation.do_eval=true.",
-            ),
         )
+        return self._check_rules(rules)
+
+    def _check_rules(self, rules: tuple[_Rule, ...]) -> "RunConfig":
         for broken, at, cause, move in rules:
             if broken:
                 raise refusal(at, cause, move)

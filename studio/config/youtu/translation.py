@@ -7,7 +7,7 @@ about keys that have no counterpart.
 from collections.abc import Iterator, Mapping
 
 from engines.core.errors import ConfigError
-from studio.config.aliases import apply_aliases, move_value, similar_names, suggest_key
+from studio.config.aliases import apply_aliases, move_value, suggest_key
 from studio.config.compose import ComposedConfig, compose_run, resolve
 from studio.config.settings.base import declared_settings
 from studio.config.settings.run import RunConfig, VerifierConfig, every_setting, section_of
@@ -33,8 +33,7 @@ def translate(
 
     Without `own_agent` another agent will take the place of the config's.
 
-    Raises ConfigError: the agent needs what does not exist here, or a key is a near miss of a
-    setting.
+    Raises ConfigError: the agent needs what does not exist here.
     """
     notes: list[str] = []
     if (name := pop_value(composed.tree, ("agent_config",))) not in (ABSENT, None):
@@ -42,7 +41,6 @@ def translate(
     if config.kind == "eval":
         mount_root(composed)
     pop_value(composed.tree, ("evaluation", "exp_id"))  # names its table rows; the run has its own
-    _drop_mixed(composed, notes, config, environ)
     judges: tuple[Key, ...] = (("evaluation", "judge_model"), ("judge_model",))
     judged = any(get_value(composed.tree, key) is not ABSENT for key in judges)
     _split_temperatures(composed, notes, config)
@@ -122,19 +120,6 @@ def mount_root(composed: ComposedConfig) -> None:
         move_value(composed, ("data", name), ("evaluation", "data", name))
     for name in ("concurrency", "pass_k"):
         move_value(composed, (name,), ("evaluation", name))
-
-
-def _drop_mixed(
-    composed: ComposedConfig, notes: list[str], config: YoutuConfig, environ: Mapping[str, str]
-) -> None:
-    key: Key = ("evaluation", "data", "type")
-    place = composed.place(key)
-    written = pop_value(composed.tree, key)
-    if written is not ABSENT:
-        kind = value_of(composed, written, environ)
-        if kind not in ("single", None):
-            instead = "the set is measured as a single one"
-            notes.append(_unsupported_text(config, place, f"data.type {kind}", instead))
 
 
 def _split_temperatures(composed: ComposedConfig, notes: list[str], config: YoutuConfig) -> None:
@@ -253,16 +238,11 @@ _NO_COUNTERPART = {
 """Keys that Youtu-Agent has and we have not, by the end of their dotted name, with what happens
 instead."""
 
-_TYPO = 0.85
-"""Similarity from which an unknown key is taken for a typing error: epoch and epochs have 0.91."""
-
 
 def _leave_out(composed: ComposedConfig, config: YoutuConfig) -> Iterator[str]:
     """Take out what files say beyond our settings, one line each.
 
     An unknown key of an override stays, and is refused as in any run file.
-
-    Raises ConfigError: a key is a near miss of a setting, which would silently keep its default.
     """
     for key in list(_unsupported_keys(composed.tree, ())):
         below = (at for at in composed.places if at[: len(key)] == key)
@@ -282,12 +262,9 @@ def _leave_out(composed: ComposedConfig, config: YoutuConfig) -> Iterator[str]:
             inside = inside or (f" {value}" if shown.endswith("type") else "")
             yield _unsupported_text(config, place, shown + inside, known)
         else:
-            where = _relative_place(config, place)
             parent = section_of(key[:-1]) or RunConfig
-            if close := similar_names(key, declared_settings(parent), cutoff=_TYPO):
-                move = f'Did you mean "{dotted_name((*key[:-1], close[0]))}"?'
-                raise ConfigError(where, f'"{name}" is unknown.', move)
             hint = suggest_key(key, declared_settings(parent), every_setting())
+            where = _relative_place(config, place)
             yield f'{where}: "{name}" is unknown and left out. {hint}'
 
 

@@ -116,9 +116,7 @@ def test_an_address_without_its_scheme_is_refused(tmp_path: Path) -> None:
     assert "http://" in error.cause
 
 
-def test_values_of_the_environment_in_requests_are_told_apart_and_never_written(
-    tmp_path: Path,
-) -> None:
+def test_values_of_the_environment_in_requests_are_never_written(tmp_path: Path) -> None:
     file = tmp_path / "mine.yaml"
     file.write_text(
         "policy:\n  model: openai:m\n  extra_body:\n"
@@ -129,12 +127,10 @@ def test_values_of_the_environment_in_requests_are_told_apart_and_never_written(
     for effort, token in (("low", "t1"), ("high", "t1"), ("high", "t2")):
         environ = {"EFFORT": effort, "MY_TOKEN": token, "OPENAI_API_KEY": "k"}
         found.append(fingerprint(load_run(str(file), [], tmp_path / "p", environ).config))
-    low, high, rotated = (f["policy.extra_body"] for f in found)
-    assert low != high
-    assert high == rotated  # a key may be another one
-    assert "low" not in str(low)
-    assert low["mine"] == "${oc.env:MY_TOKEN}"
-    assert low["x.effort"].startswith("${oc.env:EFFORT} #")
+    bodies = [prints["policy.extra_body"] for prints in found]
+    assert bodies[0]["mine"] == "${oc.env:MY_TOKEN}"  # a key may be another one
+    assert bodies[0]["x.effort"] == "${oc.env:EFFORT}"
+    assert bodies == [bodies[0]] * 3
 
 
 def test_names_in_a_schema_are_the_users_own_words_and_no_secrets() -> None:

@@ -229,12 +229,14 @@ async def test_out_of_memory_halves_the_pass_once_says_so_and_stays_so(
     told: list[str] = []
     engine = an_engine(short, forward_tokens=140, tell=told.append)
     found = await learn(engine, a_batch(1, WORDS))
-    assert told == ["Out of memory: trying again with 70 tokens to a forward, which stays so."]
+    assert told == [
+        "Out of memory in step 1: trying again with 70 tokens to a forward, which stays so."
+    ]
     assert figures(found) == pytest.approx(figures(expected), abs=1e-5)
     await engine.save(tmp_path / "1")
     again = an_engine(adapted(base), forward_tokens=140)
     await again.restore(tmp_path / "1")
-    assert (again.state().plain["forward_tokens"], again.state().plain["halved"]) == (70, True)
+    assert again.state().plain["forward_limit"] == 70
 
 
 async def test_out_of_memory_twice_is_a_recorded_failure(base: Path) -> None:
