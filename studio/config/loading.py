@@ -166,7 +166,7 @@ class LoadedRun:
             prefer = HELD_OUT if key.startswith("evaluation") else PRACTISED
             return resolve_data(name, self.roots, prefer)
         except DataError as error:
-            move = f"{error.move} Or add it: studio data add FILE --name NAME."
+            move = f"{error.move} Or add it: studio data add FILE --name {name.partition(':')[0]}."
             raise DataError(self.place(key), f"{error.place}: {error.cause}", move) from error
 
 
