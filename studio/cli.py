@@ -16,8 +16,7 @@ from typing import Annotated, cast
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from engines.core.errors import ConfigError
-from engines.core.extras import installed_version
+from engines.core.errors import ConfigError, installed_version
 from studio import exit_codes
 from studio.commands import (
     control,

@@ -19,8 +19,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from engines.core.errors import ConfigError
-from engines.core.extras import install_command
+from engines.core.errors import ConfigError, install_command
 from engines.record.run_dir import Workspace
 from studio import exit_codes
 from studio.commands import AcceptChanges, EventsAsJson, Name, Overrides, RestartStep, RunFile

@@ -44,8 +44,8 @@ FAULTS = (
     Fault(
         "a deleted experience's id is used again",
         "engines/core/library.py",
-        "is_new = draft.next_number != self.next_number or any(",
-        "is_new = any(",
+        "if draft.next_number != self.next_number or draft.readings",
+        "if draft.readings",
         (
             "tests/engines/core/test_library.py::test_an_id_used_up_within_one_commit_does_not_come_back",
         ),
@@ -69,8 +69,8 @@ FAULTS = (
     Fault(
         "a pinned experience is changed by a modify",
         "engines/core/library.py",
-        "                if before.pinned:\n                    return _pinned_reason(before)\n",
-        "",
+        'case "modify" | "delete" if before.pinned:',
+        'case "delete" if before.pinned:',
         (
             "tests/engines/core/test_library.py::test_a_pin_is_a_version_of_its_own_and_holds_within_one_draft",
         ),

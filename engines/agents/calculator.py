@@ -11,10 +11,9 @@ from dataclasses import dataclass
 from engines.agents.open import AgentNeeds
 from engines.agents.single_turn import ended_attempt, first_messages, unusable_reason
 from engines.core.errors import ConfigError
-from engines.core.finish import is_cut
 from engines.core.protocols import OnText, Policy
 from engines.core.text.maths import ExpressionError, value_of
-from engines.core.types import NO_USAGE, Attempt, Job, Message, Sampling
+from engines.core.types import NO_USAGE, Attempt, Job, Message, Sampling, is_cut
 
 MAX_TURNS = 100
 

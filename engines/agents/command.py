@@ -30,12 +30,10 @@ from engines.agents.programs import (
     remove_folder,
     task_folder,
 )
-from engines.core.codec import fields_of
-from engines.core.ids import call_seed
+from engines.core.codec import call_seed, fields_of
 from engines.core.protocols import OnText, Policy
 from engines.core.text.sanitize import escape_unsafe
-from engines.core.tools import Network
-from engines.core.types import Attempt, Job, Problem, Sampling
+from engines.core.types import Attempt, Job, Network, Problem, Sampling
 
 REWARD_FILE = "reward.json"
 _SHOWN_LINES, _SHOWN_CHARS = 5, 600

@@ -16,11 +16,19 @@ from typing import Any, cast
 from engines.agents.gateway.fields import Asked
 from engines.agents.single_turn import system_messages
 from engines.core.errors import CallFailed, lost_usage
-from engines.core.finish import is_cut
 from engines.core.protocols import OnText, Policy, TryPolicy
 from engines.core.text.tool_text import call_mark, clean_text, result_mark
-from engines.core.tools import ToolResult
-from engines.core.types import NO_USAGE, Attempt, Completion, Message, Sampling, ToolCall, Usage
+from engines.core.types import (
+    NO_USAGE,
+    Attempt,
+    Completion,
+    Message,
+    Sampling,
+    ToolCall,
+    ToolResult,
+    Usage,
+    is_cut,
+)
 
 MOST_CALLS = 1_000
 """Of one try: a program that asks in a circle ends, however short its replies are."""

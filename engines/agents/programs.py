@@ -16,7 +16,7 @@ from math import isfinite
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-from engines.core.ids import digest
+from engines.core.codec import digest
 from engines.core.types import Problem
 
 

@@ -4,9 +4,17 @@ import time
 from dataclasses import dataclass
 
 from engines.agents.open import AgentNeeds
-from engines.core.finish import is_cut, meaning_of
 from engines.core.protocols import OnText, Policy
-from engines.core.types import Attempt, Completion, Job, Message, Sampling, Usage
+from engines.core.types import (
+    Attempt,
+    Completion,
+    Job,
+    Message,
+    Sampling,
+    Usage,
+    is_cut,
+    meaning_of,
+)
 
 
 @dataclass(frozen=True, slots=True)

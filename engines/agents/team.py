@@ -14,7 +14,6 @@ from engines.agents.open import AgentNeeds
 from engines.agents.single_turn import ended_attempt, first_messages
 from engines.agents.tool_loop import show_calls
 from engines.core.errors import CallFailed
-from engines.core.finish import is_cut
 from engines.core.protocols import OnText, Policy, Toolbox, ToolTry, TryPolicy
 from engines.core.team import (
     NextStep,
@@ -28,8 +27,17 @@ from engines.core.team import (
 )
 from engines.core.text.prompts import load_prompt
 from engines.core.text.reply import ReplyProblem
-from engines.core.tools import is_evidence
-from engines.core.types import NO_USAGE, Attempt, Completion, Job, Message, Sampling, Usage
+from engines.core.types import (
+    NO_USAGE,
+    Attempt,
+    Completion,
+    Job,
+    Message,
+    Sampling,
+    Usage,
+    is_cut,
+    is_evidence,
+)
 
 T = TypeVar("T")
 NO_EVIDENCE = "the answer rests on no evidence: no tool gave anything"

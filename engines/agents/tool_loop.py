@@ -8,10 +8,8 @@ from dataclasses import dataclass, replace
 from engines.agents.open import AgentNeeds
 from engines.agents.single_turn import ended_attempt, first_messages, unusable_reason
 from engines.core.errors import CallFailed
-from engines.core.finish import is_cut
 from engines.core.protocols import OnText, Toolbox, ToolTry, TryPolicy
 from engines.core.text.tool_text import call_mark, model_text, result_mark
-from engines.core.tools import ToolResult
 from engines.core.types import (
     NO_USAGE,
     Attempt,
@@ -20,7 +18,9 @@ from engines.core.types import (
     Message,
     Sampling,
     ToolCall,
+    ToolResult,
     Usage,
+    is_cut,
 )
 
 MAX_CALLS = 16

@@ -1,11 +1,14 @@
-"""JSON of the values: one encoder, and decoders built once from the type hints.
+"""JSON of the values: one encoder, and decoders built once from the type hints; hashes and seeds.
 
 Decoding is for what we wrote ourselves (journal, records, socket); what people and models write
 goes through pydantic or `engines.core.text.reply`.
 """
 
+from __future__ import annotations
+
 import dataclasses
 import functools
+import hashlib
 import math
 import types
 from collections import Counter
@@ -14,6 +17,8 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_
 
 import orjson
 
+from engines.core.types import CallKey
+
 T = TypeVar("T")
 Decoder = Callable[[Any], Any]
 
@@ -21,9 +26,15 @@ Decoder = Callable[[Any], Any]
 def dumps(value: object) -> bytes:
     """Encode as one line of JSON. Lone surrogates become U+FFFD: UTF-8 has no place for them."""
     try:
-        return orjson.dumps(value, option=orjson.OPT_NON_STR_KEYS)
+        return orjson.dumps(value, _list_set, option=orjson.OPT_NON_STR_KEYS)
     except TypeError:
-        return orjson.dumps(_fix_all_surrogates(value), option=orjson.OPT_NON_STR_KEYS)
+        return orjson.dumps(_fix_all_surrogates(value), _list_set, option=orjson.OPT_NON_STR_KEYS)
+
+
+def _list_set(value: object) -> list[Any]:
+    if isinstance(value, set):
+        return sorted(value)
+    raise TypeError
 
 
 def fix_surrogates(text: str) -> str:
@@ -141,3 +152,31 @@ def _fix_all_surrogates(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_fix_all_surrogates(entry) for entry in value]
     return value
+
+
+def digest(value: object, size: int = 16) -> str:
+    """Hex blake2b of a value's canonical JSON (sorted keys); `size` is in bytes."""
+    return digest_bytes(orjson.dumps(value, option=orjson.OPT_SORT_KEYS), size)
+
+
+def digest_bytes(data: bytes, size: int = 16) -> str:
+    return hashlib.blake2b(data, digest_size=size).hexdigest()
+
+
+def question_of(problem: str) -> str:
+    """The question that a problem's id stands for: one that is repeated has `x`, `x#2`, `x#3`."""
+    return problem.partition("#")[0]
+
+
+def seed_for(run_seed: int, *parts: str | int) -> int:
+    """A 31-bit seed (what every endpoint accepts) that follows from the parts alone."""
+    text = "\x1f".join([str(run_seed), *(str(p) for p in parts)])
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=4).digest(), "big") >> 1
+
+
+def call_seed(run_seed: int, key: CallKey) -> int:
+    if key.problem:
+        # Evaluations before and after a step draw the same seeds, and problems that are added to
+        # a set leave the others' results as they are.
+        return seed_for(run_seed, key.purpose, key.problem, key.index, key.turn)
+    return seed_for(run_seed, key.purpose, key.epoch, key.step, key.position, key.index, key.turn)

@@ -1,12 +1,20 @@
-"""The errors: what a user can mend (`StudioError`), and a model call that failed (`CallFailed`)."""
+"""The errors: what a user can mend (`StudioError`), and a model call that failed (`CallFailed`).
 
+With what their next moves name: the nearest known name, and how an extra is installed.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from engines.core.types import NO_USAGE, Usage
 
-if TYPE_CHECKING:  # every command loads this page, and few need an event loop
+if TYPE_CHECKING:
     from asyncio import CancelledError
 
 
@@ -32,6 +40,10 @@ class PolicyError(StudioError):
 
 class VerifierError(StudioError):
     """A verifier that cannot be loaded."""
+
+
+class ToolError(StudioError):
+    """A tool that cannot work at all; found before a run begins."""
 
 
 class RecordError(StudioError):
@@ -68,7 +80,7 @@ class AnswersPending(StudioError):
         self.reason = f"{what} in {place}:{said} {move}"
 
     @classmethod
-    def merge(cls, parts: "Iterable[AnswersPending]") -> "AnswersPending":
+    def merge(cls, parts: Iterable[AnswersPending]) -> AnswersPending:
         """All that wait, in an order that does not depend on who came first."""
         calls: dict[str, set[str]] = {}
         refused: set[str] = set()
@@ -120,7 +132,7 @@ class WorkerLost(Exception):
         super().__init__(f"node {node} was lost: {reason}")
 
 
-def lost_usage(cut: "CancelledError") -> Usage:
+def lost_usage(cut: CancelledError) -> Usage:
     """What a call that was cancelled after it was sent may have cost.
 
     A policy says so as the argument of the `CancelledError` that it passes on. No subclass
@@ -129,6 +141,39 @@ def lost_usage(cut: "CancelledError") -> Usage:
     return reported_usage(cut) or NO_USAGE
 
 
-def reported_usage(cut: "CancelledError") -> Usage | None:
+def reported_usage(cut: CancelledError) -> Usage | None:
     """What the policy itself said of a call that was cancelled; None where it said nothing."""
     return next((usage for usage in cut.args if isinstance(usage, Usage)), None)
+
+
+_ROOT = Path(__file__).parents[2]
+
+
+def install_command(extra: str) -> str:
+    """The command that installs it into the environment of this process."""
+    here = Path.cwd()
+    # One may stand in a checkout while the program runs from an ordinary install.
+    root = next((folder for folder in (_ROOT, here) if _is_checkout(folder)), None)
+    if root is None:
+        return f"pip install 'practice-studio[{extra}]'"
+    pip = Path(sys.executable).parent / "pip"  # an environment that is not activated has its own
+    shown = os.path.relpath(pip, here) if pip.is_relative_to(here) else str(pip)
+    target = "." if here == root else str(root)
+    return f"{shlex.quote(shown)} install -e {shlex.quote(f'{target}[{extra}]')}"
+
+
+def installed_version(package: str) -> str | None:
+    """Read from its metadata: importing torch takes seconds."""
+    from importlib.metadata import PackageNotFoundError, version  # not where nobody asks
+
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def _is_checkout(folder: Path) -> bool:
+    try:
+        return '\nname = "practice-studio"\n' in (folder / "pyproject.toml").read_text("utf-8")
+    except (OSError, ValueError):
+        return False

@@ -58,16 +58,14 @@ class RunStarted:
 class RunResumed:
     """A new process took the run up; the settings that a resume may change come with it.
 
-    `again`: tries of the step under way that failed are made again, unless their group was
-    learned from; in older journals only an outage was made good.
+    Tries of the step under way that failed are made again, unless their group was learned from.
     """
 
     pid: int
     epochs: int
     reviewer: str
     settings: Mapping[str, Any]
-    again: bool = False
-    steps_per_epoch: int | None = None  # None in older journals: as the run began
+    steps_per_epoch: int = 0  # 0: as the run began
     prompts: Mapping[str, str] = field(default_factory=dict)  # see `RunStarted`
 
 
@@ -100,8 +98,8 @@ class RolloutFinished:
     tail: str = ""  # the last words of the answer, for display
     refs: tuple[RecordRef, ...] = ()
     shown: tuple[str, ...] | None = None  # see `Job.shown`
-    cited: tuple[str, ...] | None = None  # of the experiences shown; None in older journals
-    turns: int = 0  # replies of the model; 0 in older journals
+    cited: tuple[str, ...] | None = None  # of the experiences shown
+    turns: int = 0  # replies of the model
     tool_calls: int = 0
     failed_calls: int = 0  # of those
 
@@ -342,8 +340,7 @@ class RunEnded:
     # answers that somebody writes to files)
     how: str
     reason: str = ""
-    under_way: Usage = NO_USAGE  # in older journals: paid in an evaluation that was cut
-    paid: Usage | None = None  # None in older journals
+    paid: Usage | None = None  # None: no call could be made
     remarks: tuple[str, ...] = ()  # on endpoints: who answered instead, what they refused
 
 

@@ -6,11 +6,12 @@ Knows no files; `engines.record.libraries` keeps versions on disk.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 
-from engines.core.ids import digest
+from engines.core.codec import digest
 from engines.core.library_notes import (
     KEPT_CREDITS,
     KEPT_CURATED,
@@ -23,7 +24,6 @@ from engines.core.library_notes import (
     new_past_decisions,
     subtract_credits,
 )
-from engines.core.state.entry_index import EntryIndex
 from engines.core.text.prompts import load_prompt
 from engines.core.text.sanitize import one_line
 from engines.core.text.similarity import pair_entries
@@ -121,8 +121,6 @@ class Library:
     credits: tuple[StepCredits, ...] = ()  # the last steps that added to them, oldest first
     credited: int = 0  # such steps from the beginning
     effects: Mapping[str, Effect] = field(default_factory=dict)  # the last one of each wording
-    # Of the experiences, where it has been made: no part of the value.
-    index: EntryIndex[Experience] | None = field(default=None, repr=False, compare=False)
 
     def as_of_memory(self, remembered: int | None) -> Library:
         """With what it remembered when the count stood there; None: all.
@@ -185,13 +183,7 @@ class Library:
         return replace(self, uses=subtract_credits(self.uses, own)) if own else self
 
     def get(self, experience_id: str | None) -> Experience | None:
-        return self._indexed().get(experience_id)
-
-    def _indexed(self) -> EntryIndex[Experience]:
-        if self.index is None or self.index.entries is not self.experiences:
-            object.__setattr__(self, "index", EntryIndex(self.experiences))
-        assert self.index is not None
-        return self.index
+        return next((e for e in self.experiences if e.id == experience_id), None)
 
     @property
     def pinned_ids(self) -> tuple[str, ...]:
@@ -207,40 +199,7 @@ class Library:
 
         `limit` is the most experiences the library may hold.
         """
-        text = one_line(operation.text)
-        match operation.kind:
-            case "add":
-                if not text:
-                    return "an addition needs a text"
-                if twin := self._indexed().with_text(text):
-                    return f"{twin.id} already says exactly this"
-                if operation.target is not None and not self._was_deleted(operation.target):
-                    return f"{operation.target} was not deleted, so it cannot be brought back"
-                if limit is not None and len(self.experiences) >= limit:
-                    return f"the library is full ({limit}): modify or delete an experience instead"
-            case "modify":
-                before = self.get(operation.target)
-                if before is None:
-                    return self._absence_reason(operation.target)
-                if before.pinned:
-                    return _pinned_reason(before)
-                if not text:
-                    return "a modification needs a text"
-                if before.text == text:
-                    return f"{before.id} already reads so"
-            case "delete" | "keep" | "pin" | "unpin":
-                before = self.get(operation.target)
-                if before is None:
-                    return self._absence_reason(operation.target)
-                if operation.kind == "delete" and before.pinned:
-                    return _pinned_reason(before)
-                if operation.kind == "pin" and before.pinned:
-                    return f"{before.id} is pinned already"
-                if operation.kind == "unpin" and not before.pinned:
-                    return f"{before.id} is not pinned"
-            case "weights":
-                return "a weight update is no part of a library"
-        return None
+        return _Draft(self).objection(operation, limit)
 
     def commit(
         self, reviewed: Reviewed, *, run: str = "", step: int = 0, limit: int | None = None
@@ -252,27 +211,38 @@ class Library:
         one when any text or pin changed, and not otherwise; rejections and edits of reviewers are
         remembered in `curated` either way. `run` is "" outside runs.
         """
-        draft = replace(self, version=self.version + 1)
+        draft = _Draft(self)
         outcomes = []
-        targets: list[str] = []  # what each target said as it was decided on
+        decided = []  # each operation as proposed and applied, and what its target said then
         for operation, decision in reviewed:
-            target = draft.get(operation.target)
-            targets.append(target.text if target else "")
+            target = draft.entries.get(operation.target or "")
+            effective = effective_operation(operation, decision)
+            decided.append((operation, effective, decision, target.text if target else ""))
             if decision.action == "defer":
                 continue
-            wanted, touched = effective_operation(operation, decision), None
             rejected = decision.action == "reject"
-            reason = decision.reason if rejected else draft.objection(wanted, limit) or ""
+            reason = decision.reason if rejected else draft.objection(effective, limit) or ""
             applied = not rejected and not reason
-            if applied:
-                draft, touched = draft._apply(wanted, decision, run, step)
-            outcomes.append(OperationOutcome(operation.id, wanted.kind, applied, touched, reason))
+            touched = draft.apply(effective, decision, run, step) if applied else None
+            outcomes.append(
+                OperationOutcome(operation.id, effective.kind, applied, touched, reason)
+            )
+        after = self
         # An addition deleted again in the same commit has still used up its id.
-        is_new = draft.next_number != self.next_number or any(
-            draft._read(made.id) != self._read(made.id) for made in outcomes if made.applied
-        )
-        after = draft if is_new else self
-        return CommitResult(after._with_memory(reviewed, targets, run, step), tuple(outcomes))
+        if draft.next_number != self.next_number or draft.readings != _Draft(self).readings:
+            after = replace(
+                self,
+                version=draft.version,
+                experiences=tuple(draft.entries.values()),
+                next_number=draft.next_number,
+                uses=draft.uses,
+                effects=draft.effects,
+            )
+        new = new_past_decisions(self.curated, decided, run, step)
+        if new:
+            kept = (*self.curated, *new)[-KEPT_CURATED:]
+            after = replace(after, curated=kept, remembered=self.remembered + len(new))
+        return CommitResult(after, tuple(outcomes))
 
     def diff(self, older: Library) -> LibraryDiff:
         """Compare by wording, then by id, as `pair_entries` says; `self` is the newer one."""
@@ -296,81 +266,115 @@ class Library:
         """The block that goes in front of a prompt; "" when there is nothing to say.
 
         With `cite` it asks for the id of each experience that helps. `shown` are the ids of those
-        that stand in it, in the library's order; None: all.
+        that stand in it; None: all.
         """
-        chosen = self.experiences if shown is None else filter(None, map(self.get, shown))
-        return guidance_text(((e.id, e.text) for e in chosen), cite)
+        ids = None if shown is None else set(shown)
+        chosen = ((e.id, e.text) for e in self.experiences if ids is None or e.id in ids)
+        return guidance_text(chosen, cite)
 
     @property
     def guidance_tokens(self) -> int:
         """Estimated prompt tokens of the guidance a call: a token for 4 UTF-8 bytes."""
         return math.ceil(len(self.guidance().encode("utf-8", "replace")) / 4)
 
-    def _read(self, name: str | None) -> tuple[str, bool] | None:
-        """Text and pin of an experience, None where it is gone."""
-        entry = self.get(name)
-        return (entry.text, entry.pinned) if entry else None
 
-    def _with_memory(
-        self, reviewed: Reviewed, targets: Sequence[str], run: str, step: int
-    ) -> Library:
-        decided = [
-            (operation, effective_operation(operation, decision), decision, target)
-            for (operation, decision), target in zip(reviewed, targets, strict=True)
-        ]
-        new = new_past_decisions(self.curated, decided, run, step)
-        if not new:
-            return self
-        kept = (*self.curated, *new)[-KEPT_CURATED:]
-        return replace(self, curated=kept, remembered=self.remembered + len(new))
+class _Draft:
+    """A library that operations are applied to, one after another."""
 
-    def _was_deleted(self, target: str) -> bool:
-        number = target.removeprefix("E")
-        numbered = not number.isdecimal() or int(number) < self.next_number
-        return numbered and self.get(target) is None
+    def __init__(self, library: Library) -> None:
+        self.version = library.version + 1
+        self.next_number = library.next_number
+        self.entries = {e.id: e for e in library.experiences}
+        self.uses, self.effects = dict(library.uses), dict(library.effects)
+        self._texts = Counter(e.text for e in library.experiences)
 
-    def _absence_reason(self, target: str | None) -> str:
+    @property
+    def readings(self) -> dict[str, tuple[str, bool]]:
+        """Text and pin of each experience, of which a version is made."""
+        return {name: (e.text, e.pinned) for name, e in self.entries.items()}
+
+    def objection(self, operation: Operation, limit: int | None) -> str | None:
+        """See `Library.objection`."""
+        text, target = one_line(operation.text), operation.target
+        before = self.entries.get(target or "")
+        match operation.kind:
+            case "weights":
+                return "a weight update is no part of a library"
+            case "add" if not text:
+                return "an addition needs a text"
+            case "add" if self._texts[text]:
+                twin = next(e.id for e in self.entries.values() if e.text == text)
+                return f"{twin} already says exactly this"
+            case "add" if target is not None and (before or not self._was_used(target)):
+                return f"{target} was not deleted, so it cannot be brought back"
+            case "add" if limit is not None and len(self.entries) >= limit:
+                return f"the library is full ({limit}): modify or delete an experience instead"
+            case "add":
+                return None
         if target is None:
             return "it names no experience"
-        number = target.removeprefix("E")
-        gone = number.isdigit() and int(number) < self.next_number
-        return f"{target} is gone" if gone else f"{target} was never in this library"
+        if before is None:
+            used = self._was_used(target)
+            return f"{target} is gone" if used else f"{target} was never in this library"
+        match operation.kind:
+            case "modify" | "delete" if before.pinned:
+                return f"{target} is pinned: nothing may change it; unpin it first"
+            case "modify" if not text:
+                return "a modification needs a text"
+            case "modify" if before.text == text:
+                return f"{target} already reads so"
+            case "pin" if before.pinned:
+                return f"{target} is pinned already"
+            case "unpin" if not before.pinned:
+                return f"{target} is not pinned"
+        return None
 
-    def _apply(
-        self, wanted: Operation, decision: Decision, run: str, step: int
-    ) -> tuple[Library, str | None]:
-        text = one_line(wanted.text)
-        mark = provenance(wanted, decision, self.version, run, step)
-        touched, entries, number = wanted.target, self.experiences, self.next_number
-        uses, effects = self.uses, self.effects
-        index, made = self._indexed(), None  # made: the experience as it is then
-        before = index.get(touched)
-        match wanted.kind:
-            case "add" if touched is not None:
+    def _was_used(self, target: str) -> bool:
+        """Return whether an id was given away; that of a mounted agent may have no number."""
+        number = target.removeprefix("E")
+        return not number.isdecimal() or int(number) < self.next_number
+
+    def apply(self, operation: Operation, decision: Decision, run: str, step: int) -> str | None:
+        """Apply an operation that fits, and return the id of the experience that it is about."""
+        text = one_line(operation.text)
+        mark = provenance(operation, decision, self.version, run, step)
+        name = operation.target or ""
+        match operation.kind:
+            case "add" if operation.target is not None:
                 # Brought back under its own id: the same experience, not another one.
-                made = Experience(touched, text, self.version, self.version, (mark,))
-                entries = tuple(sorted((*entries, made), key=_id_order))
+                self._put(Experience(name, text, self.version, self.version, (mark,)))
+                self.entries = dict(
+                    sorted(self.entries.items(), key=lambda item: _id_order(item[0]))
+                )
             case "add":
                 # An assigned id that is lower was used before, perhaps by one that is gone.
-                number = max(number, int((decision.assigned or "E0").removeprefix("E")))
-                touched = f"E{number}"
-                made = Experience(touched, text, self.version, self.version, (mark,))
-                entries, number = (*entries, made), number + 1
-            case "modify" if before is not None:
-                mark = replace(mark, uses_before=uses.get(before.id))
+                number = max(self.next_number, int((decision.assigned or "E0").removeprefix("E")))
+                name, self.next_number = f"E{number}", number + 1
+                self._put(Experience(name, text, self.version, self.version, (mark,)))
+            case "modify":
+                before = self._forget(name)
+                mark = replace(mark, uses_before=self.uses.pop(name, None))
                 history = (*before.history, mark)
-                made = replace(before, text=text, revised=self.version, history=history)
-            case "pin" | "unpin" if before is not None:
-                made = replace(before, pinned=wanted.kind == "pin")  # its history: of its wordings
-        if touched is not None and before is not None and wanted.kind != "keep":
-            entries = tuple(index.replace_entry(touched, made))
-        if touched is not None and wanted.kind != "keep":
-            index = index.index_of_change(entries, touched, made)
-        if wanted.kind in ("modify", "delete"):  # of a wording that is gone
-            uses = {name: counts for name, counts in uses.items() if name != touched}
-            effects = {name: effect for name, effect in effects.items() if name != touched}
-        new = replace(self, experiences=entries, next_number=number, index=index)
-        return replace(new, uses=uses, effects=effects), touched
+                self._put(replace(before, text=text, revised=self.version, history=history))
+            case "delete":
+                self._forget(name)
+                self.uses.pop(name, None)
+                del self.entries[name]
+            case "pin" | "unpin":  # its history is that of its wordings
+                pinned = operation.kind == "pin"
+                self.entries[name] = replace(self.entries[name], pinned=pinned)
+        return name
+
+    def _put(self, experience: Experience) -> None:
+        self.entries[experience.id] = experience
+        self._texts[experience.text] += 1
+
+    def _forget(self, name: str) -> Experience:
+        """Let go of a wording that is gone, with what it was measured to be worth."""
+        self.effects.pop(name, None)
+        experience = self.entries[name]
+        self._texts[experience.text] -= 1
+        return experience
 
 
 def provenance(
@@ -395,13 +399,9 @@ def provenance(
     )
 
 
-def _pinned_reason(experience: Experience) -> str:
-    return f"{experience.id} is pinned: nothing may change it; unpin it first"
-
-
-def _id_order(experience: Experience) -> tuple[int, int]:
+def _id_order(name: str) -> tuple[int, int]:
     """Sorts numbered ids by number, behind those that a mounted agent brought along."""
-    number = experience.id.removeprefix("E")
+    number = name.removeprefix("E")
     return (1, int(number)) if number.isdecimal() else (0, 0)
 
 

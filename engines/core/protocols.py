@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from engines.core.tools import ToolResult, ToolSpec
 from engines.core.types import (
     NO_USAGE,
     Attempt,
@@ -29,6 +28,8 @@ from engines.core.types import (
     Rollout,
     Sampling,
     ToolCall,
+    ToolResult,
+    ToolSpec,
     Usage,
     Verdict,
     WeightUpdate,

@@ -1,8 +1,10 @@
 """The values that travel between the parts of the loop; `engines.core.codec` makes JSON of them."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, Literal, cast, get_args
 
 Role = Literal["system", "user", "assistant", "tool"]
 Purpose = Literal[
@@ -66,7 +68,7 @@ class Problem:
         return tuple(self.meta.get("shown_images") or ())
 
     @property
-    def history(self) -> "tuple[Message, ...]":
+    def history(self) -> tuple[Message, ...]:
         """The turns of a talk before the question; see `turns_of`."""
         return turns_of(self.meta.get("history"))
 
@@ -97,7 +99,7 @@ class Usage:
     def tokens(self) -> int:
         return self.prompt_tokens + self.completion_tokens
 
-    def __add__(self, other: "Usage") -> "Usage":
+    def __add__(self, other: Usage) -> Usage:
         """Add two counts. The cost stays unknown as soon as one part of it is."""
         if not self.calls:
             return other
@@ -186,7 +188,7 @@ class Completion:
     speaker: str = ""  # see `Message.speaker`
 
     @property
-    def turn(self) -> "Turn | None":
+    def turn(self) -> Turn | None:
         """As a turn that can be trained on; None where the policy told no ids."""
         if not self.token_ids:
             return None
@@ -285,7 +287,7 @@ class Rollout:
     shown: tuple[str, ...] | None = None  # see `Job.shown`
 
     @classmethod
-    def from_job(cls, job: Job, attempt: Attempt, seed: int) -> "Rollout":
+    def from_job(cls, job: Job, attempt: Attempt, seed: int) -> Rollout:
         return cls(
             attempt=attempt,
             epoch=job.key.epoch,
@@ -591,6 +593,13 @@ def weights_operation(step: int, update: WeightUpdate) -> Operation:
     )
 
 
+def lesson_operations(lesson: Lesson) -> tuple[Operation, ...]:
+    """What reviewers decide of a lesson: its operations, or its weight update as one."""
+    if lesson.update is None:
+        return lesson.operations
+    return (*lesson.operations, weights_operation(lesson.step, lesson.update))
+
+
 _SHOWN = {name: name for name in ("reward", "loss", "kl", "clip_share", "entropy", "grad_norm")}
 _SHOWN |= {"kl": "KL", "clip_share": "clipped", "grad_norm": "gradient", "length": "length"}
 
@@ -689,3 +698,101 @@ AUTO = "auto"
 
 REJECTED_BY_AUTO = (LEAK, *BAD_WORDINGS, FROM_TOOL, CONFLICT, DUPLICATE, HURTS, UNPROVEN)
 """What it rejects by itself, unless `review.rejects` says otherwise."""
+
+
+Network = Literal["none", "allowlist", "public"]
+"""What a tool or a program may reach: nothing, named hosts, or anything."""
+
+ToolStatus = Literal["ok", "error", "timeout", "refused", "interrupted", "unavailable"]
+"""How a call ended. "error": it ran and failed; "refused": nothing ran, because there is no such
+tool or the arguments do not fit; "interrupted": the studio ended while it ran, and it is not made
+again, since it may have had an effect; "unavailable": the tool itself is gone, which says nothing
+of who called it, and fails the try."""
+
+_STATUSES: frozenset[str] = frozenset(get_args(ToolStatus))
+
+NO_OUTPUT = "(no output)"
+NOTHING_FOUND = "Nothing found"
+"""What the result of a tool that looks things up begins with where there is nothing."""
+SHOWN_CHARS = 2_000
+"""Of each text in a tool's result, as a model is shown it."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToolSpec:
+    """What a tool is called and takes.
+
+    `description` tells the model its limits and best practice, too. `parameters` is the JSON schema
+    of an object. One that is not `repeatable` has an effect: it is never run twice for one call.
+    """
+
+    name: str
+    description: str
+    parameters: Mapping[str, Any]
+    repeatable: bool = True
+    network: Network = "none"
+    tier: str = ""  # what contains it; "" where it runs in the studio's own process
+    shown_chars: int = SHOWN_CHARS  # of a result
+
+    @property
+    def function(self) -> Mapping[str, Any]:
+        """As `Sampling.tools` offers it to a model."""
+        return {"name": self.name, "description": self.description, "parameters": self.parameters}
+
+
+@dataclass(frozen=True, slots=True)
+class ToolResult:
+    """What a call came to. `text` is what the model is shown; of long outputs a part."""
+
+    text: str
+    status: ToolStatus = "ok"
+    usage: Usage = NO_USAGE  # of models that the tool asked
+
+
+def as_status(word: str) -> ToolStatus:
+    if word not in _STATUSES:
+        raise ValueError(f"{word!r} is no status of a tool call")
+    return cast(ToolStatus, word)
+
+
+def is_evidence(result: ToolResult) -> bool:
+    """Whether a result tells anything that an answer can rest on."""
+    said = result.text.strip()
+    return result.status == "ok" and said != NO_OUTPUT and not said.startswith(NOTHING_FOUND)
+
+
+# Written from the servers' own lists (2026-11): OpenAI, Azure, Anthropic, Gemini, Vertex, Bedrock,
+# Mistral, DeepSeek, Cohere, Zhipu, OpenRouter, vLLM, SGLang, TGI, llama.cpp, Ollama.
+Finish = Literal["ended", "cut", "filtered", "broken", "unknown"]
+
+_WORDS: dict[Finish, str] = {
+    # The model ended it: by itself, at a stop text, or to call a function.
+    "ended": "stop stop_sequence eos eos_token end_turn complete completed finish_complete word "
+    "tool_calls tool_call tool_use function_call null none",
+    # A limit of tokens, of the reply or of the context.
+    "cut": "length max_tokens max_length max_len max_output max_output_tokens model_length limit "
+    "model_context_window_exceeded context_length_exceeded error_limit pause_turn",
+    # Held back, in part or whole.
+    "filtered": "content_filter content_filtered safety recitation blocklist prohibited_content "
+    "spii refusal sensitive guardrail_intervened model_armor error_toxic image_safety "
+    "image_prohibited_content image_recitation language",
+    # The server failed or was told to stop; another try may do better.
+    "broken": "error abort aborted cancelled canceled cancel user_cancel timeout load unload "
+    "insufficient_system_resource network_error failure other finish_reason_unspecified "
+    "malformed_function_call malformed_response malformed_model_output malformed_tool_use "
+    "unexpected_tool_call too_many_tool_calls missing_thought_signature function_call_filter "
+    "function_call_failure function_call_error repetition",
+}
+_MEANINGS = {word: meaning for meaning, words in _WORDS.items() for word in words.split()}
+
+
+def meaning_of(finish: str) -> Finish:
+    """The meaning of a finish reason as it came: `MAX_TOKENS`, `content_filter: SAFETY`."""
+    words = [part.strip().lower().replace("-", "_") for part in finish.split(":")]
+    known = [_MEANINGS[word] for word in words if word in _MEANINGS]
+    return known[0] if known else "ended" if not any(words) else "unknown"
+
+
+def is_cut(finish: str) -> bool:
+    """Whether the reply ends at a limit and not where the model would have ended it."""
+    return meaning_of(finish) == "cut"

@@ -8,8 +8,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from engines.core.codec import digest
 from engines.core.errors import ConfigError, did_you_mean, suggest_name
-from engines.core.ids import digest
 from engines.core.text.sanitize import one_line
 
 VERIFIER_MODULE = "practice_verifier"

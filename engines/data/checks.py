@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
+from engines.core.codec import digest_bytes
 from engines.core.errors import DataError
-from engines.core.ids import digest_bytes
 from engines.core.types import Problem
 from engines.data.rows import Unit
 

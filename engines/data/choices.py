@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from string import ascii_uppercase
 from typing import Any
 
+from engines.core.codec import digest
 from engines.core.errors import DataError
-from engines.core.ids import digest
 
 LABELS = ("answerKey", "answer_index", "answer_idx")
 """Fields that hold the label of the answer, which no text of an option can be."""

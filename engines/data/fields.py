@@ -6,9 +6,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from engines.core.codec import fix_surrogates
+from engines.core.codec import digest, fix_surrogates
 from engines.core.errors import DataError
-from engines.core.ids import digest
 from engines.core.types import Problem, turns_of
 from engines.data.choices import LABELS, find_choices
 from engines.data.rows import json_kind

@@ -21,8 +21,7 @@ from pathlib import Path
 from typing import Any, Literal
 from zipfile import BadZipFile, ZipFile
 
-from engines.core.errors import DataError
-from engines.core.extras import install_command
+from engines.core.errors import DataError, install_command
 from engines.data.source import (
     TASK_FILE,
     DataSource,

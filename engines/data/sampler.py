@@ -7,7 +7,7 @@ import random
 from dataclasses import dataclass
 from functools import lru_cache
 
-from engines.core.ids import seed_for
+from engines.core.codec import seed_for
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
-from engines.core.ids import call_seed
+from engines.core.codec import call_seed
 from engines.core.library import Library
 from engines.core.protocols import Earlier, Engine, Verifier
 from engines.core.types import (

@@ -16,8 +16,7 @@ from engines.core.errors import ConflictError, StudioError
 from engines.core.library import Library
 from engines.core.protocols import Engine
 from engines.core.state.fold import fold, fold_events, run_history
-from engines.core.state.history import RunHistory
-from engines.core.state.run_state import RunState, StepState
+from engines.core.state.run_state import RunHistory, RunState, StepState
 from engines.core.text.citations import without_citations
 from engines.core.types import Attempt, Group, Lesson, Message, Problem, Rollout
 from engines.pipeline.recorder import Recorder

@@ -10,8 +10,8 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+from engines.core.codec import question_of, seed_for
 from engines.core.events import EvaluationFinished, HeldOutShown
-from engines.core.ids import question_of, seed_for
 from engines.core.library import Library
 from engines.core.protocols import Engine
 from engines.core.state.run_state import StepState

@@ -19,8 +19,8 @@ from typing import Any
 
 import orjson
 
+from engines.core.codec import digest
 from engines.core.errors import AnswersPending, PolicyError
-from engines.core.ids import digest
 from engines.core.protocols import OnText
 from engines.core.text.tokens import prompt_tokens, text_tokens
 from engines.core.types import CallKey, Completion, Message, Sampling, Usage

@@ -14,11 +14,10 @@ from typing import Any, Literal
 import orjson
 
 from engines.core.errors import CallFailed
-from engines.core.finish import is_cut
 from engines.core.protocols import OnText
 from engines.core.text.prompts import load_prompt, quote
 from engines.core.text.tokens import prompt_tokens, text_tokens
-from engines.core.types import Completion, Message, Sampling, ToolCall
+from engines.core.types import Completion, Message, Sampling, ToolCall, is_cut
 from engines.policies.limits import WrappedPolicy
 
 Protocol = Literal["native", "text"]

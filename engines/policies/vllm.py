@@ -19,9 +19,8 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from engines.core.errors import CallFailed, PolicyError
-from engines.core.finish import meaning_of
 from engines.core.protocols import OnText
-from engines.core.types import Completion, Message, Sampling, Usage
+from engines.core.types import Completion, Message, Sampling, Usage, meaning_of
 from engines.core.waiting import deadline, gather_all
 from engines.policies.chat.client import PING_S, Replicas
 from engines.policies.chat.endpoint import (

@@ -21,7 +21,7 @@ from typing import Any, Literal, Protocol
 
 import orjson
 
-from engines.core.codec import dumps, from_dict, to_dict
+from engines.core.codec import digest, dumps, from_dict, to_dict
 from engines.core.errors import (
     CallFailed,
     ConfigError,
@@ -30,10 +30,18 @@ from engines.core.errors import (
     StudioError,
     lost_usage,
 )
-from engines.core.ids import digest
 from engines.core.protocols import Embedder, EmbeddingResult, OnText, Policy, Toolbox, ToolTry
-from engines.core.tools import ToolResult, ToolSpec
-from engines.core.types import NO_USAGE, CallKey, Completion, Message, Sampling, ToolCall, Usage
+from engines.core.types import (
+    NO_USAGE,
+    CallKey,
+    Completion,
+    Message,
+    Sampling,
+    ToolCall,
+    ToolResult,
+    ToolSpec,
+    Usage,
+)
 from engines.core.waiting import current_call, expire_deadline, expired_deadline, is_replayed
 from engines.policies.chat.embedding import Reserve
 from engines.policies.limits import WrappedPolicy

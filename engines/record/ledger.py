@@ -13,11 +13,9 @@ from pathlib import Path
 
 import orjson
 
-from engines.core.codec import dumps, from_dict, to_dict
+from engines.core.codec import call_seed, digest, dumps, from_dict, to_dict
 from engines.core.errors import CallFailed, ConflictError, lost_usage
-from engines.core.ids import call_seed, digest
 from engines.core.protocols import OnText, Policy
-from engines.core.tools import ToolResult, ToolSpec, as_status
 from engines.core.types import (
     NO_USAGE,
     CallKey,
@@ -26,7 +24,10 @@ from engines.core.types import (
     RecordRef,
     Sampling,
     ToolCall,
+    ToolResult,
+    ToolSpec,
     Usage,
+    as_status,
 )
 from engines.core.waiting import gather_all, mark_replayed, name_call
 from engines.record import lines

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
+from engines.core.codec import digest_bytes
 from engines.core.errors import DamagedError, RecordError
-from engines.core.ids import digest_bytes
 
 HEAD = re.compile(rb'\{"n":(\d{1,12}),"h":"([0-9a-f]{16})","e":')
 TAIL = b"}\n"

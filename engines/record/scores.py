@@ -19,9 +19,8 @@ from typing import Any
 
 import orjson
 
-from engines.core.codec import dumps, from_dict
+from engines.core.codec import digest, digest_bytes, dumps, from_dict
 from engines.core.errors import RecordError
-from engines.core.ids import digest, digest_bytes
 from engines.core.types import NO_USAGE, AttemptStatus, Problem, Usage
 from engines.record import lines
 from engines.record.appender import make_folder, write_atomic

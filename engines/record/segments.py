@@ -20,7 +20,7 @@ from engines.core.errors import DamagedError, RecordError
 from engines.record import lines
 from engines.record.appender import sync_folder, write_atomic
 
-FORMAT = 10
+FORMAT = 11
 """Of every line of a journal, heads included; another one is refused by its number."""
 BYTES = 1_000_000
 """A growing segment is closed at the end of a step that made it longer: read in 0.1 seconds."""

@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 from engines.core.state.fold import fold_history
-from engines.core.state.history import RunHistory, StepHistory
+from engines.core.state.run_state import RunHistory, StepHistory
 from engines.record.journal import HEAD_BYTES, parse_entry
 from engines.record.run_dir import RunDir
 from engines.record.segments import Place, find_segment, is_unchanged, read

@@ -10,7 +10,6 @@ from engines.core.errors import CallFailed, StudioError, WorkerLost, lost_usage
 from engines.core.protocols import Agent, Ledger, OnText, Policy
 from engines.core.text.citations import guidance_ids, without_citations
 from engines.core.text.tool_text import clean_text
-from engines.core.tools import ToolResult, ToolSpec
 from engines.core.types import (
     NO_USAGE,
     Attempt,
@@ -21,6 +20,8 @@ from engines.core.types import (
     RecordRef,
     Sampling,
     ToolCall,
+    ToolResult,
+    ToolSpec,
     Turn,
     Usage,
 )

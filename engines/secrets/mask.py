@@ -41,7 +41,7 @@ PLACEHOLDERS = frozenset(_PLACEHOLDERS.split())
 
 _STRUCTURE = """
 kind action status purpose role finish how outcome stage verdict method
-request content_hash prompt_hash digest checksum file fate use learns
+request content_hash prompt_hash digest checksum file fate use learns network
 """
 STRUCTURE = frozenset(_STRUCTURE.split())
 """Keys of our own lines whose short values are one of a few words, or hashes: the reader of

@@ -14,7 +14,7 @@ from typing import Annotated, Any, NotRequired, get_type_hints
 
 from engines.core.errors import ConfigError
 from engines.core.protocols import ToolTry
-from engines.core.tools import NO_OUTPUT, ToolResult, ToolSpec
+from engines.core.types import NO_OUTPUT, ToolResult, ToolSpec
 from engines.tools.arguments import shown_value, usage_text
 
 _ARGS = re.compile(r"^Args:[ \t]*\n((?:[ \t]+.*(?:\n|\Z)|[ \t]*\n)*)", re.MULTILINE)

@@ -16,11 +16,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TextIO
 
 from engines.core.codec import fix_surrogates
-from engines.core.errors import ConfigError, suggest_name
-from engines.core.extras import install_command
+from engines.core.errors import ConfigError, ToolError, install_command, suggest_name
 from engines.core.protocols import ToolTry
 from engines.core.text.sanitize import escape_unsafe, one_line
-from engines.core.tools import ToolError, ToolResult, ToolSpec
+from engines.core.types import ToolResult, ToolSpec
 from engines.core.user_code import error_text
 from engines.tools.settings import ToolSettings
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from engines.core.tools import Network
+from engines.core.types import Network
 
 PROVIDERS: Mapping[str, tuple[str, ...]] = {
     "web_search": ("serper", "searxng", "gemini", "fixture"),

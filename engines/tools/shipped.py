@@ -5,11 +5,10 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 
-from engines.core.finish import is_cut
+from engines.core.errors import ToolError
 from engines.core.protocols import Policy, ToolTry
 from engines.core.text.maths import ExpressionError, value_of
-from engines.core.tools import NO_OUTPUT, ToolError, ToolResult, ToolSpec, as_status
-from engines.core.types import Message, Sampling
+from engines.core.types import NO_OUTPUT, Message, Sampling, ToolResult, ToolSpec, as_status, is_cut
 from engines.tools.arguments import ArgumentsRefused, read_arguments
 from engines.tools.function import FunctionTool
 from engines.tools.sandbox.sandbox import RunResult, Sandbox

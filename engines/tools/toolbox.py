@@ -6,12 +6,26 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 
 from engines.core.codec import fix_surrogates
-from engines.core.errors import CallFailed, ConfigError, StudioError, lost_usage, suggest_name
+from engines.core.errors import (
+    CallFailed,
+    ConfigError,
+    StudioError,
+    ToolError,
+    lost_usage,
+    suggest_name,
+)
 from engines.core.protocols import Tool, ToolTry
 from engines.core.text.sanitize import one_line
 from engines.core.text.tool_text import clean_text
-from engines.core.tools import NO_OUTPUT, SHOWN_CHARS, ToolError, ToolResult, ToolSpec
-from engines.core.types import NO_USAGE, ToolCall, Usage
+from engines.core.types import (
+    NO_OUTPUT,
+    NO_USAGE,
+    SHOWN_CHARS,
+    ToolCall,
+    ToolResult,
+    ToolSpec,
+    Usage,
+)
 from engines.core.user_code import error_text
 from engines.tools.arguments import ArgumentsRefused, read_arguments
 from engines.tools.mcp import McpServer

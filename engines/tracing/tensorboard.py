@@ -11,7 +11,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from engines.core.extras import install_command
+from engines.core.errors import install_command
 
 
 class ScalarWriter:

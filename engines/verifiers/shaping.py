@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from engines.core.codec import digest
 from engines.core.errors import VerifierError
-from engines.core.ids import digest
 from engines.core.protocols import Verifier, judges_whole_groups
 from engines.core.settings import setting
 from engines.core.types import Attempt, Problem, Rollout, Verdict

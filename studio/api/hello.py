@@ -10,9 +10,8 @@ from filecmp import cmp
 from pathlib import Path
 from typing import Any
 
-from engines.core.codec import dumps
+from engines.core.codec import digest_bytes, dumps
 from engines.core.errors import ConfigError
-from engines.core.ids import digest_bytes
 from engines.data.checks import check_rows, doubts_line
 from engines.data.dataset import read_numbered_problems
 from engines.data.source import DataSource

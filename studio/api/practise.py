@@ -17,8 +17,8 @@ from functools import wraps
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
+from engines.core.codec import digest
 from engines.core.errors import ConfigError, did_you_mean
-from engines.core.ids import digest
 from engines.core.library import Experience, Library
 from engines.core.types import Usage
 from engines.core.user_code import is_loaded_by_us

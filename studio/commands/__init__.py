@@ -129,8 +129,7 @@ def require_mcp() -> None:
     from importlib.util import find_spec
 
     if find_spec("mcp") is None:
-        from engines.core.errors import ConfigError
-        from engines.core.extras import install_command
+        from engines.core.errors import ConfigError, install_command
 
         move = f"Run: {install_command('mcp')}"
         raise ConfigError("the package mcp", "it is not installed.", move)

@@ -16,8 +16,8 @@ from typing import Any
 
 import orjson
 
+from engines.core.codec import digest
 from engines.core.errors import ConfigError, ConflictError
-from engines.core.ids import digest
 from engines.core.state.run_state import RunState
 from engines.pipeline.evaluation.statistics import SAME, paired_changes, standard_error
 from engines.record.appender import make_folder, write_atomic

@@ -10,8 +10,8 @@ from shlex import quote
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from engines.core.codec import digest_bytes
 from engines.core.errors import ConfigError, ConflictError, DataError
-from engines.core.ids import digest_bytes
 from engines.data.checks import Numbered, check_rows
 from engines.data.dataset import check_dataset, read_numbered_problems
 from engines.data.rows import Row, Unit, open_table

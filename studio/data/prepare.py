@@ -19,8 +19,7 @@ from typing import Any
 
 from filelock import FileLock
 
-from engines.core.errors import ConfigError, DataError, RecordError, did_you_mean
-from engines.core.extras import install_command
+from engines.core.errors import ConfigError, DataError, RecordError, did_you_mean, install_command
 from engines.data.public_layouts import LAYOUTS, Cleaned, by_level, shuffled
 from engines.data.rows import Row, open_table, to_json_value
 from engines.data.source import USUAL, DataSource, find_splits, locate, stem_of

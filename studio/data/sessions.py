@@ -10,8 +10,8 @@ from pathlib import Path
 from shlex import quote
 from typing import Any
 
+from engines.core.codec import digest
 from engines.core.errors import ConfigError, DataError
-from engines.core.ids import digest
 from engines.data.checks import MARK, ORIGIN, content_hash, is_unreviewed, outcome_word, set_mark
 from engines.data.rows import open_table
 from engines.data.sessions.reading import read_sessions

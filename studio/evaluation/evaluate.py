@@ -17,8 +17,8 @@ from pathlib import Path
 from shlex import quote
 from typing import Any, Literal
 
+from engines.core.codec import digest
 from engines.core.errors import CallFailed, ConfigError
-from engines.core.ids import digest
 from engines.core.library import Library
 from engines.core.protocols import Verifier
 from engines.core.types import NO_USAGE, Problem, Rollout, Usage, Verdict

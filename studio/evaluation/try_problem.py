@@ -15,11 +15,10 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from engines.agents.single_turn import first_messages
-from engines.core.codec import fix_surrogates, to_dict
+from engines.core.codec import call_seed, digest, fix_surrogates, to_dict
 from engines.core.errors import ConfigError
-from engines.core.ids import call_seed, digest
 from engines.core.library import Library
-from engines.core.state.history import StepHistory
+from engines.core.state.run_state import StepHistory
 from engines.core.text.tool_text import count_acts
 from engines.core.types import CallKey, Job, Message, Problem, Rollout, Verdict
 from engines.data.dataset import read_problems

@@ -8,18 +8,16 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal
 
 from engines.core import events as ev
 from engines.core.errors import ConflictError
 from engines.core.events import RolloutFinished
 from engines.core.library import OperationOutcome
-from engines.core.state.history import AnsweredReply, StepHistory
+from engines.core.state.run_state import AnsweredReply, StepHistory
 from engines.core.types import (
     Decision,
     Lesson,
     Message,
-    Operation,
     RecordRef,
     Reflection,
     Usage,
@@ -44,17 +42,6 @@ class GroupFacts(Subject):
     reflection: Reflection = field(metadata=LIFTED)
 
 
-@dataclass(frozen=True, slots=True)
-class Resubmission(Subject):
-    """A person's answer to a reply that could not be understood."""
-
-    repair: str
-    what: Literal["mended", "dropped"]
-    reviewer: str
-    reason: str
-    operations: tuple[Operation, ...]
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepFacts(Subject):
     """Everything about one step."""
@@ -71,7 +58,7 @@ class StepFacts(Subject):
     choice: ev.LessonsCompared | None
     choice_text: str
     own: tuple[ev.OperationProposed, ...]  # operations that people proposed
-    repaired: tuple[Resubmission, ...]
+    repaired: tuple[AnsweredReply, ...]
     decisions: tuple[Decision, ...]
     outcomes: tuple[OperationOutcome, ...]
     committed_version: int | None
@@ -104,7 +91,7 @@ def step_facts(run: RunDir, number: int) -> StepFacts:
         choice=step.choice,
         choice_text=step.choice.text if step.choice else "",
         own=tuple(step.proposed),
-        repaired=tuple(_resubmission(answer) for answer in step.resubmissions),
+        repaired=tuple(step.answers),
         decisions=tuple(step.decisions),
         outcomes=committed.outcomes if committed else (),
         committed_version=committed.library_version if committed else None,
@@ -121,12 +108,6 @@ def _group_facts(run: RunDir, step: StepHistory, reflection: Reflection) -> Grou
         rewards=tuple(rewards.get((position, index)) for index in indexes),
         calls=read_calls(run, reflection.refs),
         reflection=reflection,
-    )
-
-
-def _resubmission(answer: AnsweredReply) -> Resubmission:
-    return Resubmission(
-        answer.repair, answer.outcome, answer.reviewer, answer.reason, answer.operations
     )
 
 

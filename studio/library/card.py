@@ -13,7 +13,7 @@ from engines.core.library import Experience
 from engines.core.state.run_state import RunState
 from engines.core.text.sanitize import one_line
 from engines.pipeline.evaluation.statistics import compare, mean_at_k
-from engines.record.formats.card import Card, Result
+from engines.record.formats.source import Card, Result
 from engines.record.journal import read_journal
 from engines.record.run_dir import RunDir, Workspace
 from studio.facts.evaluation import evaluation_facts, learned_by, question_rewards

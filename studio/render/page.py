@@ -17,8 +17,7 @@ from importlib.resources import files
 from itertools import count, cycle
 from typing import TYPE_CHECKING, Any, Literal
 
-from engines.core.errors import ConfigError
-from engines.core.extras import install_command
+from engines.core.errors import ConfigError, install_command
 from engines.core.state.list_row import Point
 from engines.core.text.similarity import Change, format_changes
 from studio.render.json import print_json

@@ -390,7 +390,7 @@ def step_text(facts: StepFacts, *, prompts: bool) -> str:
         lines.append(f"  {_operation_text(own.operation)}, proposed by {sanitize(own.reviewer)}")
     for reply in facts.repaired:
         reason = f": {sanitize(reply.reason)}" if reply.reason else ""
-        lines.append(f"  {reply.repair} {reply.what} by {sanitize(reply.reviewer)}{reason}")
+        lines.append(f"  {reply.repair} {reply.outcome} by {sanitize(reply.reviewer)}{reason}")
         lines += [f"    {_operation_text(operation)}" for operation in reply.operations]
     lines += _choice_lines(facts)
     lines += ["", "decisions", *_decision_lines(facts), _commit_line(facts)]
@@ -414,7 +414,7 @@ def _call_lines(calls: Sequence[ModelCall], prompts: bool) -> list[str]:
         if name == "summary":
             name += f" of r{call.index}"
         elif name == "consolidation" and call.index != NOT_ONE:
-            name = f"{name}, level {call.index} call {call.position + 1}"
+            name = f"{name}, part {call.position + 1}"
         if call.turn:
             name += " (repair)"
         lines.append(f"  {name}, {sanitize(call.model)}, {call.tokens} tokens, {call.record}")

@@ -11,9 +11,8 @@ from typing import Any
 from engines.core.errors import ConflictError
 from engines.core.library import Experience, Library
 from engines.core.library_notes import Effect
-from engines.core.state.history import RunHistory
 from engines.core.state.list_row import Point
-from engines.core.state.run_state import RunState
+from engines.core.state.run_state import RunHistory, RunState
 from engines.core.types import Operation
 from engines.pipeline.evaluation.statistics import Interval, group_by_question, mean_interval
 from engines.record.run_dir import RunDir, Workspace

@@ -6,7 +6,7 @@ from threading import Lock
 
 from engines.core import events as ev
 from engines.core.errors import StudioError
-from engines.core.state.history import StepHistory
+from engines.core.state.run_state import StepHistory
 from engines.core.text.similarity import Change
 from engines.core.types import (
     Message,

@@ -11,9 +11,8 @@ from json import dumps
 from pathlib import Path
 from typing import Any, cast
 
-from engines.core.codec import fields_of, to_dict
+from engines.core.codec import digest, fields_of, to_dict
 from engines.core.errors import DataError
-from engines.core.ids import digest
 from engines.core.library import effective_operation
 from engines.core.state.run_state import RunState
 from engines.core.text.sanitize import one_line

@@ -4,8 +4,8 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from engines.core.codec import digest, question_of
 from engines.core.errors import ConfigError
-from engines.core.ids import digest, question_of
 from engines.core.protocols import Ledger, Verifier
 from engines.core.settings import LEAST_TRIED
 from engines.core.types import Problem

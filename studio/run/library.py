@@ -86,7 +86,6 @@ def opening_event(
             config.practice.epochs,
             plan.reviewer,
             settings,
-            again=True,
             steps_per_epoch=plan.sampler.steps_per_epoch,
             prompts=prompt_hashes(PROMPTS_OF),
         )

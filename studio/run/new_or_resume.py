@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import yaml
 
+from engines.core.codec import digest
 from engines.core.errors import ConfigError, ConflictError, StudioError
-from engines.core.ids import digest
 from engines.core.state.run_state import RunState
 from engines.core.types import Problem
 from engines.data.checks import check_rows, doubts_line

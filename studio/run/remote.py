@@ -14,8 +14,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from engines.core.errors import ConfigError
-from engines.core.extras import install_command
+from engines.core.errors import ConfigError, install_command
 from engines.core.protocols import Policy
 from engines.core.types import Sampling
 from engines.process.start import ScratchFolder

@@ -10,8 +10,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from engines.core.codec import digest, digest_bytes
 from engines.core.errors import VerifierError
-from engines.core.ids import digest, digest_bytes
 from engines.core.protocols import Ledger, Verifier, judges_whole_groups
 from engines.core.types import Problem, Rollout, Verdict
 from engines.data.source import resolve_data

@@ -16,9 +16,8 @@ from typing import Any, TextIO
 from engines.agents.gateway.fields import Asked
 from engines.agents.gateway.server import Gateway
 from engines.agents.guided_try import GuidedTry
-from engines.core.codec import fix_surrogates
+from engines.core.codec import digest, fix_surrogates
 from engines.core.errors import CallFailed, ConfigError, StudioError
-from engines.core.ids import digest
 from engines.core.library import Library
 from engines.core.protocols import OnText, Policy
 from engines.core.types import NO_USAGE, Completion, Job, Message, Problem

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from engines.core.errors import ConflictError, StudioError
-from engines.core.state.history import RolloutHistory, StepHistory
+from engines.core.state.run_state import RolloutHistory, StepHistory
 from engines.core.types import (
     Lesson,
     Message,

@@ -6,8 +6,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from engines.core import events as ev
-from engines.core.errors import ConfigError
-from engines.core.extras import install_command
+from engines.core.errors import ConfigError, install_command
 from engines.core.state.run_state import RunState
 from engines.core.types import Lesson, WeightUpdate
 from engines.pipeline.evaluation.statistics import pass_rate

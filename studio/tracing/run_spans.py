@@ -7,9 +7,8 @@ from contextlib import AsyncExitStack
 from functools import partial
 from itertools import chain, islice
 
-from engines.core.errors import ConfigError, ConflictError
+from engines.core.errors import ConfigError, ConflictError, install_command
 from engines.core.events import DurableEvent, RunEnded, TransientEvent
-from engines.core.extras import install_command
 from engines.core.state.fold import fold
 from engines.core.state.run_state import RunState
 from engines.pipeline.recorder import Recorder

@@ -7,11 +7,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from engines.core.codec import dumps
+from engines.core.codec import digest_bytes, dumps
 from engines.core.errors import ConflictError
-from engines.core.ids import digest_bytes
 from engines.core.library import Library
-from engines.core.state.history import RolloutHistory, StepHistory
+from engines.core.state.run_state import RolloutHistory, StepHistory
 from engines.core.types import Message, Problem
 from engines.data.dataset import read_problems
 from engines.grpo.loss.sft_data import (

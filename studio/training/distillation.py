@@ -9,8 +9,8 @@ import statistics
 from dataclasses import dataclass, replace
 from typing import Any
 
+from engines.core.codec import digest
 from engines.core.errors import ConflictError
-from engines.core.ids import digest
 from engines.core.state.run_state import RunState
 from engines.pipeline.evaluation.statistics import (
     ByQuestion,

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
-from engines.core.errors import StudioError
-from engines.core.extras import installed_version
+from engines.core.errors import StudioError, installed_version
 from engines.process.tiers import find_tier
 from engines.record.repair import Finding
 from studio.workspace.ask import run_check

@@ -15,8 +15,7 @@ from typing import Any
 
 from packaging.requirements import Requirement
 
-from engines.core.errors import StudioError
-from engines.core.extras import install_command, installed_version
+from engines.core.errors import StudioError, install_command, installed_version
 from engines.record.repair import Finding, Grade
 from studio.process import is_hardened
 from studio.render.words import count_text

@@ -15,8 +15,7 @@ from typing import Any
 
 import orjson
 
-from engines.core.errors import CallFailed, PolicyError
-from engines.core.extras import installed_version
+from engines.core.errors import CallFailed, PolicyError, installed_version
 from engines.core.text.tokens import prompt_tokens, text_tokens
 from engines.core.types import Completion, Message, Sampling, Usage
 from engines.policies.chat.client import PING_S, Listing, OpenAICompat

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import islice
 
-from engines.core.ids import digest, seed_for
+from engines.core.codec import digest, seed_for
 from engines.core.library import guidance_text
 from engines.pipeline.effect.sequential import SequentialPlan, judge_look
 from engines.policies.rehearsal.solve import Draw, recognise

@@ -11,7 +11,7 @@ from importlib.resources import files
 import pytest
 
 from engines.core.protocols import Tool
-from engines.core.tools import ToolResult
+from engines.core.types import ToolResult
 from engines.tools.function import FunctionTool
 from engines.tools.mcp import McpServer
 from engines.tools.settings import ToolSettings

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 
 import orjson
 
-from engines.core.ids import digest, seed_for
+from engines.core.codec import digest, seed_for
 from engines.policies.rehearsal.server import answer_request
 from tests.support.fake_endpoint import DONE, Exchange, Request, delta, drop, event, read_request
 

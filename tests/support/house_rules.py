@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from engines.core.ids import digest
+from engines.core.codec import digest
 from engines.core.protocols import OnText
 from engines.core.types import Completion, Message, Problem, Rollout, Sampling, Usage, Verdict
 from engines.pipeline.context import RunContext

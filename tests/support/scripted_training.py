@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from engines.core import events as ev
+from engines.core.codec import digest
 from engines.core.errors import ConflictError, DamagedError
-from engines.core.ids import digest
 from engines.core.library import Library
 from engines.core.protocols import OnText, Policy, Reviewer
 from engines.core.state.fold import fold
@@ -317,7 +317,7 @@ async def opened(
             policy_version=version,
         )
     else:
-        opening = ev.RunResumed(1, epochs, "auto", {}, again=True, steps_per_epoch=steps)
+        opening = ev.RunResumed(1, epochs, "auto", {}, steps_per_epoch=steps)
     await recorder.record(opening)
     if not state.engine_facts:
         await recorder.record(ev.EngineOpened({"threads": 1}))

@@ -11,8 +11,7 @@ from typing import Any
 import orjson
 
 from engines.core.codec import dumps
-from engines.core.finish import meaning_of
-from engines.core.types import Completion, Message, ToolCall, Usage
+from engines.core.types import Completion, Message, ToolCall, Usage, meaning_of
 
 FIXED = (
     *("temperature", "top_p", "top_k", "seed", "frequency_penalty", "presence_penalty"),

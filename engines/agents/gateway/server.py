@@ -24,9 +24,8 @@ from engines.agents.gateway.fields import Asked, BadRequest
 from engines.agents.gateway.proxy import forward
 from engines.core.codec import dumps
 from engines.core.errors import CallFailed
-from engines.core.finish import meaning_of
 from engines.core.protocols import OnText, Policy
-from engines.core.types import Completion
+from engines.core.types import Completion, meaning_of
 
 MOST_BYTES = 32_000_000
 """Of one request."""

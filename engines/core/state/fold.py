@@ -10,23 +10,21 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from engines.core import events as ev
-from engines.core.ids import question_of
+from engines.core.codec import question_of
 from engines.core.library import CommitResult, Library
 from engines.core.library_notes import StepCredits
-from engines.core.state.history import (
-    AnsweredReply,
-    OperationHistory,
-    RolloutHistory,
-    RunHistory,
-    StepHistory,
-)
 from engines.core.state.run_state import (
+    AnsweredReply,
     Live,
+    OperationHistory,
     ReviewerStats,
     Rewards,
+    RolloutHistory,
+    RunHistory,
     RunState,
     Stage,
     Status,
+    StepHistory,
     StepState,
 )
 from engines.core.types import (
@@ -44,12 +42,11 @@ from engines.core.types import (
     Reflection,
     UnparsedReply,
     Usage,
-    Verdict,
     group_id,
+    lesson_operations,
     replace_dropped,
     rollout_id,
     try_id,
-    weights_operation,
 )
 
 
@@ -87,10 +84,7 @@ def _fold_run_event(state: RunState, event: ev.RunEvent) -> None:
             state.streaks = dict(event.streaks)
             state.shown_questions = set(event.shown_questions)
         case ev.RunResumed():
-            if state.ending == "failed":
-                forget_failures(state)
-            elif event.again:
-                forget_failed_tries(state)
+            forget_failures(state, is_outage=state.ending == "failed")
             state.status = state.working_status
             state.ending, state.reason, state.pid = "", "", event.pid
             state.epochs, state.reviewer = event.epochs, event.reviewer
@@ -104,7 +98,6 @@ def _fold_run_event(state: RunState, event: ev.RunEvent) -> None:
         case ev.RunEnded():
             state.status = _ENDINGS[event.how]
             state.ending, state.reason, state.pid = event.how, event.reason, None
-            state.under_way += event.under_way
             state.paid = event.paid or state.paid
             state.remarks = tuple(dict.fromkeys((*state.remarks, *event.remarks)))
 
@@ -152,14 +145,11 @@ def _fold_step_event(state: RunState, event: ev.StepEvent) -> None:
 def _fold_lesson_event(state: RunState, event: ev.LessonEvent) -> None:
     match event:
         case ev.LessonProposed():
-            step = state.steps[event.step]
-            step.lesson, step.operations = event.lesson, len(event.lesson.operations)
+            step, proposed = state.steps[event.step], lesson_operations(event.lesson)
+            step.lesson, step.operations = event.lesson, len(proposed)
             state.base_version = event.lesson.base_version
-            state.operations.update((op.id, op) for op in event.lesson.operations)
+            state.operations.update((op.id, op) for op in proposed)
             if event.lesson.update is not None:
-                asked = weights_operation(event.step, event.lesson.update)
-                state.operations[asked.id] = asked
-                step.operations += 1
                 state.training[event.step] = event.lesson.update.metrics
             state.status = "reviewing"
             _spend_at(state, event.step, event.lesson.usage, "consolidation")
@@ -366,7 +356,6 @@ _ENDINGS: dict[str, Status] = {
 
 def _count_evaluation(state: RunState, found: ev.EvaluationFinished) -> None:
     _spend_at(state, 0, found.usage, "evaluation")
-    state.under_way = NO_USAGE  # what was paid for it before it was cut is in its usage
     if found.unjudged:
         where = f"{found.data} after step {found.step}"
         state.lost["held-out rollout"] += found.unjudged
@@ -560,57 +549,35 @@ def fold_reply_mended(state: RunState, event: ev.ReplyMended) -> None:
         groups["used"] += 1
 
 
-def forget_failures(state: RunState) -> None:
-    """What failed in the step under way while nothing worked gets another try."""
+def forget_failures(state: RunState, *, is_outage: bool) -> None:
+    """What failed in the step under way gets another try.
+
+    Beside what worked, a group that was learned from stays as it is; after an outage, when nothing
+    worked any more, its failed tries are made again, too.
+    """
     step = state.current
     if step is None or step.committed:
         return
     if step.lesson is not None:
         lost = step.lesson.losses
-        if step.lesson.operations or step.lesson.update is not None:
-            return
-        if not lost or any(loss.reply for loss in lost):
+        if not is_outage or step.operations or not lost or any(loss.reply for loss in lost):
             return
         step.lesson = step.choice = None  # its call failed, so there is nothing of it to lose
         take_back_losses(state, lost)
-    resolved = _resolved_groups(state, step)
-    retried = {
-        place
-        for place, rollout in step.rollouts.items()
-        if place[0] not in resolved
-        and (rollout.status == "failed" or _is_unjudged(step.verdicts.get(place)))
-    }
-    groups = {position for position, _ in retried}
-    groups |= {at for at, reflection in step.reflections.items() if reflection.outcome == "failed"}
-    _try_again(state, step, retried, groups - resolved)
-
-
-def forget_failed_tries(state: RunState) -> None:
-    """What failed in the step under way beside what worked gets another try.
-
-    A group that was learned from stays as it is.
-    """
-    step = state.current
-    if step is None or step.committed or step.lesson is not None:
-        return
-    failed = {
-        at
-        for at, reflection in step.reflections.items()
-        if reflection.outcome == "failed" and at not in _resolved_groups(state, step)
-    }
-    retried = {
-        place
-        for place, rollout in step.rollouts.items()
-        if rollout.status == "failed" and (place[0] in failed or place[0] not in step.reflections)
-    }
+    # A group that a person has mended or dropped: trying again would say it twice.
+    settled = {at for at in step.reflections if group_id(step.step, at) in state.repaired}
+    failed = {at for at, one in step.reflections.items() if one.outcome == "failed"} - settled
+    learned = step.reflections.keys() - failed
+    retried = set()
+    for place, rollout in step.rollouts.items():
+        verdict = step.verdicts.get(place)
+        unjudged = verdict is not None and verdict.reward is None and verdict.error is not None
+        kept = settled if is_outage else learned
+        if place[0] not in kept and (rollout.status == "failed" or unjudged):
+            retried.add(place)
     # The same reply would be read again.
     unread = {at for at in failed if any(loss.reply for loss in step.reflections[at].losses)}
     _try_again(state, step, retried, {position for position, _ in retried} | (failed - unread))
-
-
-def _resolved_groups(state: RunState, step: StepState) -> set[int]:
-    """Groups that a person has mended or dropped: trying again would say it twice."""
-    return {at for at in step.reflections if group_id(step.step, at) in state.repaired}
 
 
 def _try_again(
@@ -637,10 +604,6 @@ def _try_again(
         elif verdict is not None:
             step.unjudged -= 1
             take_back_losses(state, (LostWork("verdict", where, verdict.error or ""),))
-
-
-def _is_unjudged(verdict: Verdict | None) -> bool:
-    return verdict is not None and verdict.reward is None and verdict.error is not None
 
 
 def queue_unparsed_replies(
@@ -714,6 +677,10 @@ def run_history(events: Iterable[ev.DurableEvent]) -> RunHistory:
 
 def fold_history(history: RunHistory, event: ev.DurableEvent, at: float = 0.0) -> None:
     """Take one event of a run's journal in; those that are about no step change nothing."""
+    number = getattr(event, "step", None)
+    step = StepHistory(0)
+    if number is not None:
+        step = history.steps.setdefault(number, StepHistory(number))
     match event:
         case ev.RunStarted():
             history.started, history.settings = event, event.settings
@@ -729,17 +696,12 @@ def fold_history(history: RunHistory, event: ev.DurableEvent, at: float = 0.0) -
             history.trains_weights = True
         case ev.ReplyMended():
             answer = AnsweredReply(
-                event.repair,
-                "mended",
-                event.reviewer,
-                operations=event.operations,
-                fates=event.fates,
+                event.repair, "mended", event.reviewer, "", event.operations, event.fates
             )
-            _step(history, answer.step).resubmissions.append(answer)
+            _answer(history, answer)
             _propose(history, event.operations, at)
         case ev.ReplyDropped():
-            answer = AnsweredReply(event.repair, "dropped", event.reviewer, event.reason)
-            _step(history, answer.step).resubmissions.append(answer)
+            _answer(history, AnsweredReply(event.repair, "dropped", event.reviewer, event.reason))
         case ev.DecisionUndone():
             _take_back(history, event.operation_id, at)
             if event.withdrawn:
@@ -748,7 +710,7 @@ def fold_history(history: RunHistory, event: ev.DurableEvent, at: float = 0.0) -
             for operation_id in event.asked_again:
                 _take_back(history, operation_id, at)
         case ev.OperationDecided() | ev.OperationsDecided():
-            _step(history, event.step).decisions.extend(event.decisions)
+            step.decisions.extend(event.decisions)
             for decision in event.decisions:
                 if (operation := history.operations.get(decision.operation_id)) is not None:
                     operation.decision, operation.at = decision, decision.at or at
@@ -758,46 +720,42 @@ def fold_history(history: RunHistory, event: ev.DurableEvent, at: float = 0.0) -
                     operation.effect = event.effect
         case ev.LessonCommitted():
             history.policy_version = event.policy_version
-            _step(history, event.step).committed = event
+            step.committed = event
             for outcome in event.outcomes:
                 if (operation := history.operations.get(outcome.operation_id)) is not None:
                     operation.outcome = outcome
         case ev.LessonsCompared():
-            step = _step(history, event.step)
             step.choice = event
             step.reflections = list(event.drafts[event.chosen].reflections) or step.reflections
         case ev.LessonProposed():
-            step = _step(history, event.step)
             step.lesson, step.lesson_settings = event.lesson, history.settings
             step.planned_steps = history.planned_steps
             history.trains_weights = history.trains_weights or event.lesson.update is not None
-            _propose(history, event.lesson.operations, at)
-            if event.lesson.update is not None:
-                _propose(history, [weights_operation(event.step, event.lesson.update)], at)
+            _propose(history, lesson_operations(event.lesson), at)
         case ev.StepStarted():
-            _step(history, event.step).started = event
+            step.started = event
         case ev.RolloutFinished():
             # A new try of a failed rollout keeps its place and has no verdict yet.
-            place = (event.position, event.index)
-            _step(history, event.step).rollouts[place] = RolloutHistory(event)
+            step.rollouts[event.position, event.index] = RolloutHistory(event)
         case ev.RolloutJudged():
-            step = _step(history, event.step)
             if rollout := step.rollouts.get((event.position, event.index)):
                 rollout.verdict = event.verdict
         case ev.GroupReflected():
-            _step(history, event.step).reflections.append(event.reflection)
+            step.reflections.append(event.reflection)
         case ev.OperationProposed():
-            _step(history, event.step).proposed.append(event)
+            step.proposed.append(event)
             _propose(history, [event.operation], at)
         case ev.EvaluationFinished():
-            _step(history, event.step).evaluations.append(event)
+            step.evaluations.append(event)
             history.evaluations.append((at, event))
         case ev.CheckpointSaved():
-            _step(history, event.step).checkpoint = event
+            step.checkpoint = event
 
 
-def _step(history: RunHistory, step: int) -> StepHistory:
-    return history.steps.setdefault(step, StepHistory(step))
+def _answer(history: RunHistory, answer: AnsweredReply) -> None:
+    """Keep an answer at the step of its reply, which may have been over long before."""
+    number = int(answer.repair.removeprefix("s").partition("p")[0])
+    history.steps.setdefault(number, StepHistory(number)).answers.append(answer)
 
 
 def _propose(history: RunHistory, operations: Iterable[Operation], at: float) -> None:

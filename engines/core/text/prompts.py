@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
-from engines.core.ids import digest_bytes
+from engines.core.codec import digest_bytes
 from engines.core.text.sanitize import escape_unsafe
 
 _PLACE = re.compile(r"\{\{(\w+)\}\}")

@@ -8,9 +8,8 @@ from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
 from engines.core.errors import CallFailed
-from engines.core.finish import is_cut
 from engines.core.text.maths import escape_tex
-from engines.core.types import NO_USAGE, Completion, Message, RecordRef, Usage
+from engines.core.types import NO_USAGE, Completion, Message, RecordRef, Usage, is_cut
 
 T = TypeVar("T")
 

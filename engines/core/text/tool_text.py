@@ -9,8 +9,7 @@ import orjson
 
 from engines.core.codec import fix_surrogates
 from engines.core.text.reply import spoken_lines
-from engines.core.tools import ToolResult, ToolStatus
-from engines.core.types import Message, ToolCall
+from engines.core.types import Message, ToolCall, ToolResult, ToolStatus
 
 STATUSES: tuple[ToolStatus, ...] = get_args(ToolStatus)
 _FAILED = re.compile(rf"({'|'.join(name for name in STATUSES if name != 'ok')}): ?")

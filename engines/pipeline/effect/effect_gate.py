@@ -14,8 +14,8 @@ from functools import cached_property, partial
 from typing import Any
 
 from engines.core import events as ev
+from engines.core.codec import digest, question_of
 from engines.core.errors import ConflictError
-from engines.core.ids import digest, question_of
 from engines.core.library import Library
 from engines.core.library_notes import Effect
 from engines.core.settings import LEAST_TRIED

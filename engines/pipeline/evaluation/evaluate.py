@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Literal
 
-from engines.core.codec import dumps
+from engines.core.codec import call_seed, digest, dumps, question_of
 from engines.core.errors import AnswersPending
 from engines.core.events import (
     CellMeasured,
@@ -25,7 +25,6 @@ from engines.core.events import (
     TextStreamed,
     TransientEvent,
 )
-from engines.core.ids import call_seed, digest, question_of
 from engines.core.library import Library
 from engines.core.protocols import Verifier, judges_whole_groups
 from engines.core.types import NO_USAGE, CallKey, Job, Problem, Rollout, Usage, Verdict

@@ -13,8 +13,8 @@ from functools import lru_cache
 from statistics import NormalDist, stdev
 from typing import Literal, TypeVar, get_args
 
+from engines.core.codec import question_of
 from engines.core.events import EvaluationFinished
-from engines.core.ids import question_of
 from engines.core.state.run_state import comparable_evaluations, means_by_question
 from engines.core.types import EffectVerdict
 

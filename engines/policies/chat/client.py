@@ -16,12 +16,11 @@ from typing import Any, cast
 
 import orjson
 
+from engines.core.codec import digest
 from engines.core.errors import CallFailed, PolicyError
-from engines.core.finish import meaning_of
-from engines.core.ids import digest
 from engines.core.protocols import OnText, Policy, Reservation
 from engines.core.text.tokens import prompt_tokens
-from engines.core.types import Completion, Message, Sampling, Usage
+from engines.core.types import Completion, Message, Sampling, Usage, meaning_of
 from engines.policies.chat.endpoint import (
     CONNECT_S,
     LISTING_BYTES,

@@ -18,9 +18,8 @@ from typing import Any, cast
 
 import orjson
 
-from engines.core.codec import fix_surrogates
+from engines.core.codec import digest, digest_bytes, fix_surrogates
 from engines.core.errors import CallFailed, PolicyError, RecordError
-from engines.core.ids import digest, digest_bytes
 from engines.core.protocols import EmbeddingResult
 from engines.core.text.similarity import list_features
 from engines.core.types import NO_USAGE, Usage

@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from engines.core.errors import CallFailed
-from engines.core.finish import meaning_of
-from engines.core.types import Completion, Message, Sampling
+from engines.core.types import Completion, Message, Sampling, meaning_of
 
 REMARKS = 8
 """At most, of one endpoint: a router may answer with a hundred models."""

@@ -10,8 +10,8 @@ from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
 from typing import TypeVar
 
+from engines.core.codec import seed_for
 from engines.core.errors import CallFailed
-from engines.core.ids import seed_for
 from engines.core.types import NO_USAGE, Usage
 from engines.core.waiting import Deadline, deadline
 from engines.policies.chat.endpoint import EndpointFailed

@@ -14,9 +14,8 @@ from typing import Any, TypeGuard
 import orjson
 
 from engines.core.errors import CallFailed
-from engines.core.finish import meaning_of
 from engines.core.text.tokens import text_tokens
-from engines.core.types import Completion, ToolCall, Usage
+from engines.core.types import Completion, ToolCall, Usage, meaning_of
 from engines.policies.chat.endpoint import (
     BODY_BYTES,
     LINE_BYTES,

@@ -10,8 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from engines.core.errors import PolicyError
-from engines.core.extras import install_command
+from engines.core.errors import PolicyError, install_command
 from engines.policies.hf_local.settings import LocalSettings
 
 if TYPE_CHECKING:

@@ -15,8 +15,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.nn import functional
 
+from engines.core.codec import seed_for
 from engines.core.errors import DataError
-from engines.core.ids import seed_for
 from engines.policies.hf_local.model import LocalModel
 
 HEAD, CARD = "head.safetensors", "reward_model.json"

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 import orjson
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from engines.core.ids import digest, seed_for
+from engines.core.codec import digest, seed_for
 from engines.policies.rehearsal.lookup import is_team_prompt, look_up, team_reply
 from engines.policies.rehearsal.prompt import (
     CHARS_PER_TOKEN,

@@ -17,7 +17,7 @@ from typing import Literal
 
 import orjson
 
-from engines.core.ids import seed_for
+from engines.core.codec import seed_for
 from engines.policies.rehearsal import prompt
 
 Stance = Literal["silent", "stated", "denied"]

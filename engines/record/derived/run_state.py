@@ -6,14 +6,14 @@ checksum that the next one names: `studio doctor` reads them all.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from engines.core.codec import from_dict
 from engines.core.state.fold import fold
 from engines.core.state.list_row import list_row
-from engines.core.state.run_state import RunState, state_data
+from engines.core.state.run_state import Live, RunState
 from engines.record.derived.store import FOLDER, keep_derived, read_derived
 from engines.record.journal import Entry, Journal, parse_entry
 from engines.record.segments import (
@@ -103,8 +103,8 @@ def keep_state(journal: Path, state: RunState, last: float) -> None:
 def _keep(journal: Path, run: ReadRun) -> None:
     end = closed_end(journal)
     if end is not None:
-        data = {"state": state_data(run.state), "began": run.began, "last": run.last}
-        keep_derived(journal.parent / NAME, {"after": end.line.digest, "run": data})
+        kept = replace(run, state=replace(run.state, live=Live()))  # which nobody writes down
+        keep_derived(journal.parent / NAME, {"after": end.line.digest, "run": kept})
 
 
 def read_run(

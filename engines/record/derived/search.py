@@ -14,7 +14,7 @@ from engines.core.events import EvaluationFinished, LibraryCommitted
 from engines.core.library import Experience, Library
 from engines.core.library_notes import Effect
 from engines.core.state.fold import LibraryHistory, fold_history, fold_library_history
-from engines.core.state.history import OperationHistory, RunHistory
+from engines.core.state.run_state import OperationHistory, RunHistory
 from engines.core.types import Decision, Operation, operation_step
 from engines.record.derived.store import FOLDER, derive, journal_mark
 from engines.record.journal import read_journal

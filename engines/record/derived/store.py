@@ -11,9 +11,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from engines.core.codec import dumps
+from engines.core.codec import digest_bytes, dumps
 from engines.core.errors import StudioError
-from engines.core.ids import digest_bytes
 from engines.core.state import fold
 from engines.record import lines
 from engines.record.appender import write_atomic

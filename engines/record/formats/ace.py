@@ -7,8 +7,7 @@ import re
 from pathlib import Path
 
 from engines.core.library_notes import NO_USES
-from engines.record.formats.card import Card
-from engines.record.formats.source import ForeignEntry, ForeignLibrary, Source, count_lines
+from engines.record.formats.source import Card, ForeignEntry, ForeignLibrary, Source, count_lines
 
 MOVE = "Give a playbook of lines `[slug-00001] helpful=5 harmful=0 :: text`."
 ENTRY = re.compile(r"\[([^\]]*)\]\s*(helpful=\d+\s+harmful=\d+(?:\s+\w+=\S+)*)\s*::\s*(.*)")

@@ -7,9 +7,8 @@ import re
 from pathlib import Path
 
 from engines.core.errors import DataError
-from engines.record.formats.card import Card
 from engines.record.formats.prompt import read_lines
-from engines.record.formats.source import ForeignLibrary, Source, count_lines
+from engines.record.formats.source import Card, ForeignLibrary, Source, count_lines
 
 NAMES = ("AGENTS.md", "CLAUDE.md")
 MOVE = "Give an AGENTS.md with the section of a library, or with a list."

@@ -7,9 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from engines.record.formats.card import Card
 from engines.record.formats.prompt import read_texts
-from engines.record.formats.source import ForeignLibrary, Source, dump_json
+from engines.record.formats.source import Card, ForeignLibrary, Source, dump_json
 
 MOVE = 'Give the state of a DSPy program: JSON whose predictors hold "signature"."instructions".'
 

@@ -3,8 +3,7 @@
 from datetime import UTC, datetime
 from pathlib import Path
 
-from engines.record.formats.card import Card
-from engines.record.formats.source import ForeignEntry, ForeignLibrary, Source, dump_json
+from engines.record.formats.source import Card, ForeignEntry, ForeignLibrary, Source, dump_json
 
 MOVE = "Give a skillbook as kayba's ace saves it, with an object `skills`."
 _UNKNOWN = "1970-01-01T00:00:00+00:00"  # a time must stand there

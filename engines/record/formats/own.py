@@ -6,8 +6,7 @@ from typing import Any
 
 from engines.core.codec import to_dict
 from engines.core.library import Experience, Library
-from engines.record.formats.card import Card
-from engines.record.formats.source import ForeignEntry, ForeignLibrary, Source, dump_json
+from engines.record.formats.source import Card, ForeignEntry, ForeignLibrary, Source, dump_json
 from engines.record.yaml_text import unescape_interpolation
 
 MOVE = "Give an agent.yaml or a vNNNN.yaml, with a list `experiences` of `id` and `text`."

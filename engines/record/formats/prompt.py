@@ -10,8 +10,7 @@ from itertools import takewhile
 from pathlib import Path
 
 from engines.core.library import guidance_text
-from engines.record.formats.card import Card
-from engines.record.formats.source import ForeignEntry, ForeignLibrary, Source, count_lines
+from engines.record.formats.source import Card, ForeignEntry, ForeignLibrary, Source, count_lines
 
 MOVE = "Give a prompt with a list of experiences, as text or Markdown."
 HEAD = guidance_text([("E1", "x")]).removesuffix("[E1] x")

@@ -11,9 +11,8 @@ from typing import Any
 
 from engines.core.errors import ConfigError
 from engines.core.library import Library
-from engines.record.formats.card import Card
 from engines.record.formats.prompt import read_lines
-from engines.record.formats.source import ForeignLibrary, Source, dump_json
+from engines.record.formats.source import Card, ForeignLibrary, Source, dump_json
 from engines.record.yaml_text import dump_yaml
 
 MOVE = "Give the folder of a skill, or its SKILL.md with `name` and `description` at its head."

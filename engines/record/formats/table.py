@@ -16,8 +16,7 @@ from engines.core.errors import ConflictError, DataError, suggest_name
 from engines.core.library import Library
 from engines.record.appender import make_folder, write_atomic
 from engines.record.formats import ace, agents, dspy, gepa, kayba, own, prompt, skill, youtu
-from engines.record.formats.card import Card
-from engines.record.formats.source import ForeignLibrary, Source
+from engines.record.formats.source import Card, ForeignLibrary, Source
 from engines.record.run_dir import Workspace
 
 _ACE_LINE = re.compile(r"^[ \t]*\[[^\]\n]*\][ \t]*helpful=", re.M)

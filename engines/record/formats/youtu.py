@@ -5,9 +5,8 @@ It is composed by Hydra, so `${` stands escaped. Its model is the one of the che
 
 from pathlib import Path
 
-from engines.record.formats.card import Card
 from engines.record.formats.prompt import read_lines
-from engines.record.formats.source import ForeignLibrary, Source
+from engines.record.formats.source import Card, ForeignLibrary, Source
 from engines.record.yaml_text import dump_yaml, escape_interpolation, unescape_interpolation
 
 PACKAGE = "# @package _global_\n"  # begins an agent file, whatever its name ends in

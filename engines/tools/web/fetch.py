@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
-from engines.core.ids import digest
+from engines.core.codec import digest
 from engines.core.text.sanitize import one_line
 
 if TYPE_CHECKING:

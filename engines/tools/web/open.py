@@ -6,9 +6,9 @@ from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from engines.core.extras import install_command
+from engines.core.errors import ToolError, install_command
 from engines.core.protocols import Embedder, Policy
-from engines.core.tools import Network, ToolError
+from engines.core.types import Network
 from engines.tools.function import FunctionTool
 from engines.tools.settings import KEYS, PROVIDERS, ToolSettings
 from engines.tools.web import read_page, search

@@ -16,13 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from engines.core.codec import fix_surrogates
-from engines.core.finish import is_cut
+from engines.core.errors import ToolError
 from engines.core.protocols import Embedder, Policy, ToolTry
 from engines.core.text.prompts import load_prompt, quote
 from engines.core.text.sanitize import escape_unsafe, one_line
 from engines.core.text.similarity import index_words, tokens
-from engines.core.tools import ToolError, ToolResult
-from engines.core.types import NO_USAGE, Message, Sampling, Usage
+from engines.core.types import NO_USAGE, Message, Sampling, ToolResult, Usage, is_cut
 from engines.tools.function import FunctionTool
 from engines.tools.web.fetch import Fetched, Fetcher, FetchFailed, WebCache, read_url
 

@@ -11,13 +11,12 @@ from functools import partial
 from typing import Any
 from urllib.parse import urlencode
 
-from engines.core.errors import CallFailed
+from engines.core.errors import CallFailed, ToolError
 from engines.core.protocols import Policy, ToolTry
 from engines.core.text.prompts import load_prompt, quote
 from engines.core.text.reply import ReplyProblem, find_objects
 from engines.core.text.sanitize import one_line
-from engines.core.tools import NOTHING_FOUND, ToolError, ToolResult
-from engines.core.types import NO_USAGE, Message, Sampling, Usage
+from engines.core.types import NO_USAGE, NOTHING_FOUND, Message, Sampling, ToolResult, Usage
 from engines.tools.function import FunctionTool
 from engines.tools.web.fetch import Fetcher, FetchFailed, WebCache
 from engines.tools.web.read_page import (

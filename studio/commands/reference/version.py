@@ -2,7 +2,7 @@
 
 import platform
 
-from engines.core.extras import installed_version
+from engines.core.errors import installed_version
 from studio.commands import AsObject
 from studio.render.json import print_result
 from studio.render.lines import table

@@ -4,10 +4,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from engines.core.codec import from_dict
+from engines.core.codec import from_dict, question_of
 from engines.core.errors import ConflictError, DamagedError, StudioError
 from engines.core.events import EvaluationFinished
-from engines.core.ids import question_of
 from engines.core.state.run_state import RunState
 from engines.core.types import NO_USAGE, Usage
 from engines.record import lines

@@ -9,7 +9,7 @@ from pydantic import BeforeValidator, Field, field_validator, model_validator
 from engines.agents.open import KINDS
 from engines.core.settings import MAX_COUNT
 from engines.core.text.prompts import load_prompt
-from engines.core.tools import Network
+from engines.core.types import Network
 from engines.tools.settings import PROVIDERS, USER_AGENT
 from studio.config.settings.base import Float, Int, Name, Settings, as_list, as_model, key, refusal
 from studio.config.settings.policy import EmbeddingConfig, PolicyConfig

@@ -22,8 +22,7 @@ from engines.core.text.tool_text import (
     split_status,
     unfinished_mark,
 )
-from engines.core.tools import ToolResult
-from engines.core.types import ToolCall
+from engines.core.types import ToolCall, ToolResult
 from studio.tui.drawing.cells import (
     GLYPHS_UNICODE,
     Glyphs,

@@ -16,8 +16,16 @@ from engines.agents.team import Member, Team
 from engines.core.errors import CallFailed
 from engines.core.protocols import ToolTry
 from engines.core.team import FIXED, PlanForm, Speaker
-from engines.core.tools import NOTHING_FOUND, ToolResult
-from engines.core.types import Attempt, Completion, Message, RecordRef, Sampling, Usage
+from engines.core.types import (
+    NOTHING_FOUND,
+    Attempt,
+    Completion,
+    Message,
+    RecordRef,
+    Sampling,
+    ToolResult,
+    Usage,
+)
 from engines.policies.limits import Slots
 from engines.policies.team import TeamPolicy
 from engines.record.ledger import RecordLedger, read_trajectory

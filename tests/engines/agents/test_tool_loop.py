@@ -15,7 +15,6 @@ from engines.agents.tool_loop import MAX_CALLS, ToolLoop
 from engines.core.errors import CallFailed
 from engines.core.protocols import Policy, ToolTry
 from engines.core.text.tool_text import CallMark, ResultMark, split_marks
-from engines.core.tools import ToolResult, ToolSpec
 from engines.core.types import (
     Attempt,
     Completion,
@@ -23,6 +22,8 @@ from engines.core.types import (
     RecordRef,
     Sampling,
     ToolCall,
+    ToolResult,
+    ToolSpec,
     Usage,
 )
 from engines.policies.limits import Slots

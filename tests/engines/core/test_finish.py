@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from engines.core.finish import is_cut, meaning_of
+from engines.core.types import is_cut, meaning_of
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from engines.core.ids import call_seed, digest, seed_for
+from engines.core.codec import call_seed, digest, seed_for
 from engines.core.types import CallKey, Usage, group_id, operation_id, rollout_id
 
 KEY = CallKey(purpose="rollout", epoch=1, step=2, position=3, index=4, turn=0)

@@ -201,19 +201,6 @@ def test_a_resume_after_an_outage_tries_again_what_failed_and_keeps_what_worked(
     assert state.usage == Usage(12, 16, 4)  # what was paid stays paid
 
 
-@pytest.mark.parametrize("how", ["stopped", "budget", "held"])
-def test_other_endings_forget_nothing(how: str) -> None:
-    events: list[ev.DurableEvent] = [a_run(), a_step(), *failing(2), ended(how), resumed()]
-    state = fold_events(events)
-    assert state.lost == {"rollout": 2} and len(state.steps[1].rollouts) == 2
-
-
-def test_a_process_killed_after_the_resume_forgets_no_second_time() -> None:
-    again = [*failing(1), resumed()]
-    state = fold_events([a_run(), a_step(), *failing(2), ended(), resumed(), *again])
-    assert state.lost == {"rollout": 1} and set(state.steps[1].rollouts) == {(0, 0)}
-
-
 def test_a_second_outage_is_forgotten_like_the_first() -> None:
     events = [a_run(), a_step(), *failing(2), ended(), resumed(), *failing(2), ended(), resumed()]
     state = fold_events(events)

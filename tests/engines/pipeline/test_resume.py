@@ -10,9 +10,8 @@ from pathlib import Path
 import orjson
 import pytest
 
-from engines.core.codec import to_dict
+from engines.core.codec import digest_bytes, to_dict
 from engines.core.events import DurableEvent, RunResumed, RunStarted
-from engines.core.ids import digest_bytes
 from engines.core.text.prompts import load_prompt
 from engines.core.types import Decision, Operation
 from engines.record import lines

@@ -11,8 +11,16 @@ import pytest
 
 from engines.core.errors import CallFailed
 from engines.core.protocols import EmbeddingResult, OnText, ToolTry
-from engines.core.tools import ToolResult, ToolSpec
-from engines.core.types import CallKey, Completion, Message, Sampling, ToolCall, Usage
+from engines.core.types import (
+    CallKey,
+    Completion,
+    Message,
+    Sampling,
+    ToolCall,
+    ToolResult,
+    ToolSpec,
+    Usage,
+)
 from engines.core.waiting import deadline, name_call
 from engines.policies.chat.embedding import Reserve
 from engines.record.cassette import (

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from engines.core.codec import call_seed
 from engines.core.errors import CallFailed, ConflictError, DamagedError
-from engines.core.ids import call_seed
 from engines.core.types import (
     NO_USAGE,
     CallKey,

@@ -13,7 +13,7 @@ from pydantic import BaseModel, Field
 
 from engines.core.errors import ConfigError
 from engines.core.protocols import ToolTry
-from engines.core.tools import ToolResult
+from engines.core.types import ToolResult
 from engines.tools.function import FunctionTool
 from tests.support.tool_tries import a_call, a_toolbox, a_try
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from engines.core.errors import ConfigError, StudioError
-from engines.core.tools import ToolResult
+from engines.core.types import ToolResult
 from engines.tools.mcp import MAX_STARTS, McpServer
 from engines.tools.open import open_toolbox
 from engines.tools.settings import ToolSettings

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from engines.core.errors import ConfigError
-from engines.core.tools import ToolResult
+from engines.core.types import ToolResult
 from engines.tools.open import open_toolbox
 from engines.tools.settings import ToolSettings
 from tests.support.builders import answering

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from engines.core.errors import ToolError
 from engines.core.text.maths import MAX_CHARS, MAX_DIGITS
-from engines.core.tools import ToolError, ToolResult
-from engines.core.types import Completion, Message, Usage
+from engines.core.types import Completion, Message, ToolResult, Usage
 from engines.tools.sandbox.sandbox import RunResult
 from engines.tools.shipped import PythonTool, ask_model_tool, calculator_tool
 from tests.support.builders import answering

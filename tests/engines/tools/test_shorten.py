@@ -1,6 +1,6 @@
 """A tool's output is bounded."""
 
-from engines.core.tools import SHOWN_CHARS
+from engines.core.types import SHOWN_CHARS
 from engines.tools.toolbox import shorten_result
 
 

@@ -6,9 +6,8 @@ import asyncio
 
 import pytest
 
-from engines.core.errors import AnswersPending, CallFailed, ConfigError
-from engines.core.tools import ToolError, ToolResult
-from engines.core.types import Usage
+from engines.core.errors import AnswersPending, CallFailed, ConfigError, ToolError
+from engines.core.types import ToolResult, Usage
 from engines.tools.function import FunctionTool
 from tests.support.tool_tries import a_call, a_toolbox, a_try
 

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import sample_data
+from engines.core.codec import call_seed
 from engines.core.errors import CallFailed, StudioError
-from engines.core.ids import call_seed
 from engines.core.types import Attempt, Message, Problem
 from engines.data.dataset import read_problems
 from engines.record.run_dir import Workspace

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from engines.core import extras
+from engines.core import errors
 from engines.core.errors import PolicyError
 from engines.policies.chat.endpoint import EndpointFailed, EndpointSettings, LazyClient
 from studio.errors import plain_words
@@ -92,16 +92,16 @@ def test_https_on_a_plain_port_is_a_wrong_address() -> None:
 def test_an_extra_is_installed_from_the_checkout_there_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    root = Path(extras.__file__).parents[2]
+    root = Path(errors.__file__).parents[2]
     monkeypatch.chdir(root)
     monkeypatch.setattr(sys, "executable", str(root / ".venv" / "bin" / "python"))
-    assert extras.install_command("grpo") == ".venv/bin/pip install -e '.[grpo]'"
+    assert errors.install_command("grpo") == ".venv/bin/pip install -e '.[grpo]'"
     monkeypatch.chdir(tmp_path)
-    assert f"'{root}[grpo]'" in extras.install_command("grpo")
-    monkeypatch.setattr(extras, "_ROOT", tmp_path)
-    assert extras.install_command("grpo") == "pip install 'practice-studio[grpo]'"
+    assert f"'{root}[grpo]'" in errors.install_command("grpo")
+    monkeypatch.setattr(errors, "_ROOT", tmp_path)
+    assert errors.install_command("grpo") == "pip install 'practice-studio[grpo]'"
     monkeypatch.chdir(root)  # the program is an ordinary install, and one stands in a checkout
-    assert extras.install_command("grpo").endswith("pip install -e '.[grpo]'")
+    assert errors.install_command("grpo").endswith("pip install -e '.[grpo]'")
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,16 @@ import pytest
 from engines.core import events as ev
 from engines.core.protocols import OnText, Policy
 from engines.core.text.tool_text import call_mark, result_mark
-from engines.core.tools import ToolResult
-from engines.core.types import Attempt, Completion, Job, Message, Sampling, ToolCall, Usage
+from engines.core.types import (
+    Attempt,
+    Completion,
+    Job,
+    Message,
+    Sampling,
+    ToolCall,
+    ToolResult,
+    Usage,
+)
 from engines.pipeline.context import RunContext
 from engines.record.run_dir import Workspace
 from engines.record.step_history import read_history

@@ -437,7 +437,7 @@ def test_failed_tries_beside_what_worked_are_made_again_at_any_resume() -> None:
             *tried(4, "refused", "refused"),
             reflected(4, "failed"),
             ev.RunEnded("stopped", "Ctrl-C"),
-            ev.RunResumed(9, 1, "auto", {}, again=True),
+            ev.RunResumed(9, 1, "auto", {}),
         ]
     )
     step = state.steps[1]
@@ -450,11 +450,9 @@ def test_failed_tries_beside_what_worked_are_made_again_at_any_resume() -> None:
     assert list(state.repairs) == ["s1p3"]
 
 
-@pytest.mark.parametrize("again", [False, True])
-def test_nothing_is_tried_again_behind_a_lesson_or_by_an_older_journal(again: bool) -> None:
-    lesson = [ev.LessonProposed(1, a_lesson(A))] if again else []
-    events = [a_run(), a_step(), *tried(0, None, "refused"), *lesson]
-    state = fold_events([*events, ev.RunResumed(9, 1, "auto", {}, again=again)])
+def test_nothing_is_tried_again_behind_a_lesson() -> None:
+    events = [a_run(), a_step(), *tried(0, None, "refused"), ev.LessonProposed(1, a_lesson(A))]
+    state = fold_events([*events, ev.RunResumed(9, 1, "auto", {})])
     assert state.steps[1].failed == state.lost["rollout"] == 1
 
 
@@ -462,7 +460,7 @@ def test_what_was_paid_is_what_the_records_said_at_the_end() -> None:
     events: list[ev.DurableEvent] = [a_run(), a_step(), *tried(0, None, None)]  # 14 tokens
     state = fold_events([*events, ev.RunEnded("stopped", "Ctrl-C", paid=Usage(70, 7, 5))])
     assert state.total_usage == Usage(70, 7, 5)
-    fold(state, ev.RunResumed(9, 1, "auto", {}, again=True))
+    fold(state, ev.RunResumed(9, 1, "auto", {}))
     for event in tried(1, None, None):
         fold(state, event)
     assert state.total_usage == Usage(70, 7, 5)  # events have not caught up with it
@@ -473,9 +471,3 @@ def test_what_was_paid_is_what_the_records_said_at_the_end() -> None:
     # A reply that was taken from the record stands in two events and was paid for once.
     fold(state, ev.RunEnded("finished", paid=Usage(80, 8, 6)))
     assert state.total_usage == Usage(80, 8, 6)
-
-
-def test_an_older_journal_adds_what_an_evaluation_that_was_cut_had_cost() -> None:
-    state = fold_events([a_run(), a_step(), *tried(0, None)])
-    fold(state, ev.RunEnded("stopped", "Ctrl-C", Usage(1, 1, 1)))
-    assert state.total_usage == Usage(4, 5, 2)

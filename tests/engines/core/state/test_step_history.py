@@ -110,7 +110,7 @@ def test_a_resubmitted_reply_belongs_to_the_step_it_was_drawn_in() -> None:
             ev.OperationProposed(2, own, "ann"),
         ]
     )
-    assert [event.repair for event in history.steps[1].resubmissions] == ["s1p0", "s1"]
+    assert [event.repair for event in history.steps[1].answers] == ["s1p0", "s1"]
     assert history.steps[1].operations == (A, late)
     assert history.steps[2].operations == (own,)
 

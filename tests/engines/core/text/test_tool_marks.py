@@ -24,8 +24,7 @@ from engines.core.text.tool_text import (
     split_status,
     unfinished_mark,
 )
-from engines.core.tools import ToolResult
-from engines.core.types import Message, ToolCall
+from engines.core.types import Message, ToolCall, ToolResult
 
 wild = st.text(st.characters(codec="utf-8") | st.sampled_from("\x1e\x1f\x1b\n\u202e"), max_size=30)
 calls = st.builds(ToolCall, wild, wild, wild)

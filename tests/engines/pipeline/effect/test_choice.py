@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from engines.core import events as ev
+from engines.core.codec import seed_for
 from engines.core.errors import StudioError
-from engines.core.ids import seed_for
 from engines.core.state.fold import run_history
 from engines.core.types import Attempt, Job, Lesson, Operation
 from engines.pipeline.effect.effect_gate import (

@@ -12,8 +12,8 @@ from typing import Any, cast
 import pytest
 
 from engines.core import events as ev
+from engines.core.codec import seed_for
 from engines.core.errors import ConflictError
-from engines.core.ids import seed_for
 from engines.core.library import Library
 from engines.core.state.fold import fold
 from engines.core.state.run_state import RunState

@@ -15,8 +15,8 @@ import yaml
 
 from engines.agents.single_turn import SingleTurn
 from engines.core import events as ev
+from engines.core.codec import call_seed
 from engines.core.errors import RecordError
-from engines.core.ids import call_seed
 from engines.core.library import Experience, Library
 from engines.core.protocols import OnText, Policy, Verifier
 from engines.core.types import (

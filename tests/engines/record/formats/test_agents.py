@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from engines.core.errors import DataError
-from engines.record.formats.card import Card
+from engines.record.formats.source import Card
 from engines.record.formats.table import read_foreign, write_foreign
 from engines.record.run_dir import Workspace
 from tests.support.builders import a_library

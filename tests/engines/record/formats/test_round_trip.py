@@ -16,7 +16,7 @@ from engines.core.codec import to_dict
 from engines.core.library import Experience, Library
 from engines.core.types import Problem
 from engines.record.formats import table as writing
-from engines.record.formats.card import Card, Result
+from engines.record.formats.source import Card, Result
 from engines.record.formats.table import FORMATS, read_foreign
 from engines.record.run_dir import Workspace
 from tests.support.builders import a_library

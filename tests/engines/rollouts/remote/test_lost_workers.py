@@ -14,7 +14,6 @@ import pytest
 from engines.agents.tool_loop import ToolLoop
 from engines.core.errors import StudioError, WorkerLost
 from engines.core.protocols import OnText, ToolTry
-from engines.core.tools import ToolResult, ToolSpec
 from engines.core.types import (
     Attempt,
     CallKey,
@@ -26,6 +25,8 @@ from engines.core.types import (
     Rollout,
     Sampling,
     ToolCall,
+    ToolResult,
+    ToolSpec,
     Usage,
     Verdict,
 )

@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 
 from engines.agents.tool_loop import ToolLoop
-from engines.core.errors import ConfigError
-from engines.core.tools import ToolError, ToolResult
-from engines.core.types import Completion, Sampling, ToolCall
+from engines.core.errors import ConfigError, ToolError
+from engines.core.types import Completion, Sampling, ToolCall, ToolResult
 from engines.policies.limits import Slots
 from engines.record.ledger import RecordLedger
 from engines.rollouts.manager import RolloutManager

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from engines.core.tools import ToolResult
-from engines.core.types import Completion, Usage
+from engines.core.types import Completion, ToolResult, Usage
 from engines.tools.web.fetch import AddressGuard, Fetcher, WebCache
 from engines.tools.web.read_page import (
     MAX_TEXT_CHARS,

@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from engines.core.tools import NOTHING_FOUND, ToolError, ToolResult, is_evidence
+from engines.core.errors import ToolError
+from engines.core.types import NOTHING_FOUND, ToolResult, is_evidence
 from engines.tools.web.fetch import AddressGuard, Fetcher, FetchFailed, WebCache
 from engines.tools.web.open import SHOWN_CHARS
 from engines.tools.web.read_page import LocalPages

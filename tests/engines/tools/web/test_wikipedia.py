@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from engines.core.errors import CallFailed
-from engines.core.tools import NOTHING_FOUND, ToolError, ToolResult
-from engines.core.types import Completion, Usage
+from engines.core.errors import CallFailed, ToolError
+from engines.core.types import NOTHING_FOUND, Completion, ToolResult, Usage
 from engines.tools.web.fetch import AddressGuard, Fetcher, WebCache
 from engines.tools.web.read_page import LocalPages, PageReader
 from engines.tools.web.search import MediaWiki, wikipedia_tool

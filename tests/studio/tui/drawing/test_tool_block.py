@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engines.core.text.tool_text import call_mark, result_mark
-from engines.core.tools import ToolResult, ToolStatus
-from engines.core.types import ToolCall
+from engines.core.types import ToolCall, ToolResult, ToolStatus
 from studio.tui.drawing.canvas import StreamCanvas
 from studio.tui.drawing.cells import GLYPHS_ASCII, GLYPHS_UNICODE, cell_width
 from studio.tui.drawing.pane import ROWS, Pane, PaneModel

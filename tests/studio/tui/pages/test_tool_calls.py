@@ -10,8 +10,7 @@ import pytest
 
 from engines.core import events as ev
 from engines.core.text.tool_text import call_mark, result_mark, transcript_text
-from engines.core.tools import ToolResult
-from engines.core.types import Message, ToolCall
+from engines.core.types import Message, ToolCall, ToolResult
 from studio.facts.step import RolloutFacts, read_rollout
 from studio.session.session import TextPiece, TextReceived
 from studio.tui.pages.inspect import view
