@@ -292,7 +292,7 @@ FAULTS = (
     ),
     Fault(
         "a shaped reward may leave the range from 0 to 1",
-        "engines/verifiers/shaping.py",
+        "engines/verifiers/compose.py",
         "reward = min(1.0, max(0.0, shaped.reward))",
         "reward = shaped.reward",
         ("tests/engines/verifiers/test_shaping.py::test_length_costs_what_the_formula_says",),

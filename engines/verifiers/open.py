@@ -12,27 +12,24 @@ from pathlib import Path
 from typing import Any
 
 from engines.core.protocols import Verifier
-from engines.verifiers.choice import judge_choice
 from engines.verifiers.compose import (
+    AccuracySettings,
     EachVerifier,
+    FormatSettings,
+    FormatVerifier,
     LearnedSettings,
     LearnedVerifier,
+    LengthPenalty,
+    ShapedVerifier,
+    StepBonus,
     WeightedCriterion,
     WeightedVerifier,
+    own_verdict,
+    recorded_verdict,
 )
 from engines.verifiers.harbor import HarborVerifier
 from engines.verifiers.judge import JudgeContext, JudgeSettings, JudgeVerifier
 from engines.verifiers.math.verifier import MathSettings, MathVerifier
-from engines.verifiers.shaping import (
-    AccuracySettings,
-    FormatSettings,
-    FormatVerifier,
-    LengthPenalty,
-    ShapedVerifier,
-    StepBonus,
-    own_verdict,
-    recorded_verdict,
-)
 from engines.verifiers.spec import (
     At,
     NoSettings,
@@ -42,7 +39,7 @@ from engines.verifiers.spec import (
     parse_settings,
     require_file,
 )
-from engines.verifiers.text import TextSettings, TextVerifier
+from engines.verifiers.text import TextSettings, TextVerifier, judge_choice
 
 SHAPED = "accuracy"
 """What a shape shapes where its `of` says nothing."""

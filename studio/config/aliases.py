@@ -18,16 +18,17 @@ from studio.config.tree import (
     ABSENT,
     REFERENCE,
     Key,
+    Place,
     Tree,
     dotted_name,
     get_value,
     pop_value,
+    read_yaml_file,
     replace_value,
     set_value,
     walk,
     walk_texts,
 )
-from studio.config.yaml_file import Place, read_yaml_file
 
 ALIASES = {
     "evaluation.agent": "agent",

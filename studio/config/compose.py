@@ -17,16 +17,18 @@ from studio.config.tree import (
     ABSENT,
     REFERENCE,
     Key,
+    Place,
     Tree,
+    YamlFile,
     dotted_name,
     get_value,
     map_tree,
     merge_value,
     pop_value,
+    read_yaml_file,
     replace_value,
     walk_texts,
 )
-from studio.config.yaml_file import Place, YamlFile, read_yaml_file
 from studio.presets import GROUPS
 from studio.secrets.run_files import mask_override
 

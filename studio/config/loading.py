@@ -37,10 +37,11 @@ from studio.config.aliases import (
 )
 from studio.config.compose import ComposedConfig, compose_run, resolve
 from studio.config.env_file import read_env_file
+from studio.config.from_youtu import flatten, mount_root, translate
 from studio.config.settings.agent import AgentConfig
 from studio.config.settings.base import declared_settings
 from studio.config.settings.run import RunConfig, every_setting, find_collector, section_of
-from studio.config.source import find_run_file
+from studio.config.source import YoutuConfig, find_run_file
 from studio.config.tree import (
     ABSENT,
     Key,
@@ -52,8 +53,6 @@ from studio.config.tree import (
     walk,
     walk_texts,
 )
-from studio.config.youtu.checkout import YoutuConfig
-from studio.config.youtu.translation import flatten, mount_root, translate
 from studio.errors import plain_words
 from studio.presets import presets_folder
 from studio.secrets.output import remember

@@ -93,7 +93,7 @@ def format_settings(settings: ScreenSettings) -> str:
 
 
 def _read(path: Path) -> ScreenSettings:
-    from studio.config.yaml_file import parse_yaml
+    from studio.config.tree import parse_yaml
 
     given: dict[str, Any] = {}
     known = (*(name for name in CHOICES if name not in NOTIFICATION), "notify", "keys")

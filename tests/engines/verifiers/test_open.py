@@ -181,7 +181,7 @@ WRONG: dict[str, tuple[Mapping[str, Any] | str, tuple[str, ...], str, str]] = {
         "is 2",
         "less than or equal to 1",
     ),
-    "a pattern missing": ({"name": "text", "mode": "regex"}, ("mode",), "pattern", "Give one"),
+    "a pattern missing": ({"name": "text", "mode": "regex"}, (), "pattern", "Give one"),
     "a broken pattern": (
         {"name": "text", "mode": "regex", "pattern": "("},
         ("pattern",),

@@ -12,10 +12,10 @@ import pytest
 from engines.core.errors import CallFailed, VerifierError
 from engines.core.types import Message, Problem, Rollout, Sampling, Usage, Verdict
 from engines.record.ledger import RecordLedger
-from engines.verifiers import shaping
+from engines.verifiers import compose as shaping
+from engines.verifiers.compose import LengthPenalty, ShapedVerifier, count_steps
 from engines.verifiers.judge import JudgeContext
 from engines.verifiers.open import asks_judge, needs_answer, open_verifier, parse_spec
-from engines.verifiers.shaping import LengthPenalty, ShapedVerifier, count_steps
 from engines.verifiers.spec import SpecError
 from tests.support.builders import a_problem, a_rollout, a_timeout, answering
 

@@ -11,7 +11,7 @@ import yaml
 from engines.core.errors import ConfigError, DataError
 from studio.config.loading import LoadedRun, load_run
 from studio.config.run_yaml import dump_run_yaml
-from studio.config.youtu.checkout import find_youtu_config
+from studio.config.source import find_youtu_config
 from tests.support.youtu_checkout import ENV, GONE, checkout, write
 
 PROVIDED = {
@@ -172,7 +172,6 @@ WITHOUT: dict[str, tuple[object, str]] = {
     "agent.context_manager": ({"name": "base"}, "context_manager (name)"),
     "agent.model.termination_max_tokens": (5, "max_tokens bounds a reply"),
     "agent.model.model_settings.parallel_tool_calls": (True, "it is not sent"),
-    "agent.model.model_params.temperature": (0.9, "model_settings are used"),
     "model.model_provider.type": ("responses", "asked for chat completions"),
     "eval.db_url": ("sqlite:///x.db", "kept in the workspace"),
     "eval.eval_method": ("GAIA", "the verifier judges"),

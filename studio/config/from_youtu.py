@@ -4,6 +4,8 @@ Owns how a model is written there, what is refused because it does not exist her
 about keys that have no counterpart.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Mapping
 
 from engines.core.errors import ConfigError
@@ -11,9 +13,8 @@ from studio.config.aliases import apply_aliases, move_value, suggest_key
 from studio.config.compose import ComposedConfig, compose_run, resolve
 from studio.config.settings.base import declared_settings
 from studio.config.settings.run import RunConfig, VerifierConfig, every_setting, section_of
-from studio.config.tree import ABSENT, Key, dotted_name, get_value, pop_value, set_value
-from studio.config.yaml_file import Place
-from studio.config.youtu.checkout import YoutuConfig
+from studio.config.source import YoutuConfig
+from studio.config.tree import ABSENT, Key, Place, dotted_name, get_value, pop_value, set_value
 
 PROVIDER, SETTINGS, PARAMS = "model_provider", "model_settings", "model_params"
 _SAMPLING = ("temperature", "top_p", "max_tokens")
@@ -43,7 +44,7 @@ def translate(
     pop_value(composed.tree, ("evaluation", "exp_id"))  # names its table rows; the run has its own
     judges: tuple[Key, ...] = (("evaluation", "judge_model"), ("judge_model",))
     judged = any(get_value(composed.tree, key) is not ABSENT for key in judges)
-    _split_temperatures(composed, notes, config)
+    _split_temperatures(composed)
     apply_aliases(composed)
     if own_agent:
         _refuse_missing(composed, config, environ)
@@ -122,20 +123,15 @@ def mount_root(composed: ComposedConfig) -> None:
         move_value(composed, (name,), ("evaluation", name))
 
 
-def _split_temperatures(composed: ComposedConfig, notes: list[str], config: YoutuConfig) -> None:
+def _split_temperatures(composed: ComposedConfig) -> None:
     """There, rollouts have a temperature of their own; the agent's is for evaluation."""
     for at in (("evaluation", "agent", "model"), ("agent", "model")):
-        own, params = ((*at, block, "temperature") for block in (SETTINGS, PARAMS))
-        for key in (own, params):
-            if get_value(composed.tree, key) is None:
-                pop_value(composed.tree, key)
-        first = params if get_value(composed.tree, own) is ABSENT else own
-        temperature = get_value(composed.tree, first)
-        move_value(composed, first, ("evaluation", "temperature"))
-        place = composed.place(params)
-        if pop_value(composed.tree, params) not in (ABSENT, temperature):
-            instead = _NO_COUNTERPART["model_params"]
-            notes.append(_unsupported_text(config, place, "model_params.temperature", instead))
+        keys = [(*at, block, "temperature") for block in (SETTINGS, PARAMS)]
+        given = [key for key in keys if get_value(composed.tree, key) not in (None, ABSENT)]
+        if given:  # of both blocks the agent goes by the first
+            move_value(composed, given[0], ("evaluation", "temperature"))
+        for key in keys:
+            pop_value(composed.tree, key)
 
 
 def _let_agent_bring_policy(composed: ComposedConfig) -> None:
