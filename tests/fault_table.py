@@ -30,7 +30,7 @@ FAULTS = (
     Fault(
         "a detour to a number that both go on with parts a winner from a loser",
         "studio/review/divergence.py",
-        "        if i in shared or step.result in used:",
+        "        if i in shared or step.results & used:",
         "        if i in shared:",
         ("tests/studio/review/test_divergence.py",),
     ),
@@ -381,6 +381,36 @@ FAULTS = (
         ),
     ),
     Fault(
+        "a key of a section is lost where the whole section is overridden behind it",
+        "studio/config/compose.py",
+        "for text in sorted(overrides, key=lambda text: len(_key_of(text))):",
+        "for text in overrides:",
+        (
+            "tests/studio/config/test_compose.py::test_a_plain_text_keeps_its_model_where_another_key_is_set",
+        ),
+    ),
+    Fault(
+        "what pads a short demonstration is learnt",
+        "engines/grpo/engine/sft.py",
+        " - 1) : len(example) - 1] = True",
+        " - 1) : len(row) - 1] = True",
+        ("tests/engines/grpo/loss/test_sft.py",),
+    ),
+    Fault(
+        "a forward that does not fit is halved again and again",
+        "engines/grpo/engine/weight_engine.py",
+        "if self.forward_limit is not None or error.size < 2:",
+        "if error.size < 2:",
+        ("tests/engines/grpo/engine/test_sft_engine.py",),
+    ),
+    Fault(
+        "two criteria of one name overwrite each other's metric",
+        "engines/verifiers/open.py",
+        "        if criterion.name in criteria:",
+        "        if False:",
+        ("tests/engines/verifiers/test_open.py",),
+    ),
+    Fault(
         "a resumed run forgets who reviews it",
         "studio/run/new_or_resume.py",
         "reviewer=review or state.reviewer)",
@@ -477,15 +507,15 @@ FAULTS = (
     Fault(
         "a cell that changes its colour alone is not drawn",
         "studio/tui/terminal/frames.py",
-        "if chars[begin:end] != new or codes[begin:end] != [code] * (end - begin):",
-        "if chars[begin:end] != new:",
+        "            if row[at] != cell:",
+        "            if (row[at] or cell)[0] != cell[0]:",
         ("tests/studio/tui/terminal/test_frames.py",),
     ),
     Fault(
         "rows of the canvas are drawn as they were before their text came",
         "studio/tui/drawing/canvas.py",
-        "                self._strips.pop(region.y, None)\n",
-        "                pass\n",
+        "            self.refresh(*regions)\n",
+        "            pass\n",
         ("tests/studio/tui/drawing/test_canvas.py",),
     ),
     Fault(
@@ -512,10 +542,10 @@ FAULTS = (
         ),
     ),
     Fault(
-        "what another screen wrote goes before what is typed here",
+        "a screen that looks on writes its drafts over those of who decides",
         "studio/tui/drafts.py",
-        "if ours.get(key) == known.get(key) else",
-        "if theirs.get(key) != known.get(key) else",
+        " or self.run is None or not self.writes:",
+        " or self.run is None:",
         ("tests/studio/tui/test_drafts.py",),
     ),
     Fault(
@@ -594,7 +624,7 @@ FAULTS = (
     ),
     Fault(
         "a call is asked again once too often",
-        "engines/policies/chat/retry.py",
+        "engines/policies/chat/endpoint.py",
         "if not failed.transient or faults > policy.max_retries:",
         "if not failed.transient or faults > policy.max_retries + 1:",
         ("tests/engines/policies/chat/test_client.py",),
@@ -756,7 +786,7 @@ FAULTS = (
     ),
     Fault(
         "the answer's index counts from 1",
-        "engines/data/choices.py",
+        "engines/data/fields.py",
         "fitting.add(letters[int(float(text))])",
         "fitting.add(letters[int(float(text)) - 1])",
         ("tests/engines/data/test_choices.py",),

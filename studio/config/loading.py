@@ -19,6 +19,7 @@ from pydantic import ValidationError
 from engines.core.errors import ConfigError, DataError
 from engines.core.settings import SettingError
 from engines.data.source import HELD_OUT, PRACTISED, DataSource, locate, resolve_data
+from engines.grpo.checkpoint.folders import find_checkpoints
 from engines.policies.open import is_scripted
 from engines.record.cassette import Tape
 from engines.secrets.mask import MASK, Mask
@@ -408,9 +409,6 @@ def _absent_text(key: Key, names: Sequence[str]) -> str:
     return f"{dotted_name(key)} is left out, since {why}: only a run needs it."
 
 
-_STEP = "global_step_"
-
-
 def pin_data(
     composed: ComposedConfig, tree: Tree, roots: Sequence[Path], own: Sequence[Path], cwd: Path
 ) -> None:
@@ -479,31 +477,22 @@ def _adapter_path(
     kind, _, named = value.partition(":")
     if kind == "run" and named:
         run, _, step = named.partition("@")
-        steps = newest_checkpoints(workspace / "runs" / run)
-        wanted = [path for path in steps if step in ("", path.name.removeprefix(_STEP))]
-        if not wanted:
+        saved = find_checkpoints(workspace / "runs" / run)
+        chosen = [checkpoint for checkpoint in saved if step in ("", str(checkpoint.step))]
+        if not chosen:
             of = f" of step {step}" if step else ""
-            cause = f"run {run} has no checkpoint{of} in {workspace}."
-            there = ", ".join(path.name.removeprefix(_STEP) for path in steps)
+            steps = ", ".join(str(checkpoint.step) for checkpoint in saved)
             move = "Name another run (studio runs list), or the folder of an adapter."
-            raise composed.error(key, cause, f"It has those of steps {there}." if there else move)
-        return wanted[0].resolve()
+            if saved:
+                move = f"It has those of steps {steps}."
+            raise composed.error(key, f"run {run} has no checkpoint{of} in {workspace}.", move)
+        return chosen[-1].folder.resolve()
     folder = (root / Path(value).expanduser()).resolve()
     if not (folder / "adapter_config.json").is_file():
         cause = f"{folder} is no folder with an adapter_config.json."
         move = "Give the folder of a LoRA adapter, run:RUN (its newest checkpoint) or run:RUN@STEP."
         raise composed.error(key, cause, move)
     return folder
-
-
-def newest_checkpoints(run: Path) -> list[Path]:
-    """The checkpoints of a run's folder, the newest step of the newest experiment first."""
-    found = {
-        path: (path.parent.name, int(step))
-        for path in run.glob(f"checkpoints/*/*/{_STEP}*")
-        if (step := path.name.removeprefix(_STEP)).isdecimal() and path.is_dir()
-    }
-    return sorted(found, key=lambda path: found[path], reverse=True)
 
 
 def pin_verifiers(

@@ -12,8 +12,7 @@ from typing import Any
 
 from engines.core.codec import digest_bytes
 from engines.core.errors import ConfigError, ConflictError, DataError
-from engines.data.checks import Numbered, check_rows
-from engines.data.dataset import check_dataset, read_numbered_problems
+from engines.data.dataset import Numbered, check_dataset, check_rows, read_numbered_problems
 from engines.data.rows import Row, Unit, open_table
 from engines.data.source import (
     PRACTISED,

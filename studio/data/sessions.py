@@ -12,9 +12,9 @@ from typing import Any
 
 from engines.core.codec import digest
 from engines.core.errors import ConfigError, DataError
-from engines.data.checks import MARK, ORIGIN, content_hash, is_unreviewed, outcome_word, set_mark
+from engines.data.dataset import MARK, ORIGIN, content_hash, is_unreviewed, outcome_word, set_mark
 from engines.data.rows import open_table
-from engines.data.sessions.reading import read_sessions
+from engines.data.sessions.agents import read_sessions
 from engines.data.sessions.steps import Intake, as_object, parse_json
 from engines.data.sessions.tries import Try, read_tries
 from engines.record.appender import write_atomic

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from engines.core import events as ev
+from engines.core.codec import fields_of
 from engines.core.errors import ConflictError
 from engines.core.events import RolloutFinished
 from engines.core.library import OperationOutcome
@@ -140,10 +141,7 @@ def read_calls(run: RunDir, refs: Sequence[RecordRef]) -> tuple[ModelCall, ...]:
 
 def _make_call(record: Record, ref: RecordRef) -> ModelCall:
     return ModelCall(
-        purpose=record.key.purpose,
-        turn=record.key.turn,
-        index=record.key.index,
-        position=record.key.position,
+        **fields_of(record.key, "purpose", "turn", "index", "position"),
         model=record.reply.model or record.policy,
         prompt=tuple(message.content for message in record.messages),
         reply=record.reply.text,

@@ -17,8 +17,7 @@ from engines.core.codec import digest
 from engines.core.errors import ConfigError, ConflictError, StudioError
 from engines.core.state.run_state import RunState
 from engines.core.types import Problem
-from engines.data.checks import check_rows, doubts_line
-from engines.data.dataset import read_problems
+from engines.data.dataset import check_rows, doubts_line, read_problems
 from engines.data.sampler import Sampler
 from engines.grpo.checkpoint.folders import ADAPTER, check_seal
 from engines.pipeline.replay_training import HistorySegment, load_history

@@ -29,13 +29,16 @@ from engines.policies.chat.endpoint import (
     LazyClient,
     MakeTransport,
     RedirectRefused,
+    RetryHooks,
+    RetryPolicy,
+    Sleep,
     failure_of,
     is_transient,
     is_unsent,
     read_capped,
+    retry_call,
 )
 from engines.policies.chat.request import Dialect, chat_request
-from engines.policies.chat.retry import RetryHooks, RetryPolicy, Sleep, retry_call
 from engines.policies.chat.streamed_reply import ReplyError, StreamedReply
 from engines.policies.limits import CROWDED, Congestion
 

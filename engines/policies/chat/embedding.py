@@ -29,10 +29,12 @@ from engines.policies.chat.endpoint import (
     EndpointSettings,
     LazyClient,
     RedirectRefused,
+    RetryPolicy,
+    Sleep,
     failure_of,
     read_capped,
+    retry_call,
 )
-from engines.policies.chat.retry import RetryPolicy, Sleep, retry_call
 from engines.policies.chat.streamed_reply import is_token_count
 
 BATCH = 64

@@ -232,25 +232,6 @@ WRONG: list[tuple[str, str, Change, tuple[str, ...]]] = [
         swap('"vars": {', '"vars": {"d": ' + "[" * 300 + "]" * 300 + ", ", 9),
         ("out.jsonl:1", '"vars" cannot name'),
     ),
-    (
-        "promptfoo",
-        "deeper",
-        swap('"vars": {', '"vars": {"d": ' + "[" * 5_000 + "]" * 5_000 + ", "),
-        ("out.json", "more than 1,000 deep"),
-    ),
-    (
-        "promptfoo",
-        "deep behind closing brackets",
-        lambda text: (
-            '{"x": "'
-            + "]" * 50_000
-            + '", '
-            + text[1:].replace(
-                '"vars": {', '"vars": {"d": ' + "[" * 20_000 + "]" * 20_000 + ", ", 1
-            )
-        ),
-        ("out.json", "more than 1,000 deep"),
-    ),
     ("promptfoo JSONL", "missing", swap('"score"', '"s"', 3), (":1", '"score" is missing')),
     (
         "promptfoo",
@@ -376,7 +357,7 @@ def test_an_entry_that_unpacks_to_more_than_memory_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = WRITERS["inspect .eval"](tmp_path, TRIED)
-    monkeypatch.setattr("studio.compare.formats.inspect_log._LARGEST", 500)
+    monkeypatch.setattr("studio.compare.foreign._LARGEST", 500)
     with pytest.raises(StudioError, match=r"summaries\.json: it is .* when unpacked"):
         one(path)
 

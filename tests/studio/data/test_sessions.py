@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from engines.data.checks import set_mark
+from engines.data.dataset import set_mark
 from engines.record.run_dir import Workspace
 from studio.data.sessions import read_item, review_items
 from studio.render.data_lines import item_text

@@ -15,7 +15,7 @@ from engines.core.types import (
     replace_dropped,
 )
 from studio.render.words import dropped_texts, fates_under_review, merged_text
-from studio.review.line_mode import operation_text, queue_lines
+from studio.review.wording import operation_text, queue_lines
 from studio.session.requests import ReviewQueue
 from studio.tui.drawing.lines import Line
 from studio.tui.pages.review.view import Item, change_lines

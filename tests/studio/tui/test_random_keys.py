@@ -121,7 +121,7 @@ class Watched:
             return
         await self.app.wait_for_requests()
         await self.page.loader.wait()
-        self.app.painter.draw_frame()
+        self.app.draw_frame()
         self.app.draw_now()
         await self.pilot.pause()
 

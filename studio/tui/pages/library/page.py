@@ -166,7 +166,7 @@ class LibraryPage(Page):
 
     def action_delete(self) -> None:
         if self._can_change() and (one := self.entries.item) is not None:
-            asks = self.host.expect_question(self.proposals.delete(one))
+            asks = self.proposals.delete(one)
             self.run_worker(asks, group="asks")
 
     def action_mark(self) -> None:

@@ -309,7 +309,7 @@ class LivePage(Page):
         if one is None or one.has_ended:
             self.host.tell("no rollout under way is under the cursor", "failed")
             return
-        self.run_worker(self.host.expect_question(_kill_rollout(self.host, one.id)))
+        self.run_worker(_kill_rollout(self.host, one.id))
 
 
 async def _kill_rollout(host: Host, rollout: str) -> None:

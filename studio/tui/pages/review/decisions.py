@@ -15,8 +15,7 @@ from textual.app import SuspendNotSupported
 from engines.core.errors import StudioError
 from engines.core.types import GATE, Decision, DecisionAction, Operation
 from studio.review.decider import ActionResult, Decider, Pair, new_flags, toggle_pin
-from studio.review.line_mode import flag_text
-from studio.review.wording import changed_parts, merge_decisions, text_with_parts
+from studio.review.wording import changed_parts, flag_text, merge_decisions, text_with_parts
 from studio.secrets.sanitize import sanitize
 from studio.session.requests import Commit, Drop, Mend, Preview, TryOperations
 from studio.session.session import Session
@@ -372,7 +371,7 @@ class DecisionKeys:
             self._host.tell(f"{WHOLE}, and not put off: a or r, then c", "failed")
         elif session.state.undecided_operations or queue.hidden_count(found):
             # Not awaited: requests come in turn, and the person may take long to answer.
-            asks = self._host.expect_question(self._confirm_commit(session))
+            asks = self._confirm_commit(session)
             self._page.run_worker(asks)
         else:
             # In turn, but not awaited: no question is asked, so keys are acted on again.
@@ -455,7 +454,7 @@ class ReviewKeys(DecisionKeys):
         if here is None or self.is_all_or_nothing(here[1]):
             return
         if self._page.app.focused is self._panes.change:
-            asks = self._host.expect_question(self.choose_parts(here[0]))
+            asks = self.choose_parts(here[0])
             self._page.run_worker(asks)
             return
         if not here[1].text:

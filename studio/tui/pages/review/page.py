@@ -151,7 +151,7 @@ class ReviewPage(Page):
 
     def action_decide(self, action: DecisionAction) -> None:
         if self.queue.has_range and action != "defer":
-            self.run_worker(self.host.expect_question(self.keys.decide_range(action)))
+            self.run_worker(self.keys.decide_range(action))
         else:
             self.keys.decide(action)
 
@@ -174,7 +174,7 @@ class ReviewPage(Page):
 
     def action_approve_safe(self) -> None:
         if self.keys.require_session() is not None:
-            self.run_worker(self.host.expect_question(self.keys.approve_safe()))
+            self.run_worker(self.keys.approve_safe())
 
     def action_undo(self, again: bool = False) -> None:
         self.keys.undo(again=again)
@@ -183,7 +183,7 @@ class ReviewPage(Page):
         """Commit what is decided; its key is heard on every page."""
         if (session := self.keys.require_session()) is not None:
             # In turn: decisions whose keys came before it belong to it, those after it do not.
-            self.host.queue_request(self.host.expect_question(self.keys.commit(session)))
+            self.host.queue_request(self.keys.commit(session))
 
     def action_range(self) -> None:
         self.queue.toggle_range()

@@ -29,8 +29,7 @@ from studio.render.words import (
     kind_title,
     merged_text,
 )
-from studio.review.line_mode import PIN_MEANING, flag_text
-from studio.review.wording import ChangedPart, Near, changed_parts
+from studio.review.wording import PIN_MEANING, ChangedPart, Near, changed_parts, flag_text
 from studio.tui.drawing.cells import GLYPHS_UNICODE, Glyphs, cell_width, crop, fit, pad, wrap
 from studio.tui.drawing.lines import (
     BLANK,

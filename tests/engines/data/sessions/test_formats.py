@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from engines.core.errors import DataError
-from engines.data.sessions.reading import FORMATS, read_sessions
+from engines.data.sessions.agents import FORMATS, read_sessions
 from engines.data.sessions.steps import Intake
 from engines.data.sessions.tries import Try, read_tries
 from engines.secrets.redactor import Redactor
@@ -382,8 +382,8 @@ def test_a_long_try_keeps_its_beginning_and_end_and_says_what_is_missing(tmp_pat
     intake = Intake()
     (one,) = tries_of("claude", write_claude(tmp_path, "s", acts), intake)
     assert "step 0 " in one.text and "step 199 " in one.text and "step 100 " not in one.text
-    left = intake.dropped["steps left out of long tries"]
-    assert f"[… {left} steps left out …]" in one.text and len(one.text) < 62_000
+    assert intake.dropped["texts cut"] == 1
+    assert "characters left out …]" in one.text and len(one.text) < 62_000
 
 
 def _mutate(value: Any, chance: random.Random, rate: float) -> Any:

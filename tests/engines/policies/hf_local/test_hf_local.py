@@ -117,7 +117,7 @@ def test_a_folder_that_is_no_model_is_refused_with_the_reason(tmp_path: Path) ->
         tmp_path / "nowhere" / "at" / "all": "no folder",
         whole / "config.json": "a file",
         tmp_path: "no config.json",
-        without(a_folder(tmp_path / "wordless"), "tokenizer"): "no tokenizer",
+        without(a_folder(tmp_path / "wordless"), "tokenizer"): "backend tokenizer",
         without(a_folder(tmp_path / "weightless"), "model."): "cannot load it",
     }
     for folder, reason in cases.items():

@@ -15,9 +15,9 @@ import pytest
 from engines.core.errors import ToolError
 from engines.core.types import NOTHING_FOUND, ToolResult, is_evidence
 from engines.tools.web.fetch import AddressGuard, Fetcher, FetchFailed, WebCache
-from engines.tools.web.open import SHOWN_CHARS
 from engines.tools.web.read_page import LocalPages
 from engines.tools.web.search import (
+    SHOWN_CHARS,
     Search,
     check_searxng,
     read_cited_answer,

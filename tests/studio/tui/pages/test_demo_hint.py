@@ -104,7 +104,7 @@ async def test_the_screen_shows_it_with_the_keys_as_they_are_bound(workspace: Wo
             app.draw_now()
         assert "look: op1.1 rewords E2 (what is new is marked): U approves" in picture(app)[2]
         await pilot.press("down", "down")
-        app.painter.draw_frame()
+        app.draw_frame()
         assert "look: op1.3 deletes E3" in picture(app)[2]
         session.state = RunState()
         app.draw_now()

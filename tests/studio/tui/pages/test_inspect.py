@@ -291,7 +291,7 @@ async def test_the_text_of_a_rollout_under_way_comes_from_the_stream(
             and (e.event.position, e.event.index) == (0, 2)
         )
         await session.push(EventReceived(finished))
-        app.painter.draw_frame()
+        app.draw_frame()
         await has_read(pilot)
         assert "#### 56" in page.text_pane.text()
 
@@ -310,7 +310,7 @@ async def test_a_page_that_was_opened_before_the_first_step_shows_it_once_it_beg
         session.state.steps = steps
         began = (e.event for e in session.run.entries() if isinstance(e.event, ev.StepStarted))
         await session.push(EventReceived(next(began)))
-        app.painter.draw_frame()
+        app.draw_frame()
         await has_read(pilot)
         assert page_of(app).list_pane.keys[0] == "s1p0r0"
 

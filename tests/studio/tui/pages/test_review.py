@@ -57,7 +57,7 @@ class Desk:
         await self.pilot.pause()
         await self.app.wait_for_requests()
         await self.page.loader.wait()
-        self.app.painter.draw_frame()
+        self.app.draw_frame()
         await self.pilot.pause()
 
     async def burst(self, *keys: str) -> None:

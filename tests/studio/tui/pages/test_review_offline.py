@@ -43,7 +43,7 @@ class Table:
         await self.pilot.pause()
         await self.app.wait_for_requests()
         await self.page.loader.wait()
-        self.app.painter.draw_frame()
+        self.app.draw_frame()
         await self.pilot.pause()
 
     @property
