@@ -181,9 +181,9 @@ async def test_a_file_that_is_not_there_is_told(tmp_path: Path) -> None:
     (tmp_path / "exact.py").write_text(OK)
     (tmp_path / "exact.txt").write_text(OK)
     rows = [
-        ("other.py", "there is no such file.", "Give a Python file."),
+        ("other.py", "it cannot be read (No such file or directory).", "Give a Python file."),
         ("exact.txt", "it is not a Python file.", "Give a file that ends in .py."),
-        (".", "there is no such file.", "Give a Python file."),
+        (".", "it cannot be read (No such file or directory).", "Give a Python file."),
     ]
     for name, cause, move in rows:
         with pytest.raises(VerifierError) as caught:
