@@ -108,6 +108,9 @@ class FunctionVerifier:
         """
         if self._launcher.loaded is not None:
             return
+        if self._path.suffix != ".py":
+            move = "Give a file that ends in .py."
+            raise VerifierError(str(self._path), "it is not a Python file.", move)
         try:
             source = self._path.read_bytes()
         except OSError as error:

@@ -183,7 +183,7 @@ async def test_a_file_that_is_not_there_is_told(tmp_path: Path) -> None:
     rows = [
         ("other.py", "it cannot be read (No such file or directory).", "Give a Python file."),
         ("exact.txt", "it is not a Python file.", "Give a file that ends in .py."),
-        (".", "it cannot be read (No such file or directory).", "Give a Python file."),
+        (".", "it is not a Python file.", "Give a file that ends in .py."),
     ]
     for name, cause, move in rows:
         with pytest.raises(VerifierError) as caught:
