@@ -97,9 +97,7 @@ def _check_workspace(path: Path) -> Path:
             f"workspace {path}", f"it is {what}.", "Choose another one with --workspace DIR."
         )
     if os.path.lexists(path) and not os.access(path, os.R_OK | os.X_OK):
-        from engines.record.lock import whose_permissions
-
-        move = f"Mend {whose_permissions(path)} or choose another one with --workspace DIR."
+        move = "Mend its permissions or choose another one with --workspace DIR."
         raise ConfigError(f"workspace {path}", "it cannot be read.", move)
     return path
 

@@ -243,6 +243,38 @@ FAULTS = (
         ("tests/engines/policies/rehearsal/test_rehearsal.py",),
     ),
     Fault(
+        "rehearsal follows a rule that an experience denies",
+        "engines/policies/rehearsal/solve.py",
+        'stances.add("denied" if denied else "stated")',
+        'stances.add("stated")',
+        (
+            "tests/engines/policies/rehearsal/test_rehearsal.py::test_an_experience_that_denies_the_skill_hurts",
+        ),
+    ),
+    Fault(
+        "rehearsal consolidates more additions than the library has room for",
+        "engines/policies/rehearsal/reflect.py",
+        "            if room < 0:",
+        "            if room < -1:",
+        (
+            "tests/engines/policies/rehearsal/test_rehearsal.py::test_no_more_is_added_than_the_library_has_room_for",
+        ),
+    ),
+    Fault(
+        "the rehearsal endpoint answers for any model",
+        "engines/policies/rehearsal/server.py",
+        'if request["model"].partition(":")[0] != MODEL:',
+        'if not request["model"]:',
+        ("tests/contract/test_rehearsal_adapters.py",),
+    ),
+    Fault(
+        "a reply whose calls were cut is run",
+        "engines/agents/tool_loop.py",
+        "if is_cut(reply.finish):  # before",
+        "if False:  # before",
+        ("tests/engines/agents/test_tool_loop.py",),
+    ),
+    Fault(
         "scores of a cut distribution are given out for training",
         "engines/policies/hf_local/policy.py",
         "token_ids=tuple(drawn.token_ids) if exact else (),",
@@ -542,6 +574,37 @@ FAULTS = (
         ),
     ),
     Fault(
+        "a digit that other numbers happen to give is no step of its own",
+        "studio/review/divergence.py",
+        " and (alike or common > step.results)",
+        "",
+        ("tests/studio/review/test_divergence.py",),
+    ),
+    Fault(
+        "an unknown setting of the screen is taken for one",
+        "studio/tui/settings/file.py",
+        "            if name not in known:",
+        "            if not name:",
+        ("tests/studio/tui/settings/test_settings.py",),
+    ),
+    Fault(
+        "the second half of a wide character is drawn as nothing",
+        "studio/tui/terminal/frames.py",
+        "        if new and not new[0][0]:",
+        "        if not new:",
+        (
+            "tests/studio/tui/drawing/test_canvas.py"
+            "::test_a_part_of_a_row_is_cut_by_cells_with_the_marks_on_them",
+        ),
+    ),
+    Fault(
+        "a tool's result stands beside its call twice",
+        "studio/tui/drawing/pane.py",
+        "                    self._count -= len(entry.rows)\n",
+        "",
+        ("tests/studio/tui/drawing/test_tool_block.py",),
+    ),
+    Fault(
         "a screen that looks on writes its drafts over those of who decides",
         "studio/tui/drafts.py",
         " or self.run is None or not self.writes:",
@@ -646,15 +709,15 @@ FAULTS = (
     Fault(
         "an answer to another call is taken up",
         "engines/policies/handoff.py",
-        'if given.get("id", name) != name:',
+        'if answer.id not in ("", name):',
         "if False:",
         ("tests/engines/policies/test_handoff.py",),
     ),
     Fault(
         "log-probabilities at another temperature are passed on",
         "engines/policies/vllm.py",
-        "        if sampling.temperature == 1.0:\n            return True",
-        "        if sampling.temperature:\n            return True",
+        "return sampling.temperature == 1.0 or self._processed",
+        "return True",
         ("tests/engines/policies/vllm/test_vllm_rollouts.py",),
     ),
     Fault(

@@ -283,9 +283,7 @@ def read_rollout_log(path: Path) -> RolloutLog:
     source = resolve_data(path.name, (path.parent,), PRACTISED)
     log: dict[str, list[Completion]] = {}
     table = open_table(source)
-    for number, place, row in table.rows:
-        if isinstance(row, DataError):
-            raise row
+    for number, place, row in table.good_rows():
         if is_unreviewed(row):
             raise unreviewed_error(str(source.path), source.name, [number], table.unit)
         _, question = parse_question(place, row, USUAL)

@@ -32,7 +32,7 @@ from engines.pipeline.evaluation.statistics import low_contrast_warning
 from engines.pipeline.replay_training import last_answer, load_rollout, replay_training
 from engines.pipeline.reviewers import HoldExpired
 from engines.pipeline.worsened import consolidate_with_worsened, show_worsened
-from engines.record.derived.usage import keep_usage
+from engines.record.derived.run_state import keep_usage
 from engines.record.ledger import read_trajectory
 
 TAIL_CHARS = 200

@@ -398,15 +398,10 @@ def _trace_score(fields: Fields, metric: str | None) -> float | None:
     names = [metric] if metric else list(rewards.row)
     if not names or any(rewards.row[name] is None for name in names):
         return None
-    parts = [rewards.section(name) for name in names]
-    weights = [1.0 if metric else part.row.get("weight", 1.0) for part in parts]
-    if not all(isinstance(weight, float | int) for weight in weights):
-        raise fields.as_error('a "weight" of its rewards is no number.')
-    scores = [part.require("score", float, int) for part in parts]
-    try:
-        total = sum(float(s) * float(w) for s, w in zip(scores, weights, strict=True))
-    except OverflowError as error:
-        raise fields.as_error('a "score" or "weight" of its rewards is out of bounds.') from error
+    total = 0.0
+    for part in map(rewards.section, names):
+        weight = 1.0 if metric or "weight" not in part.row else part.require("weight", float, int)
+        total += min(1e9, part.require("score", float, int)) * min(1e9, weight)
     return fields.as_score(total, "rewards")
 
 

@@ -37,25 +37,24 @@ def read_evaluation(path: Path, metric: str | None) -> list[Log]:
 def read_printed(path: Path, metric: str | None) -> list[Log]:
     """Read what `studio eval --json` printed: a log for each subject."""
     whole = read_json(path)
-    found: dict[str, list[LogRow]] = {}
+    rows: dict[str, list[LogRow]] = {}
     questions: dict[str, str] = {}
-    for held_out in whole.require("sets", list):
-        one = Fields(held_out, f"{path}: sets")
-        asked = one.require("texts", list) if one.row.get("texts") else ()
-        questions |= zip(map(str, one.require("problems", list)), map(str, asked), strict=False)
-        for at, result in enumerate(one.require("results", list)):
-            subject = Fields(result, f"{path}: sets.results[{at}]")
-            rewards, ids = subject.require("rewards", list), one.require("problems", list)
-            if len(rewards) != len(ids) or not all(isinstance(row, list) for row in rewards):
-                raise subject.as_error(f'"rewards" is no list for each of {len(ids)} problems.')
-            scores = [[subject.as_score(reward, "rewards") for reward in row] for row in rewards]
-            tokens, name = subject.amount("tokens_per_try"), subject.text("experiences")
-            tried = Usage(0, round((tokens or 0) * sum(map(len, rewards))))
-            rows = _rows(list(map(str, ids)), scores, one.text("data"), tried)
-            found.setdefault(name, []).extend(rows)
+    try:
+        for held_out in whole.row["sets"]:
+            ids = [str(problem) for problem in held_out["problems"]]
+            questions |= zip(ids, map(str, held_out.get("texts") or ()), strict=False)
+            for result in held_out["results"]:
+                scores = [[whole.as_score(r, "rewards") for r in row] for row in result["rewards"]]
+                used = round((result.get("tokens_per_try") or 0) * sum(map(len, scores)))
+                measured = _rows(ids, scores, str(held_out["data"]), Usage(0, used))
+                rows.setdefault(str(result["experiences"]), []).extend(measured)
+    except (KeyError, TypeError, ValueError) as error:
+        raise whole.as_error(f"it is no evaluation as it is printed ({error!r}).") from error
     notes = (REHEARSAL,) if whole.row.get("rehearsal") else ()
-    logs = found.items()
-    return [Log(label=name, rows=rows, notes=notes, questions=questions) for name, rows in logs]
+    return [
+        Log(label=name, rows=found, notes=notes, questions=questions)
+        for name, found in rows.items()
+    ]
 
 
 def _rows(

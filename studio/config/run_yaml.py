@@ -10,15 +10,17 @@ from typing import Any
 
 from pydantic import SecretStr
 
+from engines.core.codec import digest
 from engines.grpo.settings import GRPOSettings, SFTSettings
 from engines.policies.hf_local.settings import LoraSettings
 from engines.record.yaml_text import dump_yaml, escape_interpolation
 from engines.secrets.mask import MASK, NO_SECRETS, Mask
 from engines.training_free.settings import TrainingFreeSettings
 from studio.config.settings.base import declared_settings
+from studio.config.settings.policy import Role
 from studio.config.settings.run import LintConfig, RunConfig
 from studio.config.tree import Key, Tree, dotted_name, get_value, map_tree, replace_value, walk
-from studio.secrets.run_files import is_secret, storable_text, without_secrets
+from studio.secrets.run_files import is_secret, names_secret, storable_text, without_secrets
 
 
 def dump_run_yaml(config: RunConfig, mask: Mask = NO_SECRETS) -> str:
@@ -111,10 +113,10 @@ def fingerprint(
     """
     plain = config.model_dump(mode="json")
     for role in ("policy", "reflector", "judge"):
-        section = role if getattr(config, role) is not None else "policy"
-        dumped = config.role(role).model_dump(mode="python")
-        settings = storable_tree(dumped, (section,), config.origins)
-        settings["extra_body"] = without_secrets(settings["extra_body"])
+        settings = config.role(role).model_dump(mode="json")
+        settings["extra_body"] = without_secrets(
+            _with_origins(config, role, settings["extra_body"])
+        )
         settings["model"] = _portable_model(settings["model"])
         if settings["adapter"] is not None:  # a run's, as a moved workspace has it too
             settings["adapter"] = settings["adapter"].rpartition("/runs/")[2]
@@ -128,6 +130,22 @@ def fingerprint(
     plain["lint"]["embedding"] = None if embedding is None else embedding.model
     plain["verifier"] = without_secrets(config.verifier.spec) if verifier is None else verifier
     return {name: get_value(plain, tuple(name.split("."))) for name in RESULT_FIELDS}
+
+
+def _with_origins(config: RunConfig, role: Role, value: Any, key: tuple[str, ...] = ()) -> Any:
+    """Fields of a request, with what came from `${…}` as that text instead of its value.
+
+    A short hash tells values apart, except those of variables that are named as secrets.
+    """
+    if isinstance(value, dict):
+        return {k: _with_origins(config, role, inner, (*key, str(k))) for k, inner in value.items()}
+    if isinstance(value, list):
+        return [_with_origins(config, role, v, (*key, str(n))) for n, v in enumerate(value)]
+    section = role if getattr(config, role) is not None else "policy"
+    origin = config.origins.get(".".join((section, "extra_body", *key)))
+    if origin is None:
+        return value
+    return origin if names_secret(origin) else f"{origin} #{digest(value, 4)}"
 
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> tuple[tuple[str, Any, Any], ...]:

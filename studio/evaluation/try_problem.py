@@ -26,9 +26,9 @@ from engines.data.fields import ID_BYTES
 from engines.pipeline.evaluation.evaluate import add_own_figures
 from engines.policies.limits import Slots
 from engines.record.cassette import is_played, open_cassette
+from engines.record.derived.run_state import read_history
 from engines.record.ledger import RecordLedger
 from engines.record.run_dir import RunDir, Workspace
-from engines.record.step_history import read_history
 from engines.verifiers.open import asks_judge, needs_answer
 from studio import exit_codes
 from studio.config.loading import LoadedRun, load_run
@@ -308,7 +308,7 @@ def suggest_problem(
 
 def _unsolved_problem(run: RunDir) -> str | None:
     """The first problem that at least half of its first tries failed; None: there is none."""
-    for _, step in sorted(read_history(run).steps.items()):
+    for _, step in sorted(read_history(run.journal).steps.items()):
         for position, name in enumerate(step.problems):
             if _mean_reward(step, position) <= 0.5:
                 return name
@@ -335,7 +335,7 @@ def _learned_from(
         run = workspace.runs_folder / mark.run
         if mark.run and run.is_dir() and loaded.config.data.practice is not None:
             here = {p.id for p in read_problems(loaded.data_path(loaded.config.data.practice))}
-            step = read_history(RunDir(run)).steps.get(mark.step)
+            step = read_history(RunDir(run).journal).steps.get(mark.step)
             if step is not None:
                 # `s1p0r2`, `s1p5r0`: the position of each problem in its batch
                 places = {int(one.partition("p")[2].partition("r")[0]) for one in mark.evidence}

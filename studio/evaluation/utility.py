@@ -22,9 +22,9 @@ from engines.pipeline.effect.regression import (
     smallest_effect,
 )
 from engines.pipeline.evaluation.evaluate import HeldOutSet
+from engines.record.derived.run_state import read_history
 from engines.record.run_dir import RunDir, Workspace
 from engines.record.scores import problem_digest
-from engines.record.step_history import read_history
 from engines.verifiers.open import needs_answer
 from studio import exit_codes
 from studio.config.loading import LoadedRun, load_run
@@ -195,7 +195,7 @@ def read_practice(priced: Priced, workspace: Workspace) -> Utility | None:
     texts = {e.id: e.text for e in priced.library.experiences}
     folder, tries = workspace.library(priced.library.name), list[Observation]()
     for run in workspace.runs() if folder.exists() else ():
-        history = read_history(run)
+        history = read_history(run.journal)
         if history.started is None or history.started.library != folder.name:
             continue
         for step in history.steps.values():

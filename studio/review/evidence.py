@@ -17,9 +17,9 @@ from engines.core.types import (
     operation_step,
     rollout_id,
 )
+from engines.record.derived.run_state import HistoryReader
 from engines.record.ledger import read_trajectory
 from engines.record.run_dir import RunDir
-from engines.record.step_history import HistoryReader
 from studio.review.divergence import MOST_OF_A_SIDE, Piece, choose_pair, said_pieces
 from studio.session.unparsed_replies import ReplySource, find_reply_source
 
@@ -63,7 +63,7 @@ class EvidenceLoader:
     def __init__(self, run: RunDir) -> None:
         self._run = run
         self._reading = Lock()  # the readers; pages use them in worker threads
-        self._reader = lru_cache(_KEPT_STEPS)(partial(HistoryReader, run))  # of a step
+        self._reader = lru_cache(_KEPT_STEPS)(partial(HistoryReader, run.journal))  # of a step
 
     def _members(self, step: int, position: int | None = None) -> list[EvidenceRollout]:
         """The rollouts of a step's group as far as it is now, in index order; None: of all."""

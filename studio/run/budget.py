@@ -15,7 +15,7 @@ from engines.pipeline.budget import (
 )
 from engines.policies.chat.endpoint import EndpointSettings
 from engines.record.cassette import is_played
-from engines.record.derived.usage import usage_sums
+from engines.record.derived.run_state import usage_sums
 from engines.verifiers.open import asks_judge
 from studio.config.loading import LoadedRun
 from studio.config.settings.policy import EmbeddingConfig, PolicyConfig, Role

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 from engines.core.errors import StudioError
 from engines.core.state.run_state import RunState
 from engines.core.text.tool_text import said_length
-from engines.core.types import Decision
 from studio.facts.next_command import curation_text
 from studio.report.progress import StepClock
 from studio.session.session import (
@@ -60,9 +59,7 @@ class Attachment:
         self.session = session
         self.shown_run = run  # the last one, also once the screen is left
         self.ended_here = ""  # how the run ended while the screen was attached
-        # As they were at the last look, to notice what has changed since.
-        self._ending = ""
-        self._decisions: dict[str, Decision] = {}
+        self._ending = ""  # as it was at the last look
         self.drafts = Drafts(None)
         self._throughput = Throughput()
         self._budget: dict[str, float] = {}  # limits of the run: calls, tokens, cost_usd
@@ -266,9 +263,6 @@ class Attachment:
         if state.ending and not self._ending:
             self.ended_here = state.ending
         self._ending = state.ending
-        if state.decisions != self._decisions:
-            self._decisions = dict(state.decisions)
-            self.drafts.save()
 
     def _change_controller(self, mine: bool, who: str) -> None:
         """Who decides keeps the drafts: they go from screen to screen through their file."""

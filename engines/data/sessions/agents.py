@@ -368,7 +368,7 @@ def read_sessions(name: str, path: Path, intake: Intake) -> Iterator[Session]:
                 str(file), f"it cannot be read ({error.strerror}).", "Check it."
             ) from error
         if found == before:
-            intake.drop_in("files without a session", file)
+            intake.drop("files without a session")
     if not found:
         looked = f"{len(files)} files" if len(files) != 1 else "1 file"
         cause = f"It holds none of the {name} format's sessions ({looked} looked at)."

@@ -284,7 +284,7 @@ def _with_article(noun: str) -> str:
     return f"an {noun}" if noun == "addition" else f"a {noun}"
 
 
-_TASK = re.compile(r"# Task: (summarise|extract|merge|consolidate|repair|judge)\s*$", re.M)
+_TASK = re.compile(r"# Task: (summarise|extract|consolidate|repair|judge)\s*$", re.M)
 _LIMIT = re.compile(r"\bat most (\d+) objects?\b")
 _ROOM = re.compile(r"\b(\d+) may be added\b")
 _BECAUSE = "because: "

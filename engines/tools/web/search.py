@@ -113,8 +113,7 @@ async def check_searxng(fetcher: Fetcher, address: str, place: str) -> None:
         await fetcher.ask_service(f"{address.rstrip('/')}/search?format=json")
     except FetchFailed as failed:
         if failed.status != 400:
-            json_off = "Add json to search.formats in its settings.yml."
-            move = json_off if failed.status == 403 else "Start the instance, or correct source."
+            move = "Start the instance, with json in search.formats of its settings.yml."
             raise ToolError(place, f"SearXNG cannot be used: {failed}", move) from failed
 
 

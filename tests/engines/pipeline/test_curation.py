@@ -18,7 +18,6 @@ from engines.core.library import Library
 from engines.core.types import NO_USAGE, Decision, Flag, Lesson, Operation, Problem
 from engines.data.dataset import read_problems
 from engines.pipeline.reviewers import AutoReviewer
-from engines.record.ledger import read_usage
 from engines.record.run_dir import RunDir, Workspace
 from engines.training_free.lint import OperationLinter
 from engines.training_free.settings import LintSettings
@@ -31,6 +30,7 @@ from tests.engines.pipeline.test_settings import prompt_of, requests
 from tests.support.builders import a_library, an_operation
 from tests.support.fake_endpoint import answers, fake_endpoint, refuses
 from tests.support.harness import Practised, ScriptedPerson, practised
+from tests.support.usage import read_usage
 
 TWO_EPOCHS = (
     "practice.epochs=2",

@@ -73,6 +73,13 @@ def test_what_differs_is_marked_on_either_side_and_nothing_else() -> None:
 @pytest.mark.parametrize(
     ("winner", "loser", "question", "steps"),
     [
+        # A digit that other numbers happen to give is another step.
+        (
+            "Borrow ten: 10 + 4 - 6 = 8, write 8.\nThen the tens: 8 - 1 - 5 = 2.\n#### 28",
+            "Turn them round: 6 - 4 = 2.\nThe upper ones: 8 - 5 = 3.\n#### 32",
+            "How much is 84 minus 56?",
+            ("10 + 4 - 6 = 8", "6 - 4 = 2"),
+        ),
         # The same calculation in other words, signs, order and pieces is no difference.
         (
             "First we take 40 minus 16, which is 24.\nHalf of them: 24 / 2 = 12.\nA: 12",

@@ -15,8 +15,8 @@ from textual.content import Content
 from engines.core.errors import StudioError
 from engines.core.state.run_state import RunState
 from engines.core.types import group_id, operation_step, rollout_id
+from engines.record.derived.run_state import read_step
 from engines.record.run_dir import RunDir
-from engines.record.step_history import read_step
 from studio.review.divergence import MOST_OF_A_SIDE, Divergence, choose_pair
 from studio.secrets.sanitize import sanitize
 from studio.session.session import TextPiece
@@ -265,7 +265,7 @@ class GroupRecords:
 
 def _load_evidence(run: RunDir, operation: str) -> str:
     """The first rollout behind an operation that a commit has settled; "" where none is known."""
-    proposed = read_step(run, operation_step(operation)).operations
+    proposed = read_step(run.journal, operation_step(operation)).operations
     found = next((one for one in proposed if one.id == operation), None)
     return next(iter(found.evidence), "") if found else ""
 

@@ -68,7 +68,7 @@ def test_what_is_loaded_is_told_and_stated(tmp_path: Path) -> None:
     local = load_local(settings, told.append)
     # Rank 4 on q, o (64 + 64), k, v (64 + 32), gate, up, down (64 + 96), in two layers:
     # 4 · 2 · (2 · 128 + 2 · 96 + 3 · 160) = 7,424.
-    assert told == ["trainable 7,424 of 0.11 M parameters (6.7 %)"]
+    assert told == ["trainable 7,424 of 110,528 parameters (6.7 %)"]
     facts = local.facts()
     assert (facts["trainable"], facts["threads"], facts["device"]) == (7424, 1, "cpu")
     assert facts["decoder"] == "fused"
