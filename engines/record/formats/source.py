@@ -230,7 +230,7 @@ class Card:
         """What experiences were measured to be worth, and their uses, where either is known."""
         about, found = self.library, {}
         for name in (e.id for e in about.experiences):
-            effect, uses = about.effects.get(name), about.uses.get(name)
+            effect, uses = about.notes.effects.get(name), about.notes.uses.get(name)
             parts = [f"worth {effect.worth}"] if effect else []
             if parts := parts + ([f"attempts: {uses.text}"] if uses else []):
                 found[name] = "; ".join(parts)
