@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from engines.agents.single_turn import prompt_messages
-from engines.core.codec import read_json
+from engines.core.codec import from_dict
 from engines.core.errors import CallFailed, DataError
 from engines.core.types import Message, Problem
 from engines.data.dataset import combine_errors
@@ -272,7 +272,7 @@ def _parse_message(row: Mapping[str, Any]) -> Message:
     """A message with its tool calls, as OpenAI's protocol writes them."""
     calls = [{"id": "", **call, **call["function"]} for call in row.get("tool_calls") or ()]
     content = row.get("content")
-    return read_json(
+    return from_dict(
         Message,
         {
             "role": row["role"],
