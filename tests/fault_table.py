@@ -21,6 +21,27 @@ class Fault:
 
 FAULTS = (
     Fault(
+        "the first draft in a reply is taken for the answer",
+        "engines/core/text/reply.py",
+        "    for group in reversed(full or arrays[-1:]):",
+        "    for group in full or arrays[-1:]:",
+        ("tests/engines/core/text/test_objects.py",),
+    ),
+    Fault(
+        "a proposal is a duplicate of a text that is held no more",
+        "engines/core/text/similarity.py",
+        '                self._names[at] = ""\n',
+        "",
+        ("tests/engines/core/text/test_similar_texts.py",),
+    ),
+    Fault(
+        "a rewording keeps what its old wording was measured to be worth",
+        "engines/core/library.py",
+        "        self.effects.pop(name, None)\n",
+        "",
+        ("tests/engines/record/test_libraries.py",),
+    ),
+    Fault(
         "two equal lessons under swapped ids are two rewrites",
         "engines/core/text/similarity.py",
         "    by_key(lambda entry: entry[1])\n",
@@ -844,6 +865,34 @@ FAULTS = (
         "return sum(costs, Range()) if len(costs) == len(self.stages) else None",
         "return sum(costs, Range()) if costs else None",
         ("tests/studio/estimate/test_estimate.py",),
+    ),
+    Fault(
+        "an estimate takes a batch for one call, however many proposals there are",
+        "studio/estimate/cost.py",
+        "max(1, math.ceil(lessons_read / practice.proposals_per_call))",
+        "1",
+        ("tests/studio/estimate/test_estimate.py",),
+    ),
+    Fault(
+        "the proposals of a call that failed are lost",
+        "engines/training_free/consolidation.py",
+        "                    self._add_draft(same, [candidate], account)",
+        "                    pass",
+        ("tests/engines/training_free/test_consolidation.py",),
+    ),
+    Fault(
+        "a step is shown what its own run has still to count",
+        "engines/core/library_notes.py",
+        "if number >= since.credits and credits.run == run and credits.step >= step",
+        "if False",
+        ("tests/engines/core/state/test_use_counts.py",),
+    ),
+    Fault(
+        "a step is shown decisions that were made after it began",
+        "engines/core/library_notes.py",
+        "curated=self.curated[:decisions],",
+        "curated=self.curated,",
+        ("tests/engines/record/test_tombstones.py",),
     ),
     Fault(
         "an estimate forgets the evaluation that a fork begins with",

@@ -287,7 +287,7 @@ class _Rejections:
 
     def __init__(self, library: Library) -> None:
         self._library = library
-        self._ideas = [i for i in library.curated if i.is_rejection and not i.doubled]
+        self._ideas = [i for i in library.notes.curated if i.is_rejection and not i.doubled]
         self._wordings = _index(idea.text for idea in self._ideas)
 
     def similar_to(self, operation: Operation) -> list[tuple[PastDecision, float]]:

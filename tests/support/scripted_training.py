@@ -311,7 +311,6 @@ async def opened(
             settings={},
             forked_from=parent,
             forked_steps=adopted,
-            remembered=0,
             policy_version=version,
         )
     else:

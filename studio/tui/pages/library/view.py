@@ -93,8 +93,8 @@ def items(contents: LibraryState, sort: Sort = "id", words: str = "") -> tuple[I
         if holds_words(f"{name} {text} {drafted or ''}", words):
             uses = contents.uses.get(name, ())
             words_of, pin = word_count(text), name in pinned
-            counts = library.uses.get(name, NO_USES)
-            worth = library.effects.get(name)
+            counts = library.notes.uses.get(name, NO_USES)
+            worth = library.notes.effects.get(name)
             found.append(Item(name, text, drafted, mark, words_of, asked, uses, pin, counts, worth))
     # By id: the order of a library is that of birth.
     if sort == "uses":

@@ -14,6 +14,7 @@ from textual.worker import Worker
 
 from engines.core.errors import StudioError
 from engines.core.library import Library
+from engines.core.library_notes import NO_MARK, NotesMark
 from engines.core.text.similarity import Change, word_diff
 from engines.core.types import Operation, UnparsedReply
 from studio.review.wording import Near, find_similar
@@ -70,7 +71,7 @@ class ReviewLoader:
         self.base: Library | None = None  # that the standing decisions are about
         self.trouble = ""  # why the library cannot be read
         self.found: Findings | None = None  # for the operation under the cursor
-        self._base_key: tuple[str, int, int] | None = None
+        self._base_key: tuple[str, int, NotesMark] | None = None
         self._wanted: FindingsRequest | None = None
         self._known: dict[_Key, Findings] = {}
         self._evidence: EvidenceLoader | None = None
@@ -84,13 +85,13 @@ class ReviewLoader:
         return self.base is not None or bool(self.trouble)
 
     @property
-    def _wanted_base(self) -> tuple[str, int, int] | None:
-        """Name and version of the library, and how many steps had counted uses of it."""
+    def _wanted_base(self) -> tuple[str, int, NotesMark] | None:
+        """Name and version of the library, and how far its notes had come."""
         state = self._page.state
         if self._session is None or state is None or state.started is None:
             return None
-        credited = state.current.credited if state.current is not None else 0
-        return state.started.library, state.base_version, credited
+        mark = state.current.notes if state.current is not None else NO_MARK
+        return state.started.library, state.base_version, mark
 
     def request_base(self) -> None:
         """Have the library read, where it is not the one that is known."""

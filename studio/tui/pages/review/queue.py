@@ -137,7 +137,8 @@ class ItemQueue:
         return self.base.get(op.target) if self.base is not None and op.target else None
 
     def target_uses(self, op: Operation) -> UseCounts:
-        return self.base.uses.get(op.target or "", NO_USES) if self.base is not None else NO_USES
+        uses = self.base.notes.uses if self.base is not None else {}
+        return uses.get(op.target or "", NO_USES)
 
     # -- as it stands now --------------------------------------------------------------------
 

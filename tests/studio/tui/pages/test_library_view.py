@@ -8,6 +8,7 @@ import pytest
 
 from engines.core.events import LibraryCommitted
 from engines.core.library import Library
+from engines.core.library_notes import LibraryNotes
 from engines.core.text.citations import find_cited_ids
 from engines.core.types import Decision
 from studio.facts.library import ListedLibrary
@@ -91,7 +92,7 @@ def test_uses_are_told_only_where_something_cites() -> None:
 
 def test_what_was_measured_stands_beside_the_wording_and_sorts() -> None:
     effects = {"E1": an_effect(-0.03, -0.1, 0.04), "E3": an_effect(0.1, 0.05, 0.15)}
-    shelf = LibraryState(replace(a_library("a", "b b", "c"), effects=effects))
+    shelf = LibraryState(replace(a_library("a", "b b", "c"), notes=LibraryNotes(effects=effects)))
     assert [one.id for one in view.items(shelf, "worth")] == ["E3", "E1", "E2"]
     for width in (34, 70):
         ends = [
