@@ -21,6 +21,27 @@ class Fault:
 
 FAULTS = (
     Fault(
+        "the first draft in a reply is taken for the answer",
+        "engines/core/text/reply.py",
+        "    for group in reversed(full or arrays[-1:]):",
+        "    for group in full or arrays[-1:]:",
+        ("tests/engines/core/text/test_objects.py",),
+    ),
+    Fault(
+        "a proposal is a duplicate of a text that is held no more",
+        "engines/core/text/similarity.py",
+        '                self._names[at] = ""\n',
+        "",
+        ("tests/engines/core/text/test_similar_texts.py",),
+    ),
+    Fault(
+        "a rewording keeps what its old wording was measured to be worth",
+        "engines/core/library.py",
+        "        self.effects.pop(name, None)\n",
+        "",
+        ("tests/engines/record/test_libraries.py",),
+    ),
+    Fault(
         "two equal lessons under swapped ids are two rewrites",
         "engines/core/text/similarity.py",
         "    by_key(lambda entry: entry[1])\n",

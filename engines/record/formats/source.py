@@ -23,7 +23,6 @@ from engines.record.seal import refuse_altered
 from engines.record.yaml_text import load_yaml
 
 MOST_BYTES = 16 << 20
-MOST_LINES = 1_000_000
 MOST_ENTRIES = 100_000
 LONGEST_TEXT = 100_000  # characters
 _ID = re.compile(r"[^\W_][\w.-]{0,99}")
@@ -84,8 +83,6 @@ class Source:
         refuse_altered(self.path, data)
         if not (text := self.decode(data)).strip():
             raise self.error("it is empty.")
-        if text.count("\n") > MOST_LINES:
-            raise self.error(f"it has more than {MOST_LINES:,} lines.")
         return text.replace("\r\n", "\n")
 
     def first_line(self, begins: str) -> str:
