@@ -345,7 +345,7 @@ FAULTS = (
     ),
     Fault(
         "a shaped reward may leave the range from 0 to 1",
-        "engines/verifiers/shaping.py",
+        "engines/verifiers/compose.py",
         "reward = min(1.0, max(0.0, shaped.reward))",
         "reward = shaped.reward",
         ("tests/engines/verifiers/test_shaping.py::test_length_costs_what_the_formula_says",),
@@ -427,11 +427,41 @@ FAULTS = (
     Fault(
         "an override of the whole verifier is merged into the file's",
         "studio/config/compose.py",
-        "        if key[0] in REPLACED and len(key) == 1:\n",
-        "        if key[0] not in SHORTHAND:\n",
+        "if is_removal or key in REPLACED:",
+        "if is_removal:",
         (
             "tests/studio/config/test_verifier_forms.py::test_an_override_of_the_whole_verifier_leaves_nothing_of_the_file_s",
         ),
+    ),
+    Fault(
+        "a key of a section is lost where the whole section is overridden behind it",
+        "studio/config/compose.py",
+        "for text in sorted(overrides, key=lambda text: len(_key_of(text))):",
+        "for text in overrides:",
+        (
+            "tests/studio/config/test_compose.py::test_a_plain_text_keeps_its_model_where_another_key_is_set",
+        ),
+    ),
+    Fault(
+        "what pads a short demonstration is learnt",
+        "engines/grpo/engine/sft.py",
+        " - 1) : len(example) - 1] = True",
+        " - 1) : len(row) - 1] = True",
+        ("tests/engines/grpo/loss/test_sft.py",),
+    ),
+    Fault(
+        "a forward that does not fit is halved again and again",
+        "engines/grpo/engine/weight_engine.py",
+        "if self.forward_limit is not None or error.size < 2:",
+        "if error.size < 2:",
+        ("tests/engines/grpo/engine/test_sft_engine.py",),
+    ),
+    Fault(
+        "two criteria of one name overwrite each other's metric",
+        "engines/verifiers/open.py",
+        "        if criterion.name in criteria:",
+        "        if False:",
+        ("tests/engines/verifiers/test_open.py",),
     ),
     Fault(
         "a resumed run forgets who reviews it",

@@ -297,7 +297,7 @@ async def _run_steps(practice: RunContext) -> Ending:
     if practice.history and state.steps_finished:
         practice.recorder.emit(StageEntered(state.steps_finished, "restore"))
     await replay_training(practice.engine, practice.history, practice.problems, practice.tell)
-    practice.tell_if_any(practice.engine.plan(practice.sampler.total_steps))
+    practice.engine.plan(practice.sampler.total_steps)
     await practice.save_if_due(state.steps_finished)  # cut between the two
     assert state.started is not None
     begun_with = state.started.forked_steps  # 0 unless the run adopted steps of another

@@ -589,9 +589,8 @@ class TrainingFreeEngine:
         now = self.reflector
         return TrainingFreeEngine(now.settings, now.policy, now.ledger, *self._more, draft)
 
-    def plan(self, total_steps: int) -> str:
+    def plan(self, total_steps: int) -> None:
         """Nothing here follows from how long a run is."""
-        return ""
 
     async def reflect(self, group: Group, library: Library, earlier: Earlier = ()) -> Reflection:
         return await self._reader.reflect(group, library, earlier)
