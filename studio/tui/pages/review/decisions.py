@@ -334,8 +334,7 @@ class DecisionKeys:
             asks = self._confirm_commit(session)
             self._page.run_worker(asks)
         else:
-            # In turn, but not awaited: no question is asked, so keys are acted on again.
-            self._host.queue_request(self._send_commit(session, dict(session.state.decisions)))
+            await self._send_commit(session, dict(session.state.decisions))
 
     async def _confirm_commit(self, session: Session) -> None:
         host, queue = self._host, self._queue
