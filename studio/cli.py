@@ -37,7 +37,7 @@ from studio.commands import (
 )
 from studio.commands.reference import completion, config, guide, presets
 from studio.commands.reference.version import version
-from studio.config.youtu.checkout import translate_flags
+from studio.config.source import translate_flags
 from studio.errors import describe_error, os_error_text
 from studio.process import harden, open_streams, silence_stream
 from studio.secrets.output import forget, mask_output, mask_tracebacks, remember

@@ -21,6 +21,27 @@ class Fault:
 
 FAULTS = (
     Fault(
+        "the first draft in a reply is taken for the answer",
+        "engines/core/text/reply.py",
+        "    for group in reversed(full or arrays[-1:]):",
+        "    for group in full or arrays[-1:]:",
+        ("tests/engines/core/text/test_objects.py",),
+    ),
+    Fault(
+        "a proposal is a duplicate of a text that is held no more",
+        "engines/core/text/similarity.py",
+        '                self._names[at] = ""\n',
+        "",
+        ("tests/engines/core/text/test_similar_texts.py",),
+    ),
+    Fault(
+        "a rewording keeps what its old wording was measured to be worth",
+        "engines/core/library.py",
+        "        self.effects.pop(name, None)\n",
+        "",
+        ("tests/engines/record/test_libraries.py",),
+    ),
+    Fault(
         "two equal lessons under swapped ids are two rewrites",
         "engines/core/text/similarity.py",
         "    by_key(lambda entry: entry[1])\n",
@@ -324,7 +345,7 @@ FAULTS = (
     ),
     Fault(
         "a shaped reward may leave the range from 0 to 1",
-        "engines/verifiers/shaping.py",
+        "engines/verifiers/compose.py",
         "reward = min(1.0, max(0.0, shaped.reward))",
         "reward = shaped.reward",
         ("tests/engines/verifiers/test_shaping.py::test_length_costs_what_the_formula_says",),
@@ -406,11 +427,41 @@ FAULTS = (
     Fault(
         "an override of the whole verifier is merged into the file's",
         "studio/config/compose.py",
-        "        if key[0] in REPLACED and len(key) == 1:\n",
-        "        if key[0] not in SHORTHAND:\n",
+        "if is_removal or key in REPLACED:",
+        "if is_removal:",
         (
             "tests/studio/config/test_verifier_forms.py::test_an_override_of_the_whole_verifier_leaves_nothing_of_the_file_s",
         ),
+    ),
+    Fault(
+        "a key of a section is lost where the whole section is overridden behind it",
+        "studio/config/compose.py",
+        "for text in sorted(overrides, key=lambda text: len(_key_of(text))):",
+        "for text in overrides:",
+        (
+            "tests/studio/config/test_compose.py::test_a_plain_text_keeps_its_model_where_another_key_is_set",
+        ),
+    ),
+    Fault(
+        "what pads a short demonstration is learnt",
+        "engines/grpo/engine/sft.py",
+        " - 1) : len(example) - 1] = True",
+        " - 1) : len(row) - 1] = True",
+        ("tests/engines/grpo/loss/test_sft.py",),
+    ),
+    Fault(
+        "a forward that does not fit is halved again and again",
+        "engines/grpo/engine/weight_engine.py",
+        "if self.forward_limit is not None or error.size < 2:",
+        "if error.size < 2:",
+        ("tests/engines/grpo/engine/test_sft_engine.py",),
+    ),
+    Fault(
+        "two criteria of one name overwrite each other's metric",
+        "engines/verifiers/open.py",
+        "        if criterion.name in criteria:",
+        "        if False:",
+        ("tests/engines/verifiers/test_open.py",),
     ),
     Fault(
         "a resumed run forgets who reviews it",
@@ -493,11 +544,34 @@ FAULTS = (
     Fault(
         "what is being reworded is approved with all that is safe",
         "studio/tui/pages/review/decisions.py",
-        "if item.is_safe and not self.has_draft(item.id)",
-        "if item.is_safe",
+        "[item for item in chosen if not self.has_draft(item.id)]",
+        "[*chosen]",
         (
             "tests/studio/tui/pages/test_review_steps.py::test_what_is_being_reworded_is_not_approved_with_all_that_is_safe",
         ),
+    ),
+    Fault(
+        "what was read for an older choice is shown as that of the newer one",
+        "studio/tui/pages/loader.py",
+        "            if key != self.wanted:\n                continue",
+        "            if False:\n                continue",
+        ("tests/studio/tui/pages/test_loader.py",),
+    ),
+    Fault(
+        "an operation that was never drawn is decided by a key that came too early",
+        "studio/tui/pages/review/decisions.py",
+        " or not self._change.has_painted(item)",
+        "",
+        (
+            "tests/studio/tui/pages/test_review.py::test_a_key_right_after_a_move_decides_nothing_that_was_not_drawn",
+        ),
+    ),
+    Fault(
+        "what the draft of a library deletes has no mark",
+        "studio/tui/pages/library/view.py",
+        "        elif new is None:\n",
+        "        elif new == text == None:\n",
+        ("tests/studio/tui/pages/test_library_view.py",),
     ),
     Fault(
         "tries without a reward count in the score of a group",
@@ -844,6 +918,34 @@ FAULTS = (
         "return sum(costs, Range()) if len(costs) == len(self.stages) else None",
         "return sum(costs, Range()) if costs else None",
         ("tests/studio/estimate/test_estimate.py",),
+    ),
+    Fault(
+        "an estimate takes a batch for one call, however many proposals there are",
+        "studio/estimate/cost.py",
+        "max(1, math.ceil(lessons_read / practice.proposals_per_call))",
+        "1",
+        ("tests/studio/estimate/test_estimate.py",),
+    ),
+    Fault(
+        "the proposals of a call that failed are lost",
+        "engines/training_free/consolidation.py",
+        "                    self._add_draft(same, [candidate], account)",
+        "                    pass",
+        ("tests/engines/training_free/test_consolidation.py",),
+    ),
+    Fault(
+        "a step is shown what its own run has still to count",
+        "engines/core/library_notes.py",
+        "if number >= since.credits and credits.run == run and credits.step >= step",
+        "if False",
+        ("tests/engines/core/state/test_use_counts.py",),
+    ),
+    Fault(
+        "a step is shown decisions that were made after it began",
+        "engines/core/library_notes.py",
+        "curated=self.curated[:decisions],",
+        "curated=self.curated,",
+        ("tests/engines/record/test_tombstones.py",),
     ),
     Fault(
         "an estimate forgets the evaluation that a fork begins with",

@@ -287,7 +287,7 @@ class _Rejections:
 
     def __init__(self, library: Library) -> None:
         self._library = library
-        self._ideas = [i for i in library.curated if i.is_rejection and not i.doubled]
+        self._ideas = [i for i in library.notes.curated if i.is_rejection and not i.doubled]
         self._wordings = _index(idea.text for idea in self._ideas)
 
     def similar_to(self, operation: Operation) -> list[tuple[PastDecision, float]]:
@@ -589,9 +589,8 @@ class TrainingFreeEngine:
         now = self.reflector
         return TrainingFreeEngine(now.settings, now.policy, now.ledger, *self._more, draft)
 
-    def plan(self, total_steps: int) -> str:
+    def plan(self, total_steps: int) -> None:
         """Nothing here follows from how long a run is."""
-        return ""
 
     async def reflect(self, group: Group, library: Library, earlier: Earlier = ()) -> Reflection:
         return await self._reader.reflect(group, library, earlier)

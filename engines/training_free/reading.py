@@ -203,7 +203,7 @@ def library_block(library: Library, counts: bool = False) -> str:
     rows = []
     for e in library.experiences:
         rows.append(f"[{e.id}] {e.text}")
-        if counts and (counted := library.uses.get(e.id, NO_USES).text):
+        if counts and (counted := library.notes.uses.get(e.id, NO_USES).text):
             rows.append(f"    (attempts so far: {counted})")
     return quote("\n".join(rows))
 
@@ -219,7 +219,7 @@ def past_decisions_block(library: Library) -> str:
     Nothing in it tells when or in which run: equal decisions give equal prompts.
     """
     blocks: dict[tuple[str, str], None] = {}
-    for idea in reversed(library.curated):
+    for idea in reversed(library.notes.curated):
         lines = [_shorten(idea.text)]
         if idea.became:
             lines.append(f"became: {_shorten(idea.became)}")
@@ -742,12 +742,12 @@ class GroupReader:
 
     def _instructions(self, library: Library) -> str:
         """What every question of a step begins with, byte for byte, so that models cache it."""
-        curated = past_decisions_block(library)
+        reviewed = self._reviewed.render(curated=past_decisions_block(library))
         return self._extract.render(
             **self._reflector.objectives,
             library=library_text(library),
             credit=f"\n\n{self._credit.render()}" if library.experiences else "",
-            reviewed=f"\n\n{self._reviewed.render(curated=curated)}" if library.curated else "",
+            reviewed=f"\n\n{reviewed}" if library.notes.curated else "",
             limit=str(self._settings.experiences_per_query),
             max_words=str(self._settings.max_words),
         )

@@ -520,7 +520,7 @@ def _next_library(plan: RunPlan) -> Library | None:
         folder = plan.workspace.library(plan.state.started.library)
         return folder.at(plan.state.library_version)
     if plan.parent is not None:
-        name, version, *_ = forked_library(plan.parent, plan.adopted_steps)
+        name, version, _ = forked_library(plan.parent, plan.adopted_steps)
         return plan.workspace.library(name).at(version)
     return choose_library(plan.loaded, plan.workspace, None)[0]
 

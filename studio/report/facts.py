@@ -150,7 +150,7 @@ def _lesson(
     *,
     has_evidence: bool,
 ) -> LessonFacts:
-    uses = library.uses.get(experience.id)
+    uses = library.notes.uses.get(experience.id)
     mark = experience.history[-1] if experience.history else None
     groups: tuple[GroupEvidence, ...] = ()
     if mark is not None and mark.run == run.run and has_evidence:
@@ -167,7 +167,7 @@ def _lesson(
         cites=mark.evidence if mark else (),
         evidence=tuple(map(_evidence_facts, groups)),
         uses=uses.text if uses else "",
-        effect=library.effects.get(experience.id),
+        effect=library.notes.effects.get(experience.id),
     )
 
 

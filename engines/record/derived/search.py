@@ -205,7 +205,7 @@ def _experience_row(
         last = one.history[-1]
         more |= {**fields_of(last, "run", "step", "at", "reviewer"), "why": last.rationale}
         more["names"] = [one.id, *last.evidence]
-    if effect := library.effects.get(one.id):
+    if effect := library.notes.effects.get(one.id):
         more |= _worth(effect)
     return _row("experience", one.id, more.pop("at"), one.text, sorted(drawn), **more)
 

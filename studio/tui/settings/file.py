@@ -94,8 +94,7 @@ def format_settings(settings: ScreenSettings) -> str:
 
 
 def _read(path: Path) -> ScreenSettings:
-    from studio.config.tree import Key
-    from studio.config.yaml_file import read_yaml_file
+    from studio.config.tree import Key, read_yaml_file
 
     file = read_yaml_file(path)
     settings: dict[str, Any] = {}

@@ -37,7 +37,7 @@ from engines.training_free.consolidation import (
 from engines.training_free.lint import OperationLinter
 from engines.training_free.reading import Reflector
 from engines.training_free.settings import TrainingFreeSettings
-from tests.support.builders import a_group, a_library, a_problem, a_timeout, answering
+from tests.support.builders import a_group, a_library, a_problem, a_timeout, answering, remembering
 
 SETTINGS = TrainingFreeSettings("Solve sums.", "Be right more often.")
 Reply = Callable[[CallKey, str], str]
@@ -164,7 +164,7 @@ async def test_a_withheld_operation_keeps_what_went_into_it() -> None:
         run="r", operation_id="op1.1", kind="add", text="Carry it.", became="", reason="no",
         problems=("id-q0",), reviewer="person", at=1.0,
     )  # fmt: skip
-    library = replace(a_library(), curated=(past,), remembered=1)
+    library = remembering(a_library(), past)
     rows = [an_add("Carry it.", 1), an_add("Other.", 2)]
     lesson, _ = await consolidated(saying(rows), ["a", "b"], library)
     assert [op.id for op in lesson.withheld] == ["op1.2"]

@@ -38,6 +38,7 @@ from tests.support.builders import (
     an_operation,
     answering,
     approved,
+    remembering,
 )
 
 SETTINGS = TrainingFreeSettings("Solve sums.", "Be right more often.")
@@ -386,7 +387,7 @@ async def test_a_rejected_idea_is_withheld_and_the_rest_is_numbered_and_linted(
         reviewer="person",
         at=1.0,
     )
-    library = replace(a_library("Other: look twice."), curated=(rejected,), remembered=1)
+    library = remembering(a_library("Other: look twice."), rejected)
     groups = [a_group([1, 0], step=2, position=p, problem=a_problem("q")) for p in range(2)]
     twice = {**ADD, "experience": "Other: look twice!"}
     bench.says([{**ADD, "proposals": [1]}, {**twice, "proposals": [2]}])

@@ -173,7 +173,7 @@ def test_an_addition_that_waits_is_priced_as_if_it_were_an_entry(tmp_path: Path)
     adds = [op.id for op in run.state().open_operations if op.kind == "add"]
     found = utility(workspace, "--rollouts", "128")
     assert found["pending"] == adds and set(adds) <= found["single"].keys()
-    assert Workspace(workspace).library("rehearsal").head().effects == {}
+    assert Workspace(workspace).library("rehearsal").head().notes.effects == {}
 
 
 @pytest.mark.nightly

@@ -28,7 +28,7 @@ async def test_an_import_is_reviewed_on_the_screen_and_committed_by_a_key(tmp_pa
         assert "no process: decided here; c commits" in shown
         assert "yours" not in shown and "no rollouts: it was not drawn from practice" in shown
         for page, said in (
-            ("start", "curation, 1 operation to decide"),
+            ("start", "curation: 1 to decide"),
             ("live", "import of lab.md: it practises nothing, its operations are on 2 Review"),
             ("runs", "curation: 1 to decide"),
             ("runs", "curates   import of lab.md; curation: 0 of 1 decided; lab@0"),
