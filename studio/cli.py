@@ -33,7 +33,7 @@ from studio.commands import (
 )
 from studio.commands import run as screen
 from studio.commands.reference import completion, config, guide
-from studio.config.youtu.checkout import translate_flags
+from studio.config.source import translate_flags
 from studio.errors import describe_error, os_error_text
 from studio.process import harden, open_streams, silence_stream
 from studio.secrets.output import forget, mask_output, mask_tracebacks, remember
@@ -92,13 +92,8 @@ def _check_workspace(path: Path) -> Path:
             "Choose another one with --workspace DIR.",
         )
     if os.path.lexists(path) and not os.access(path, os.R_OK | os.X_OK):
-        from engines.record.lock import whose_permissions
-
-        raise ConfigError(
-            f"workspace {path}",
-            "it cannot be read.",
-            f"Mend {whose_permissions(path)} or choose another one with --workspace DIR.",
-        )
+        move = "Mend its permissions or choose another one with --workspace DIR."
+        raise ConfigError(f"workspace {path}", "it cannot be read.", move)
     return path
 
 

@@ -21,6 +21,27 @@ class Fault:
 
 FAULTS = (
     Fault(
+        "the first draft in a reply is taken for the answer",
+        "engines/core/text/reply.py",
+        "    for group in reversed(full or arrays[-1:]):",
+        "    for group in full or arrays[-1:]:",
+        ("tests/engines/core/text/test_objects.py",),
+    ),
+    Fault(
+        "a proposal is a duplicate of a text that is held no more",
+        "engines/core/text/similarity.py",
+        '                self._names[at] = ""\n',
+        "",
+        ("tests/engines/core/text/test_similar_texts.py",),
+    ),
+    Fault(
+        "a rewording keeps what its old wording was measured to be worth",
+        "engines/core/library.py",
+        "        self.effects.pop(name, None)\n",
+        "",
+        ("tests/engines/record/test_libraries.py",),
+    ),
+    Fault(
         "two equal lessons under swapped ids are two rewrites",
         "engines/core/text/similarity.py",
         "    by_key(lambda entry: entry[1])\n",
@@ -30,7 +51,7 @@ FAULTS = (
     Fault(
         "a detour to a number that both go on with parts a winner from a loser",
         "studio/review/divergence.py",
-        "        if i in shared or step.result in used:",
+        "        if i in shared or step.results & used:",
         "        if i in shared:",
         ("tests/studio/review/test_divergence.py",),
     ),
@@ -243,6 +264,38 @@ FAULTS = (
         ("tests/engines/policies/rehearsal/test_rehearsal.py",),
     ),
     Fault(
+        "rehearsal follows a rule that an experience denies",
+        "engines/policies/rehearsal/solve.py",
+        'stances.add("denied" if denied else "stated")',
+        'stances.add("stated")',
+        (
+            "tests/engines/policies/rehearsal/test_rehearsal.py::test_an_experience_that_denies_the_skill_hurts",
+        ),
+    ),
+    Fault(
+        "rehearsal consolidates more additions than the library has room for",
+        "engines/policies/rehearsal/reflect.py",
+        "            if room < 0:",
+        "            if room < -1:",
+        (
+            "tests/engines/policies/rehearsal/test_rehearsal.py::test_no_more_is_added_than_the_library_has_room_for",
+        ),
+    ),
+    Fault(
+        "the rehearsal endpoint answers for any model",
+        "engines/policies/rehearsal/server.py",
+        'if request["model"].partition(":")[0] != MODEL:',
+        'if not request["model"]:',
+        ("tests/contract/test_rehearsal_adapters.py",),
+    ),
+    Fault(
+        "a reply whose calls were cut is run",
+        "engines/agents/tool_loop.py",
+        "if is_cut(reply.finish):  # before",
+        "if False:  # before",
+        ("tests/engines/agents/test_tool_loop.py",),
+    ),
+    Fault(
         "scores of a cut distribution are given out for training",
         "engines/policies/hf_local/policy.py",
         "token_ids=tuple(drawn.token_ids) if exact else (),",
@@ -292,7 +345,7 @@ FAULTS = (
     ),
     Fault(
         "a shaped reward may leave the range from 0 to 1",
-        "engines/verifiers/shaping.py",
+        "engines/verifiers/compose.py",
         "reward = min(1.0, max(0.0, shaped.reward))",
         "reward = shaped.reward",
         ("tests/engines/verifiers/test_shaping.py::test_length_costs_what_the_formula_says",),
@@ -374,11 +427,41 @@ FAULTS = (
     Fault(
         "an override of the whole verifier is merged into the file's",
         "studio/config/compose.py",
-        "        if key[0] in REPLACED and len(key) == 1:\n",
-        "        if key[0] not in SHORTHAND:\n",
+        "if is_removal or key in REPLACED:",
+        "if is_removal:",
         (
             "tests/studio/config/test_verifier_forms.py::test_an_override_of_the_whole_verifier_leaves_nothing_of_the_file_s",
         ),
+    ),
+    Fault(
+        "a key of a section is lost where the whole section is overridden behind it",
+        "studio/config/compose.py",
+        "for text in sorted(overrides, key=lambda text: len(_key_of(text))):",
+        "for text in overrides:",
+        (
+            "tests/studio/config/test_compose.py::test_a_plain_text_keeps_its_model_where_another_key_is_set",
+        ),
+    ),
+    Fault(
+        "what pads a short demonstration is learnt",
+        "engines/grpo/engine/sft.py",
+        " - 1) : len(example) - 1] = True",
+        " - 1) : len(row) - 1] = True",
+        ("tests/engines/grpo/loss/test_sft.py",),
+    ),
+    Fault(
+        "a forward that does not fit is halved again and again",
+        "engines/grpo/engine/weight_engine.py",
+        "if self.forward_limit is not None or error.size < 2:",
+        "if error.size < 2:",
+        ("tests/engines/grpo/engine/test_sft_engine.py",),
+    ),
+    Fault(
+        "two criteria of one name overwrite each other's metric",
+        "engines/verifiers/open.py",
+        "        if criterion.name in criteria:",
+        "        if False:",
+        ("tests/engines/verifiers/test_open.py",),
     ),
     Fault(
         "a resumed run forgets who reviews it",
@@ -488,11 +571,34 @@ FAULTS = (
     Fault(
         "what is being reworded is approved with all that is safe",
         "studio/tui/pages/review/decisions.py",
-        "if item.is_safe and not self.has_draft(item.id)",
-        "if item.is_safe",
+        "[item for item in chosen if not self.has_draft(item.id)]",
+        "[*chosen]",
         (
             "tests/studio/tui/pages/test_review_steps.py::test_what_is_being_reworded_is_not_approved_with_all_that_is_safe",
         ),
+    ),
+    Fault(
+        "what was read for an older choice is shown as that of the newer one",
+        "studio/tui/pages/loader.py",
+        "            if key != self.wanted:\n                continue",
+        "            if False:\n                continue",
+        ("tests/studio/tui/pages/test_loader.py",),
+    ),
+    Fault(
+        "an operation that was never drawn is decided by a key that came too early",
+        "studio/tui/pages/review/decisions.py",
+        " or not self._change.has_painted(item)",
+        "",
+        (
+            "tests/studio/tui/pages/test_review.py::test_a_key_right_after_a_move_decides_nothing_that_was_not_drawn",
+        ),
+    ),
+    Fault(
+        "what the draft of a library deletes has no mark",
+        "studio/tui/pages/library/view.py",
+        "        elif new is None:\n",
+        "        elif new == text == None:\n",
+        ("tests/studio/tui/pages/test_library_view.py",),
     ),
     Fault(
         "tries without a reward count in the score of a group",
@@ -504,15 +610,15 @@ FAULTS = (
     Fault(
         "a cell that changes its colour alone is not drawn",
         "studio/tui/terminal/frames.py",
-        "if chars[begin:end] != new or codes[begin:end] != [code] * (end - begin):",
-        "if chars[begin:end] != new:",
+        "            if row[at] != cell:",
+        "            if (row[at] or cell)[0] != cell[0]:",
         ("tests/studio/tui/terminal/test_frames.py",),
     ),
     Fault(
         "rows of the canvas are drawn as they were before their text came",
         "studio/tui/drawing/canvas.py",
-        "                self._strips.pop(region.y, None)\n",
-        "                pass\n",
+        "            self.refresh(*regions)\n",
+        "            pass\n",
         ("tests/studio/tui/drawing/test_canvas.py",),
     ),
     Fault(
@@ -539,10 +645,41 @@ FAULTS = (
         ),
     ),
     Fault(
-        "what another screen wrote goes before what is typed here",
+        "a digit that other numbers happen to give is no step of its own",
+        "studio/review/divergence.py",
+        " and (alike or common > step.results)",
+        "",
+        ("tests/studio/review/test_divergence.py",),
+    ),
+    Fault(
+        "an unknown setting of the screen is taken for one",
+        "studio/tui/settings/file.py",
+        "            if name not in known:",
+        "            if not name:",
+        ("tests/studio/tui/settings/test_settings.py",),
+    ),
+    Fault(
+        "the second half of a wide character is drawn as nothing",
+        "studio/tui/terminal/frames.py",
+        "        if new and not new[0][0]:",
+        "        if not new:",
+        (
+            "tests/studio/tui/drawing/test_canvas.py"
+            "::test_a_part_of_a_row_is_cut_by_cells_with_the_marks_on_them",
+        ),
+    ),
+    Fault(
+        "a tool's result stands beside its call twice",
+        "studio/tui/drawing/pane.py",
+        "                    self._count -= len(entry.rows)\n",
+        "",
+        ("tests/studio/tui/drawing/test_tool_block.py",),
+    ),
+    Fault(
+        "a screen that looks on writes its drafts over those of who decides",
         "studio/tui/drafts.py",
-        "if ours.get(key) == known.get(key) else",
-        "if theirs.get(key) != known.get(key) else",
+        " or self.run is None or not self.writes:",
+        " or self.run is None:",
         ("tests/studio/tui/test_drafts.py",),
     ),
     Fault(
@@ -621,7 +758,7 @@ FAULTS = (
     ),
     Fault(
         "a call is asked again once too often",
-        "engines/policies/chat/retry.py",
+        "engines/policies/chat/endpoint.py",
         "if not failed.transient or faults > policy.max_retries:",
         "if not failed.transient or faults > policy.max_retries + 1:",
         ("tests/engines/policies/chat/test_client.py",),
@@ -643,15 +780,15 @@ FAULTS = (
     Fault(
         "an answer to another call is taken up",
         "engines/policies/handoff.py",
-        'if given.get("id", name) != name:',
+        'if answer.id not in ("", name):',
         "if False:",
         ("tests/engines/policies/test_handoff.py",),
     ),
     Fault(
         "log-probabilities at another temperature are passed on",
         "engines/policies/vllm.py",
-        "        if sampling.temperature == 1.0:\n            return True",
-        "        if sampling.temperature:\n            return True",
+        "return sampling.temperature == 1.0 or self._processed",
+        "return True",
         ("tests/engines/policies/vllm/test_vllm_rollouts.py",),
     ),
     Fault(
@@ -783,7 +920,7 @@ FAULTS = (
     ),
     Fault(
         "the answer's index counts from 1",
-        "engines/data/choices.py",
+        "engines/data/fields.py",
         "fitting.add(letters[int(float(text))])",
         "fitting.add(letters[int(float(text)) - 1])",
         ("tests/engines/data/test_choices.py",),
@@ -808,6 +945,34 @@ FAULTS = (
         "return sum(costs, Range()) if len(costs) == len(self.stages) else None",
         "return sum(costs, Range()) if costs else None",
         ("tests/studio/estimate/test_estimate.py",),
+    ),
+    Fault(
+        "an estimate takes a batch for one call, however many proposals there are",
+        "studio/estimate/cost.py",
+        "max(1, math.ceil(lessons_read / practice.proposals_per_call))",
+        "1",
+        ("tests/studio/estimate/test_estimate.py",),
+    ),
+    Fault(
+        "the proposals of a call that failed are lost",
+        "engines/training_free/consolidation.py",
+        "                    self._add_draft(same, [candidate], account)",
+        "                    pass",
+        ("tests/engines/training_free/test_consolidation.py",),
+    ),
+    Fault(
+        "a step is shown what its own run has still to count",
+        "engines/core/library_notes.py",
+        "if number >= since.credits and credits.run == run and credits.step >= step",
+        "if False",
+        ("tests/engines/core/state/test_use_counts.py",),
+    ),
+    Fault(
+        "a step is shown decisions that were made after it began",
+        "engines/core/library_notes.py",
+        "curated=self.curated[:decisions],",
+        "curated=self.curated,",
+        ("tests/engines/record/test_tombstones.py",),
     ),
     Fault(
         "an estimate forgets the evaluation that a fork begins with",

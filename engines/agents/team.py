@@ -19,7 +19,6 @@ from engines.core.team import (
     NextStep,
     PlanForm,
     Speaker,
-    SpokenStream,
     read_analysis,
     read_check,
     read_command,
@@ -170,15 +169,16 @@ class _TeamTry:
     async def _ask(self, speaker: Speaker) -> Completion:
         self.show(f"\n[{speaker}] ")
         specs = tuple(spec.function for spec in self.team.toolbox.specs)
-        show = SpokenStream(self.show)
         try:
             if speaker == "planner_main":
                 sampling = replace(self.team.sampling, tools=specs)
-                reply = await self.policy.complete(self.messages, sampling, show)
+                reply = await self.policy.complete(self.messages, sampling, self.show)
             else:
                 member = self.team.members[speaker]
                 sampling = replace(member.sampling, tools=specs)
-                reply = await self.policy.complete_as(member.policy, self.messages, sampling, show)
+                reply = await self.policy.complete_as(
+                    member.policy, self.messages, sampling, self.show
+                )
         except CallFailed as failed:
             said = str(failed).removeprefix(f"{failed.kind}: ")
             raise CallFailed(failed.kind, f"{speaker}: {said}", failed.usage) from failed

@@ -13,13 +13,11 @@ from engines.core.text.tool_text import call_mark, model_text, result_mark
 from engines.core.types import (
     NO_USAGE,
     Attempt,
-    Completion,
     Job,
     Message,
     Sampling,
     ToolCall,
     ToolResult,
-    Usage,
     is_cut,
 )
 
@@ -55,11 +53,15 @@ class ToolLoop:
                 except CallFailed as failed:
                     if failed.kind != "context" or turn == 0:  # nothing was tried yet
                         raise
-                    return _unanswered(messages, usage, began)
+                    break
                 usage += reply.usage
                 messages = (*messages, reply.as_message())
-                if not reply.tool_calls or is_cut(reply.finish) or _broken_reason(reply):
-                    return _ended(messages, reply, usage, began)
+                # Of a reply that a filter or the server ended nothing is run.
+                broken = unusable_reason(replace(reply, text=reply.text or "-"))
+                if broken or not reply.tool_calls:
+                    return ended_attempt(messages, reply, usage, began)
+                if is_cut(reply.finish):  # before all it calls had come
+                    break
                 run = show_calls(self.toolbox, within, show)
                 results = await policy.run_tools(
                     reply.tool_calls, run, specs, within.earlier.append
@@ -67,7 +69,8 @@ class ToolLoop:
                 for call, result in zip(reply.tool_calls, results, strict=True):
                     usage += result.usage
                     messages = (*messages, Message("tool", result.text, tool_call_id=call.id))
-        return _unanswered(messages, usage, began)
+        elapsed_s = round(time.monotonic() - began, 4)
+        return Attempt(messages, "", "truncated", usage, elapsed_s)
 
 
 def open_agent(needs: AgentNeeds) -> ToolLoop:
@@ -98,20 +101,3 @@ def show_calls(
         return replace(result, text=model_text(result.status, result.text))
 
     return run
-
-
-def _broken_reason(reply: Completion) -> str | None:
-    """Why nothing that a reply calls is run: a filter or the server ended it."""
-    return unusable_reason(replace(reply, text=reply.text or "-"))
-
-
-def _ended(messages: tuple[Message, ...], reply: Completion, usage: Usage, began: float) -> Attempt:
-    """A try whose last reply calls nothing, or was cut before all it calls had come."""
-    if reply.tool_calls and _broken_reason(reply) is None:
-        return _unanswered(messages, usage, began)
-    return ended_attempt(messages, reply, usage, began)
-
-
-def _unanswered(messages: tuple[Message, ...], usage: Usage, began: float) -> Attempt:
-    elapsed_s = round(time.monotonic() - began, 4)
-    return Attempt(messages, "", "truncated", usage, elapsed_s)

@@ -5,7 +5,6 @@ With what their next moves name: the nearest known name, and how an extra is ins
 
 from __future__ import annotations
 
-import os
 import shlex
 import sys
 from collections.abc import Collection, Iterable, Mapping
@@ -151,15 +150,10 @@ _ROOT = Path(__file__).parents[2]
 
 def install_command(extra: str) -> str:
     """The command that installs it into the environment of this process."""
-    here = Path.cwd()
-    # One may stand in a checkout while the program runs from an ordinary install.
-    root = next((folder for folder in (_ROOT, here) if _is_checkout(folder)), None)
-    if root is None:
+    if not (_ROOT / "pyproject.toml").exists():
         return f"pip install 'practice-studio[{extra}]'"
     pip = Path(sys.executable).parent / "pip"  # an environment that is not activated has its own
-    shown = os.path.relpath(pip, here) if pip.is_relative_to(here) else str(pip)
-    target = "." if here == root else str(root)
-    return f"{shlex.quote(shown)} install -e {shlex.quote(f'{target}[{extra}]')}"
+    return f"{shlex.quote(str(pip))} install -e {shlex.quote(f'{_ROOT}[{extra}]')}"
 
 
 def installed_version(package: str) -> str | None:
@@ -170,10 +164,3 @@ def installed_version(package: str) -> str | None:
         return version(package)
     except PackageNotFoundError:
         return None
-
-
-def _is_checkout(folder: Path) -> bool:
-    try:
-        return '\nname = "practice-studio"\n' in (folder / "pyproject.toml").read_text("utf-8")
-    except (OSError, ValueError):
-        return False

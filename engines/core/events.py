@@ -11,7 +11,7 @@ from typing import Any, TypeGuard
 
 from engines.core.codec import from_dict, to_dict
 from engines.core.library import Experience, OperationOutcome
-from engines.core.library_notes import Effect, PastDecision, UseCounts
+from engines.core.library_notes import NO_MARK, Effect, NotesMark, PastDecision, UseCounts
 from engines.core.types import (
     NO_USAGE,
     AttemptStatus,
@@ -46,10 +46,9 @@ class RunStarted:
     settings: Mapping[str, Any]
     forked_from: str | None = None  # run-id whose first `forked_steps` steps are adopted
     forked_steps: int = 0
-    remembered: int | None = None  # ideas its library remembered then; None in older journals
     policy_version: int = 0  # of the weights that a fork adopted
     prompts: Mapping[str, str] = field(default_factory=dict)  # hash of each prompt file
-    credited: int = 0  # steps that its library had counted uses of then
+    notes: NotesMark = NO_MARK  # of its library then
     streaks: Mapping[str, int] = field(default_factory=dict)  # of adopted steps, see `RunState`
     shown_questions: tuple[str, ...] = ()  # likewise
 
@@ -76,8 +75,7 @@ class StepStarted:
     problems: tuple[str, ...]  # ids, in sample order
     policy_version: int
     library_version: int
-    remembered: int | None = None  # see `Library.as_of_memory`; None in older journals
-    credited: int = 0  # see `Library.as_of_credits`
+    notes: NotesMark = NO_MARK  # see `LibraryNotes.as_of`
     tries: tuple[int, ...] = ()  # of each problem; (): as many as `RunStarted.group_size`
     learns: Learns = ""
 
@@ -234,8 +232,7 @@ class LessonCommitted:
     content_hash: str
     outcomes: tuple[OperationOutcome, ...]
     policy_version: int = 0
-    remembered: int | None = None  # ideas the library remembers since; None in older journals
-    credited: int = 0  # steps that the library has counted uses of since
+    notes: NotesMark = NO_MARK  # of the library since
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,22 +7,15 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
 from functools import cache
 
 from engines.core.codec import digest
 from engines.core.library_notes import (
-    KEPT_CREDITS,
-    KEPT_CURATED,
-    Effect,
-    PastDecision,
-    StepCredits,
+    NO_NOTES,
+    LibraryNotes,
     UseCounts,
-    add_credits,
-    drop_own_decisions,
-    new_past_decisions,
-    subtract_credits,
 )
 from engines.core.text.prompts import load_prompt
 from engines.core.text.sanitize import one_line
@@ -106,81 +99,14 @@ Reviewed = Sequence[tuple[Operation, Decision]]
 class Library:
     """Experiences in order of birth.
 
-    `curated` is what reviewers rejected or reworded, oldest first, and `uses` what attempts
-    show of each wording, as `effects` what it was measured to be worth: they are no part of the
-    content, and no prompt of an agent shows them.
+    `notes` are no part of the content: versions with other notes are the same.
     """
 
     name: str
     version: int = 0
     experiences: tuple[Experience, ...] = ()
     next_number: int = 1  # only ever grows
-    curated: tuple[PastDecision, ...] = ()
-    remembered: int = 0  # ideas curated from the beginning, also those that have gone since
-    uses: Mapping[str, UseCounts] = field(default_factory=dict)  # {} of experiences without any
-    credits: tuple[StepCredits, ...] = ()  # the last steps that added to them, oldest first
-    credited: int = 0  # such steps from the beginning
-    effects: Mapping[str, Effect] = field(default_factory=dict)  # the last one of each wording
-
-    def as_of_memory(self, remembered: int | None) -> Library:
-        """With what it remembered when the count stood there; None: all.
-
-        Rejections make no new version: it alone does not say what a step was shown.
-        """
-        if remembered is None or remembered >= self.remembered:
-            return self
-        kept = max(0, len(self.curated) - (self.remembered - remembered))
-        return replace(self, curated=self.curated[:kept], remembered=remembered)
-
-    def without_own_memory(self, run: str, step: int, since: int | None) -> Library:
-        """Without what a run is still to decide: its own entries of this step or later.
-
-        There are some where its journal was cut and the library was not. `since` is what was
-        remembered as the run began: ids of removed runs are given again, and what came before
-        is of another. None: that is not known, and nothing is left out.
-        """
-        if since is None:
-            return self
-        oldest = self.remembered - len(self.curated)
-        kept = drop_own_decisions(self.curated, oldest, run=run, step=step, since=since)
-        return self if len(kept) == len(self.curated) else replace(self, curated=kept)
-
-    def credit(self, credits: StepCredits) -> Library:
-        """With what a step counted, of experiences that are still here."""
-        here = {e.id for e in self.experiences}
-        counts = {name: more for name, more in credits.counts.items() if name in here}
-        kept = (*self.credits, credits)[-KEPT_CREDITS:]
-        uses = add_credits(self.uses, counts)
-        return replace(self, uses=uses, credits=kept, credited=self.credited + 1)
-
-    def measure(self, effects: Mapping[str, Effect]) -> Library:
-        """With what experiences that are here were measured to be worth, instead of before."""
-        here = {name: effect for name, effect in effects.items() if self.get(name)}
-        return replace(self, effects={**self.effects, **here})
-
-    def as_of_credits(self, credited: int) -> Library:
-        """With the counts of this version as so many steps had added to them."""
-        later = self.credited - credited
-        if later <= 0:
-            return self
-        kept = max(0, len(self.credits) - later)
-        uses = subtract_credits(self.uses, self.credits[kept:])
-        return replace(self, uses=uses, credits=self.credits[:kept], credited=credited)
-
-    def own_credits(self, run: str, step: int, since: int) -> tuple[StepCredits, ...]:
-        """What a run added in this step or later; `since`: steps credited as the run began.
-
-        Ids of removed runs are given again, and what came before is of another.
-        """
-        numbered = enumerate(self.credits, self.credited - len(self.credits))
-        return tuple(
-            one for n, one in numbered if n >= since and one.run == run and one.step >= step
-        )
-
-    def without_own_credits(self, run: str, step: int, since: int) -> Library:
-        """Without what a run is still to count: see `without_own_memory`."""
-        own = self.own_credits(run, step, since)
-        return replace(self, uses=subtract_credits(self.uses, own)) if own else self
+    notes: LibraryNotes = NO_NOTES
 
     def get(self, experience_id: str | None) -> Experience | None:
         return next((e for e in self.experiences if e.id == experience_id), None)
@@ -209,7 +135,7 @@ class Library:
         An approval that does not fit the library as it stands at that point becomes
         an unapplied outcome with the objection as its reason. The version rises by
         one when any text or pin changed, and not otherwise; rejections and edits of reviewers are
-        remembered in `curated` either way. `run` is "" outside runs.
+        remembered in the notes either way. `run` is "" outside runs.
         """
         draft = _Draft(self)
         outcomes = []
@@ -235,13 +161,11 @@ class Library:
                 version=draft.version,
                 experiences=tuple(draft.entries.values()),
                 next_number=draft.next_number,
-                uses=draft.uses,
-                effects=draft.effects,
+                notes=replace(self.notes, uses=draft.uses, effects=draft.effects),
             )
-        new = new_past_decisions(self.curated, decided, run, step)
-        if new:
-            kept = (*self.curated, *new)[-KEPT_CURATED:]
-            after = replace(after, curated=kept, remembered=self.remembered + len(new))
+        notes = after.notes.remember(decided, run, step)
+        if notes is not after.notes:
+            after = replace(after, notes=notes)
         return CommitResult(after, tuple(outcomes))
 
     def diff(self, older: Library) -> LibraryDiff:
@@ -285,7 +209,7 @@ class _Draft:
         self.version = library.version + 1
         self.next_number = library.next_number
         self.entries = {e.id: e for e in library.experiences}
-        self.uses, self.effects = dict(library.uses), dict(library.effects)
+        self.uses, self.effects = dict(library.notes.uses), dict(library.notes.effects)
         self._texts = Counter(e.text for e in library.experiences)
 
     @property

@@ -1,10 +1,10 @@
-"""What practice shows of each experience: the attempts it helped, left cold, or led astray.
+"""What is known of a library beside its content: past decisions, credits and effects.
 
-Counts are no part of a library's content, and make no version. They hold for one wording.
+Notes make no version. Counts and effects hold for one wording.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import astuple, dataclass, replace
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import astuple, dataclass, field, replace
 from operator import sub
 from typing import Literal
 
@@ -66,27 +66,6 @@ class StepCredits:
     run: str
     step: int
     counts: Mapping[str, UseCounts]
-
-
-KEPT_CREDITS = 1_000
-"""Steps whose credits a library still tells apart; of older ones only the sums are left."""
-
-
-def add_credits(
-    uses: Mapping[str, UseCounts], counts: Mapping[str, UseCounts]
-) -> dict[str, UseCounts]:
-    return {**uses, **{name: uses.get(name, NO_USES) + more for name, more in counts.items()}}
-
-
-def subtract_credits(
-    uses: Mapping[str, UseCounts], steps: Iterable[StepCredits]
-) -> dict[str, UseCounts]:
-    """The counts without those of some steps; an experience without any count is left out."""
-    left = dict(uses)
-    for step in steps:
-        for name in step.counts.keys() & left.keys():
-            left[name] -= step.counts[name]
-    return {name: counts for name, counts in left.items() if counts != NO_USES}
 
 
 EffectMethod = Literal["gate", "inclusion", "practice"]
@@ -161,42 +140,118 @@ class PastDecision:
         return not self.became
 
 
+KEPT_CREDITS = 1_000
+"""Steps whose credits a library still tells apart; of older ones only the sums are left."""
 KEPT_CURATED = 1_000
 """Past decisions that a library remembers; the oldest go first."""
 
 
-def new_past_decisions(
-    known: Sequence[PastDecision],
-    decided: Iterable[tuple[Operation, Operation, Decision, str]],
-    run: str,
-    step: int,
-) -> list[PastDecision]:
-    """What a commit adds to the memory; a decision that is known already is not added again.
+@dataclass(frozen=True, slots=True)
+class NotesMark:
+    """How far the notes of a library had come: counted from its beginning, what has gone included.
 
-    `decided` holds each operation as it was proposed and as it is applied, its decision, and what
-    its target said then.
+    Notes make no new version: a version alone does not say what a step was shown.
     """
-    made = [
-        replace(found, step=step, target_text=target_text)
-        for operation, wanted, decision, target_text in decided
-        if (found := _past_decision(operation, wanted, decision, run)) is not None
-    ]
-    seen = {(one.run, one.operation_id, one.at) for one in known} if made else set()
-    return [one for one in made if (one.run, one.operation_id, one.at) not in seen]
+
+    decisions: int = 0
+    credits: int = 0
 
 
-def drop_own_decisions(
-    known: Sequence[PastDecision], oldest: int, *, run: str, step: int, since: int
-) -> tuple[PastDecision, ...]:
-    """Without what a run decided in this step or later, after number `since` was remembered.
+NO_MARK = NotesMark()
 
-    `oldest` is the number of the first one in `known`, counted from the library's beginning.
-    """
-    return tuple(
-        idea
-        for number, idea in enumerate(known, oldest)
-        if number < since or idea.run != run or idea.step < step
-    )
+
+@dataclass(frozen=True, slots=True)
+class LibraryNotes:
+    """What is known of a library beside its content. No prompt of an agent shows it."""
+
+    curated: tuple[PastDecision, ...] = ()  # what reviewers rejected or reworded, oldest first
+    uses: Mapping[str, UseCounts] = field(default_factory=dict)  # {} of experiences without any
+    credits: tuple[StepCredits, ...] = ()  # the last steps that added to them, oldest first
+    effects: Mapping[str, Effect] = field(default_factory=dict)  # the last one of each wording
+    mark: NotesMark = NO_MARK
+
+    def as_of(self, mark: NotesMark) -> "LibraryNotes":
+        """Return past decisions and counts as they were at a mark."""
+        decisions = max(0, len(self.curated) - max(0, self.mark.decisions - mark.decisions))
+        credits = max(0, len(self.credits) - max(0, self.mark.credits - mark.credits))
+        return replace(
+            self,
+            curated=self.curated[:decisions],
+            uses=_subtract_credits(self.uses, self.credits[credits:]),
+            credits=self.credits[:credits],
+            mark=NotesMark(
+                min(self.mark.decisions, mark.decisions), min(self.mark.credits, mark.credits)
+            ),
+        )
+
+    def without_own(self, run: str, step: int, since: NotesMark) -> "LibraryNotes":
+        """Leave out what a run is still to decide and to count: its own of this step or later.
+
+        There is some where its journal was cut and the library's was not. `since` is the mark as
+        the run began: ids of removed runs are given again, and what came before is of another.
+        """
+        numbered = enumerate(self.curated, self.mark.decisions - len(self.curated))
+        curated = tuple(
+            idea
+            for number, idea in numbered
+            if number < since.decisions or idea.run != run or idea.step < step
+        )
+        own = self.own_credits(run, step, since)
+        return replace(self, curated=curated, uses=_subtract_credits(self.uses, own))
+
+    def own_credits(self, run: str, step: int, since: NotesMark) -> tuple[StepCredits, ...]:
+        """Return what a run counted in this step or later; see `without_own`."""
+        numbered = enumerate(self.credits, self.mark.credits - len(self.credits))
+        return tuple(
+            credits
+            for number, credits in numbered
+            if number >= since.credits and credits.run == run and credits.step >= step
+        )
+
+    def credit(self, credits: StepCredits, here: Collection[str]) -> "LibraryNotes":
+        """Add what a step counted, of experiences that are still here."""
+        uses = dict(self.uses)
+        for name, more in credits.counts.items():
+            if name in here:
+                uses[name] = uses.get(name, NO_USES) + more
+        kept = (*self.credits, credits)[-KEPT_CREDITS:]
+        mark = replace(self.mark, credits=self.mark.credits + 1)
+        return replace(self, uses=uses, credits=kept, mark=mark)
+
+    def remember(
+        self, decided: Iterable[tuple[Operation, Operation, Decision, str]], run: str, step: int
+    ) -> "LibraryNotes":
+        """Add what a commit decided, but for what is remembered already.
+
+        `decided` holds each operation as it was proposed and as it is applied, its decision, and
+        what its target said then.
+        """
+        new = []
+        for operation, wanted, decision, target_text in decided:
+            idea = _past_decision(operation, wanted, decision, run)
+            if idea is not None:
+                new.append(replace(idea, step=step, target_text=target_text))
+        if new:  # else a long memory is not looked through
+            known = {(idea.run, idea.operation_id, idea.at) for idea in self.curated}
+            new = [idea for idea in new if (idea.run, idea.operation_id, idea.at) not in known]
+        if not new:
+            return self
+        mark = replace(self.mark, decisions=self.mark.decisions + len(new))
+        return replace(self, curated=(*self.curated, *new)[-KEPT_CURATED:], mark=mark)
+
+
+NO_NOTES = LibraryNotes()
+
+
+def _subtract_credits(
+    uses: Mapping[str, UseCounts], steps: Iterable[StepCredits]
+) -> dict[str, UseCounts]:
+    """Return the counts without those of some steps; an experience without any is left out."""
+    left = dict(uses)
+    for step in steps:
+        for name in step.counts.keys() & left.keys():
+            left[name] -= step.counts[name]
+    return {name: counts for name, counts in left.items() if counts != NO_USES}
 
 
 def _past_decision(

@@ -227,8 +227,8 @@ def judges_whole_groups(verifier: Verifier) -> bool:
 class Engine(Protocol):
     """Turns scored groups into a lesson. Reflecting and consolidating change nothing."""
 
-    def plan(self, total_steps: int) -> str:
-        """Go by a run of so many steps; returns what a person should know of that, or ""."""
+    def plan(self, total_steps: int) -> None:
+        """Go by a run of so many steps."""
 
     async def reflect(self, group: Group, library: "Library", earlier: Earlier = ()) -> Reflection:
         """Say what a group is worth, and what it teaches where that is known from it alone.

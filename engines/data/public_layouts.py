@@ -13,8 +13,7 @@ from random import Random
 from typing import Any
 
 from engines.core.errors import DataError
-from engines.data.choices import find_choices
-from engines.data.fields import field_text, get_field
+from engines.data.fields import field_text, find_choices, get_field
 from engines.data.rows import Row
 from engines.data.source import DataSource
 

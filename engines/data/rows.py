@@ -55,6 +55,13 @@ class Table:
     rows: Iterator[Row]
     verbatim: bool = False  # True: one JSONL file, which the workspace keeps as it is
 
+    def good_rows(self) -> Iterator[tuple[int, str, dict[str, Any]]]:
+        """The rows, of which none is an error; raises the first that is."""
+        for number, place, row in self.rows:
+            if isinstance(row, DataError):
+                raise row
+            yield number, place, row
+
 
 def open_table(source: DataSource | Path, columns: Collection[str] = ()) -> Table:
     """Recognise a source and begin to read it; of Parquet only `columns`, where any are named.

@@ -233,8 +233,8 @@ class AlternatingEngine:
         self._learns, self._library_steps = learns, library_steps
         self.apply, self.save, self.restore = weights.apply, weights.save, weights.restore
 
-    def plan(self, total_steps: int) -> str:
-        return self._weights.plan(total_steps - self._library_steps(total_steps))
+    def plan(self, total_steps: int) -> None:
+        self._weights.plan(total_steps - self._library_steps(total_steps))
 
     async def reflect(self, group: Group, library: Library, earlier: Earlier = ()) -> Reflection:
         return await self._engine_of(group.step).reflect(group, library, earlier)

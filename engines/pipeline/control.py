@@ -168,17 +168,22 @@ class Outage:
 
     def watch(self, state: RunState) -> Callable[[object], None]:
         """Return a listener that reports what has ended in a run since it last looked."""
-        news = StepNews(state)
+        watched, seen = state.current, _count_ended(state.current)
 
         def on_event(_: object) -> None:
-            step = news.update()
-            for rollout in news.rollouts:
+            nonlocal watched, seen
+            step = state.current
+            if step is None:
+                return
+            rollouts, verdicts, reflections, lessons = seen if step is watched else NOTHING_ENDED
+            watched, seen = step, _count_ended(step)
+            for rollout in islice(step.rollouts.values(), rollouts, None):
                 self._report_rollout(rollout, state)
-            for place, verdict in news.verdicts:
+            for place, verdict in islice(step.verdicts.items(), verdicts, None):
                 self._report_verdict(place, verdict, step)
-            for reflection in news.reflections:
+            for reflection in islice(step.reflections.values(), reflections, None):
                 self._report_reflection(reflection, state)
-            lesson = news.lesson
+            lesson = None if lessons else step.lesson
             if lesson is not None and has_failed_call(lesson):
                 self.report_failure("consolidation", lesson.losses[0].reason)
             elif lesson is not None and lesson.refs:
@@ -195,11 +200,9 @@ class Outage:
             others = sum(one.key.purpose == "rollout" for one in practice)
             self.report_failure("rollout", why, others)
 
-    def _report_verdict(
-        self, place: tuple[int, int], verdict: Verdict, step: StepState | None
-    ) -> None:
-        rollout = step.rollouts.get(place) if step is not None else None
-        if step is None or (rollout is not None and rollout.status == "failed"):
+    def _report_verdict(self, place: tuple[int, int], verdict: Verdict, step: StepState) -> None:
+        rollout = step.rollouts.get(place)
+        if rollout is not None and rollout.status == "failed":
             return  # a rollout that failed has no verdict of its own
         if verdict.reward is not None:
             self.report_success("verdict")
@@ -218,35 +221,15 @@ class Outage:
             self.report_failure("reflection", losses[0].reason, waiting)
 
 
-class StepNews:
-    """What a step under way holds that it did not at the last look."""
+NOTHING_ENDED = (0, 0, 0, 0)
 
-    def __init__(self, state: RunState) -> None:
-        self._state = state
-        self._step: StepState | None = None
-        self._seen = (0, 0, 0)
-        self._lesson: Lesson | None = None
-        self.update()
 
-    def update(self) -> StepState | None:
-        """Look again; returns the step under way."""
-        step = self._state.current
-        if step is not self._step:
-            self._step, self._seen, self._lesson = step, (0, 0, 0), None
-        self.rollouts: list[ev.RolloutFinished] = []
-        self.verdicts: list[tuple[tuple[int, int], Verdict]] = []
-        self.reflections: list[Reflection] = []
-        self.lesson: Lesson | None = None
-        if step is None:
-            return None
-        rollouts, verdicts, reflections = self._seen
-        self.rollouts = list(islice(step.rollouts.values(), rollouts, None))
-        self.verdicts = list(islice(step.verdicts.items(), verdicts, None))
-        self.reflections = list(islice(step.reflections.values(), reflections, None))
-        self._seen = (len(step.rollouts), len(step.verdicts), len(step.reflections))
-        if step.lesson is not self._lesson:
-            self.lesson = self._lesson = step.lesson
-        return step
+def _count_ended(step: StepState | None) -> tuple[int, int, int, int]:
+    """Return how many rollouts, verdicts, reflections and lessons a step holds."""
+    if step is None:
+        return NOTHING_ENDED
+    lessons = int(step.lesson is not None)
+    return len(step.rollouts), len(step.verdicts), len(step.reflections), lessons
 
 
 def has_failed_call(lesson: Lesson) -> bool:

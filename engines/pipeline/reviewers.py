@@ -5,7 +5,6 @@ import math
 import re
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Literal
 
@@ -26,7 +25,6 @@ from engines.core.types import (
     HURTS,
     REJECTED_BY_AUTO,
     RULES,
-    UNSCORED,
     Decision,
     Flag,
     Operation,
@@ -166,14 +164,14 @@ class Conditions(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    kind: tuple[OperationKind, ...] = ()
+    kind: tuple[OperationKind, ...] = Field(default=(), min_length=1)
     groups_at_least: int | None = None  # distinct groups behind the operation
     groups_below: int | None = None
     words_above: int | None = None
     matches: str | None = None  # regular expression, searched in the text
     similar_at_least: float | None = Field(default=None, gt=0, le=1)  # to any other experience
     flagged: bool | None = None
-    flag: tuple[str, ...] = ()  # any of them
+    flag: tuple[str, ...] = Field(default=(), min_length=1)  # any of them
     score_at_least: float | None = Field(default=None, ge=0, le=1)  # of a flag that is meant
 
     @field_validator("kind", "flag", mode="before")
@@ -186,33 +184,8 @@ class Conditions(BaseModel):
     def _check_flags(cls, value: tuple[str, ...]) -> tuple[str, ...]:
         for name in value:
             if name not in FLAG_NAMES:
-                near = get_close_matches(name, FLAG_NAMES, n=1, cutoff=0.5)
-                known = f"there are {', '.join(FLAG_NAMES)}"
-                offer = f'did you mean "{near[0]}"?' if near else known
-                raise ValueError(f'there is no flag "{name}"; {offer}')
+                raise ValueError(f'there is no flag "{name}"; there are {", ".join(FLAG_NAMES)}')
         return value
-
-    @field_validator("kind", "flag")
-    @classmethod
-    def _check_not_empty(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        if not value:
-            raise ValueError("it names none; leave it out where any will do")
-        return value
-
-    @model_validator(mode="after")
-    def _check_satisfiable(self) -> "Conditions":
-        """Refuse what no operation can meet: the rule would never do anything."""
-        least, below = self.groups_at_least, self.groups_below
-        if below is not None and max(least or 0, 0) >= below:
-            wanted = f"{least} or more and " if least is not None else ""
-            raise ValueError(f"no operation has {wanted}fewer than {below} groups behind it")
-        if self.flagged is False and (self.flag or self.score_at_least is not None):
-            given = "flag" if self.flag else "score_at_least"
-            raise ValueError(f"`flagged: false` and `{given}` cannot both hold")
-        bare = [name for name in self.flag if name in UNSCORED]
-        if self.score_at_least is not None and bare:
-            raise ValueError(f'flag "{bare[0]}" has no score, so it reaches no `score_at_least`')
-        return self
 
     @field_validator("matches")
     @classmethod
@@ -223,11 +196,6 @@ class Conditions(BaseModel):
             except re.error as error:
                 raise ValueError(f"not a regular expression: {error}") from error
         return value
-
-    @property
-    def can_match_weights(self) -> bool:
-        """Whether a weight update can be meant: what is said of wordings says nothing of it."""
-        return "weights" in self.kind or self == Conditions()
 
     def are_met(self, operation: Operation, library: Library, index: SimilarTexts) -> bool:
         """`index` finds the texts that are as alike as `similar_at_least` says."""
@@ -290,7 +258,9 @@ class RuleReviewer:
         for operation in operations:
             weights = operation.kind == "weights"
             for number, (rule, index) in enumerate(zip(self.rules, indexes, strict=True), 1):
-                if weights and not rule.when.can_match_weights:
+                # What is said of wordings says nothing of an update of weights.
+                meant = "weights" in rule.when.kind or rule.when == Conditions()
+                if weights and not meant:
                     continue
                 if not rule.when.are_met(operation, library, index):
                     continue
@@ -315,46 +285,11 @@ def read_rules(path: Path) -> RuleReviewer:
 
 
 def _explain_error(path: Path, error: ValidationError) -> ConfigError:
-    """The first thing that is wrong, with its line, in our words."""
+    """The first thing that is wrong, and where."""
     first = error.errors(include_url=False)[0]
-    loc = first["loc"]
-    place = f"{path}:{_line_number(path, loc)}"
-    key = str(loc[-1]) if loc else ""
-    rule = f"rule {loc[1] + 1}: " if len(loc) > 1 and isinstance(loc[1], int) else ""
-    match first["type"]:
-        case "extra_forbidden":
-            holder = Conditions if "when" in loc else Rule if len(loc) > 2 else _RuleFile
-            near = get_close_matches(key, holder.model_fields, n=1)
-            known = f"There are: {', '.join(holder.model_fields)}."
-            move = f"Did you mean `{near[0]}`?" if near else known
-            return ConfigError(place, f"{rule}`{key}` is not known here.", move)
-        case "missing":
-            return ConfigError(place, f"{rule}`{key}` is missing.", _FORM)
-        case "model_type" | "dict_type" | "tuple_type" | "list_type":
-            what = f"`{key}`" if key else "the file"
-            return ConfigError(place, f"{rule}{what} has another form.", _FORM)
-    said = first["msg"].removeprefix("Value error, ").replace("Input should be", "it must be")
-    names = [str(part) for part in loc if isinstance(part, str) and part != "rules"]
-    about = f"`{names[-1]}`: " if names else ""
-    end = "" if said.endswith("?") else "."
-    return ConfigError(place, f"{rule}{about}{said}{end}", "Mend it.")
-
-
-def _line_number(path: Path, loc: Sequence[str | int]) -> int:
-    """The line, from 1, of the deepest part of a place that the file holds."""
-    node = yaml.compose(path.read_text("utf-8"))
-    line = 1
-    for part in loc:
-        if isinstance(node, yaml.MappingNode):
-            found = next((pair for pair in node.value if pair[0].value == part), None)
-        elif isinstance(node, yaml.SequenceNode) and isinstance(part, int):
-            found = next(((entry, entry) for entry in node.value[part : part + 1]), None)
-        else:
-            break
-        if found is None:
-            break
-        line, node = found[0].start_mark.line + 1, found[1]
-    return line
+    names = [f"rule {part + 1}" if isinstance(part, int) else part for part in first["loc"]]
+    cause = first["msg"].removeprefix("Value error, ").rstrip(".")
+    return ConfigError(f"{path}: {', '.join(names)}", f"{cause}.", _FORM)
 
 
 def open_reviewers(

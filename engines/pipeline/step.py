@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from engines.core import events as ev
@@ -32,7 +32,7 @@ from engines.pipeline.evaluation.statistics import low_contrast_warning
 from engines.pipeline.replay_training import last_answer, load_rollout, replay_training
 from engines.pipeline.reviewers import HoldExpired
 from engines.pipeline.worsened import consolidate_with_worsened, show_worsened
-from engines.record.derived.usage import keep_usage
+from engines.record.derived.run_state import keep_usage
 from engines.record.ledger import read_trajectory
 
 TAIL_CHARS = 200
@@ -88,8 +88,7 @@ async def _begin_step(practice: RunContext, step: int) -> StepState:
             problems=tuple(problem.id for problem in practice.batch(step)),
             policy_version=recorder.state.policy_version,
             library_version=library.version,
-            remembered=library.remembered,
-            credited=library.credited,
+            notes=library.notes.mark,
             tries=practice.planned_tries(step),
             learns=practice.learns(step),
         )
@@ -116,12 +115,10 @@ async def _practise_batch(practice: RunContext, now: StepState) -> list[tuple[Gr
 
 def _visible_library(practice: RunContext, now: StepState) -> Library:
     """The library the step began with, as far as it may know of it."""
-    library = practice.gate.at(now.library_version).as_of_memory(now.remembered)
-    library = library.as_of_credits(now.credited)
-    started = practice.recorder.state.started
+    started, library = practice.recorder.state.started, practice.gate.at(now.library_version)
     assert started is not None
-    library = library.without_own_credits(started.run, now.step, started.credited)
-    return library.without_own_memory(started.run, now.step, started.remembered)
+    notes = library.notes.as_of(now.notes).without_own(started.run, now.step, started.notes)
+    return replace(library, notes=notes)
 
 
 async def _practise_group(
@@ -300,7 +297,7 @@ async def _run_steps(practice: RunContext) -> Ending:
     if practice.history and state.steps_finished:
         practice.recorder.emit(StageEntered(state.steps_finished, "restore"))
     await replay_training(practice.engine, practice.history, practice.problems, practice.tell)
-    practice.tell_if_any(practice.engine.plan(practice.sampler.total_steps))
+    practice.engine.plan(practice.sampler.total_steps)
     await practice.save_if_due(state.steps_finished)  # cut between the two
     assert state.started is not None
     begun_with = state.started.forked_steps  # 0 unless the run adopted steps of another

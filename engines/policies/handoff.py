@@ -13,11 +13,11 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import orjson
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from engines.core.codec import digest
 from engines.core.errors import AnswersPending, PolicyError
@@ -27,7 +27,7 @@ from engines.core.types import CallKey, Completion, Message, Sampling, Usage
 from engines.core.waiting import current_call
 from engines.policies.chat.endpoint import TEXT_CHARS
 from engines.policies.chat.request import Dialect, chat_request
-from engines.policies.chat.streamed_reply import is_token_count
+from engines.policies.chat.streamed_reply import MOST_TOKENS
 
 SHOWN = 5
 """Names in a message; the folder has the others."""
@@ -60,8 +60,7 @@ class HandoffPolicy:
             found, refused = self._find_answer(name)
             path = self.folder / f"{name}{CALL}"
             if found is None and not path.exists():
-                about = describe_call(key)
-                write_whole(path, call_body(name, purpose, about, request))
+                write_whole(path, call_body(name, purpose, describe_call(key), request))
         except OSError as error:  # a failed try would be the model's fault
             cause = f"calls cannot be written there ({error.strerror})."
             raise PolicyError(str(self.folder), cause, "Correct that and start again.") from None
@@ -125,9 +124,21 @@ def folder_remarks(policies: Iterable[HandoffPolicy]) -> tuple[str, ...]:
 
 
 CALL, ANSWERS = ".call.json", (".answer.json", ".answer.txt", ".answer.md")
-_SCHEMA = orjson.loads((files(__package__) / "handoff_answer.schema.json").read_bytes())
-_FIELDS = _SCHEMA["properties"]
-_TYPES = {"string": str, "object": dict}
+
+
+class Answer(BaseModel):
+    """What may stand in `ID.answer.json`; its schema is part of every call."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+    text: str = Field(description="the whole reply", pattern=r"\S", max_length=TEXT_CHARS)
+    id: str = Field("", description="the id of the call, to be sure of it")
+    model: str = Field("", description="who answered")
+    reasoning: str = Field("", description="thoughts before the reply")
+    finish: str = Field("stop", description="stop, or length where the reply was cut")
+    usage: dict[str, Annotated[int, Field(ge=0, le=MOST_TOKENS)]] = Field(
+        {}, description="prompt_tokens and completion_tokens, where they were counted"
+    )
 
 
 class AnswerRefused(Exception):
@@ -148,7 +159,7 @@ def call_body(name: str, purpose: str, about: str, request: Mapping[str, Any]) -
         "call": about,
         "purpose": purpose,
         "request": request,
-        "answer": {"write": write, "schema": _SCHEMA},
+        "answer": {"write": write, "schema": Answer.model_json_schema()},
     }
     return orjson.dumps(body, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
 
@@ -167,40 +178,31 @@ def find_answers(folder: Path, name: str) -> list[Path]:
 
 
 def read_answer(path: Path, name: str) -> Completion:
-    """Raises AnswerRefused: it is empty, too long, no text, or says that it answers another call.
+    """Raises AnswerRefused: it is no text, not of its form, or says that it answers another call.
 
     Without counted tokens the usage is that of no call.
     """
     try:
-        text = path.read_bytes().decode("utf-8-sig")
-        given = orjson.loads(text) if path.suffix == ".json" else {"text": text.strip()}
+        text = path.read_text("utf-8-sig")
+        given = {"text": text.strip()} if path.suffix != ".json" else orjson.loads(text)
+        answer = Answer.model_validate(given)
     except OSError as error:
         raise AnswerRefused(f"it cannot be read ({error.strerror})") from None
-    except UnicodeDecodeError:
-        raise AnswerRefused("it is no UTF-8 text") from None
-    except orjson.JSONDecodeError:
-        raise AnswerRefused("it is no JSON; a plain text belongs into .answer.txt") from None
-    if not isinstance(given, dict):
-        raise AnswerRefused('it is no JSON object with "text"')
-    for key, value in given.items():
-        if key not in _FIELDS or not isinstance(value, _TYPES[_FIELDS[key]["type"]]):
-            known = ", ".join(_FIELDS)
-            raise AnswerRefused(f"{key!r} is no field of an answer, or not of its type ({known})")
-    if given.get("id", name) != name:
-        raise AnswerRefused(f"it says that it answers {given['id']!r}")
-    if not given.get("text", "").strip():
-        raise AnswerRefused("it has no text")
-    if len(given["text"]) > TEXT_CHARS:
-        raise AnswerRefused(f"it has more than {TEXT_CHARS:,} characters")
-    counts = [given.get("usage", {}).get(n, 0) for n in ("prompt_tokens", "completion_tokens")]
-    if not all(map(is_token_count, counts)):
-        raise AnswerRefused("its usage holds what is no count")
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        place = ".".join(map(str, first["loc"])) or "it"
+        raise AnswerRefused(f"{place}: {first['msg']}") from None
+    except ValueError as error:
+        raise AnswerRefused(f"it is no UTF-8 text, or no JSON ({error})") from None
+    if answer.id not in ("", name):
+        raise AnswerRefused(f"it says that it answers {answer.id!r}")
+    counts = [answer.usage.get(n, 0) for n in ("prompt_tokens", "completion_tokens")]
     return Completion(
-        text=given["text"],
-        reasoning=given.get("reasoning", ""),
-        finish=given.get("finish", "stop"),
+        text=answer.text,
+        reasoning=answer.reasoning,
+        finish=answer.finish,
         usage=Usage(counts[0], counts[1], 1) if any(counts) else Usage(),
-        model=given.get("model", ""),
+        model=answer.model,
     )
 
 

@@ -9,7 +9,6 @@ since versions differ; never of their absence.
 from __future__ import annotations
 
 import asyncio
-import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import orjson
+from pydantic import BaseModel, Field, FiniteFloat, ValidationError
 
 from engines.core.errors import CallFailed, PolicyError
 from engines.core.protocols import OnText
@@ -28,12 +28,14 @@ from engines.policies.chat.endpoint import (
     LINE_BYTES,
     EndpointFailed,
     EndpointSettings,
+    RetryPolicy,
+    Sleep,
     failure_of,
     http_client,
     read_capped,
+    retry_call,
     status_failure,
 )
-from engines.policies.chat.retry import RetryPolicy, Sleep, retry_call
 
 if TYPE_CHECKING:
     import httpx2
@@ -70,8 +72,8 @@ class VLLMRollouts:
     """A policy whose replies come from vLLM servers, as ids; each of them has every adapter.
 
     Log-probabilities are kept only where they are those of the sampling policy: at temperature
-    1, or where servers were started with `--logprobs-mode processed_logprobs`, which is
-    measured once. Elsewhere they are left empty, and with them nothing is claimed.
+    1, or where servers were started with `--logprobs-mode processed_logprobs`, which `ping`
+    measures. Elsewhere they are left empty, and with them nothing is claimed.
 
     Every adapter is loaded under a name that follows from its content, and the one before it is
     unloaded. Loading in place under one name let vLLM reuse the prefix cache of the old weights
@@ -99,8 +101,7 @@ class VLLMRollouts:
         ]
         self._replicas = Replicas(len(self._servers))
         self._base = own.model
-        self._processed: dict[VLLMServer, bool] = {}  # as far as measured
-        self._measuring = asyncio.Lock()  # so that a hundred first calls measure once
+        self._processed = False  # measured by `ping` where practice has another temperature
 
     async def complete(
         self, messages: Sequence[Message], sampling: Sampling, on_text: OnText | None = None
@@ -109,23 +110,39 @@ class VLLMRollouts:
 
         The reply is not streamed: `on_text` hears it whole.
         """
-        ids = self.server.encode(messages, sampling.tools)
+        ids, own = self.server.encode(messages, sampling.tools), self.server.endpoint
+
+        async def try_once() -> ScoredReply:
+            with self._replicas.take(messages) as chosen:
+                return await self._ask(self._servers[chosen.place], ids, sampling)
+
+        policy = RetryPolicy(
+            url=own.url,
+            limit_s=own.timeout_s,
+            max_retries=own.max_retries,
+            seed=sampling.seed or 0,
+            about=str(ids[-8:]),
+            sleep=self._sleep,
+        )
         try:
-            reply, true_to = await self._sample(messages, ids, sampling)
+            reply = await retry_call(try_once, policy)
         except CallFailed as failed:
             if failed.kind == "timeout" and not isinstance(failed, EndpointFailed):
                 failed.usage = Usage(len(ids), 0, 1)  # the prompt at least was worked on
             raise
-        if on_text is not None and reply.text:
-            on_text(reply.text)
-        usage = Usage(len(ids), len(reply.token_ids), 1)
+        (choice,) = reply.choices
+        text = choice.text.encode("utf-8", "replace").decode()
+        if on_text is not None and text:
+            on_text(text)
+        usage = Usage(len(ids), len(choice.token_ids), 1)
+        scores = choice.logprobs.token_logprobs if self._has_policy_scores(sampling) else ()
         return Completion(
-            text=reply.text,
-            finish=reply.finish,
-            usage=replace(usage, cost_usd=self.server.endpoint.cost_usd(usage)),
+            text=text,
+            finish=choice.finish_reason or "stop",
+            usage=replace(usage, cost_usd=own.cost_usd(usage)),
             model=reply.model or self.adapter or self._base,
-            token_ids=reply.token_ids,
-            logprobs=reply.logprobs if true_to else (),
+            token_ids=tuple(choice.token_ids),
+            logprobs=tuple(scores),
             prompt_ids=tuple(ids),
         )
 
@@ -152,12 +169,12 @@ class VLLMRollouts:
         except (EndpointFailed, TimeoutError) as failed:
             said = f"{failed} {getattr(failed, 'body', '')}"
             if "already been loaded" not in said:  # by an earlier process, the content the same
-                raise PolicyError(
-                    self._place(server),
-                    f"the server did not take the adapter in {folder} "
-                    f"({_reason_text(failed) or f'nothing within {LOAD_S:g} s'}).",
-                    _loading_move_text(failed),
-                ) from None
+                cause = f"the server did not take the adapter in {folder} ({_reason_text(failed)})."
+                move = (
+                    f"See that --max-lora-rank is at least the adapter's rank and that the server "
+                    f"sees the folder; its log says more. {START}"
+                )
+                raise PolicyError(self._place(server), cause, move) from None
 
     async def _unload(self, server: VLLMServer, name: str) -> None:
         try:
@@ -174,21 +191,23 @@ class VLLMRollouts:
         await gather_all(self._ping(server) for server in self._servers)
 
     async def _ping(self, server: VLLMServer) -> None:
-        ids = self.server.encode((Message("user", "Say OK."),), ())
-        sampling = Sampling(self.server.temperature, max_tokens=1, seed=1)
+        ids = self.server.encode((Message("user", "Name a number."),), ())
+        temperature = self.server.temperature
         try:
             async with asyncio.timeout(PING_S):
-                body = self._request_body(ids, sampling, await self._model_name(server))
-                await _try(server, body)
-                right = await self._has_policy_scores(server, sampling)
+                await self._ask(server, ids, Sampling(temperature, max_tokens=1, seed=1))
+                self._processed = temperature != 1.0 and await self._is_temperature_applied(
+                    server, ids
+                )
         except (CallFailed, TimeoutError) as failed:
-            cause = _reason_text(failed) or f"nothing came within {PING_S:g} s"
-            raise PolicyError(self._place(server), f"{cause}.", _move_text(failed)) from None
-        if not right:
+            cause = f"{_reason_text(failed)}."
+            move = f"It must be vLLM 0.10.2 or newer, and rollouts_url must end in /v1. {START}"
+            raise PolicyError(self._place(server), cause, move) from None
+        if temperature != 1.0 and not self._processed:
             raise PolicyError(
                 self._place(server),
-                "its log-probabilities are those of temperature 1, and practice samples at "
-                f"{self.server.temperature:g}.",
+                f"its log-probabilities are those of temperature 1, and practice samples at "
+                f"{temperature:g}.",
                 "Start vLLM with --logprobs-mode processed_logprobs, or practise at temperature 1.",
             )
 
@@ -199,53 +218,28 @@ class VLLMRollouts:
     def _place(self, server: VLLMServer) -> str:
         return f"policy {self.name} at {server.endpoint.url}"
 
-    async def _sample(
-        self, messages: Sequence[Message], ids: list[int], sampling: Sampling
-    ) -> tuple[ScoredReply, bool]:
-        """One reply, and whether its log-probabilities are those of the sampling policy."""
-        own = self.server.endpoint
-
-        async def try_once() -> tuple[ScoredReply, bool]:
-            with self._replicas.take(messages) as chosen:
-                server = self._servers[chosen.place]
-                body = self._request_body(ids, sampling, await self._model_name(server))
-                return await _try(server, body), await self._has_policy_scores(server, sampling)
-
-        policy = RetryPolicy(
-            url=own.url,
-            limit_s=own.timeout_s,
-            max_retries=own.max_retries,
-            seed=sampling.seed or 0,
-            about=str(ids[-8:]),
-            sleep=self._sleep,
-        )
-        return await retry_call(try_once, policy)
-
-    async def _has_policy_scores(self, server: VLLMServer, sampling: Sampling) -> bool:
-        """Whether the server's log-probabilities are log_softmax(logits / T) without cuts."""
+    def _has_policy_scores(self, sampling: Sampling) -> bool:
+        """Whether log-probabilities are log_softmax(logits / T) without cuts."""
         if sampling.top_p not in (None, 1.0) or not sampling.temperature:
             return False
-        if sampling.temperature == 1.0:
-            return True
-        async with self._measuring:
-            if server not in self._processed:
-                self._processed[server] = await self._is_temperature_applied(server)
-        return self._processed[server]
+        return sampling.temperature == 1.0 or self._processed
 
-    async def _is_temperature_applied(self, server: VLLMServer) -> bool:
+    async def _is_temperature_applied(self, server: VLLMServer, ids: list[int]) -> bool:
         """Whether temperature shows in log-probabilities: it never does in vLLM's default mode.
 
         The likeliest next token is asked for at two temperatures; a doubtful answer (a token
         that is certain at both) counts as the default mode.
         """
-        ids = self.server.encode((Message("user", "Name a number."),), ())
-        model = await self._model_name(server)
+        best = []
+        for temperature in (1.0, 3.0):
+            reply = await self._ask(server, ids, Sampling(temperature, max_tokens=1, seed=1))
+            tops = reply.choices[0].logprobs.top_logprobs
+            best.append(max((tops[0] or {}).values(), default=0.0) if tops else 0.0)
+        return abs(best[0] - best[1]) > SAME
 
-        async def ask(temperature: float) -> float:
-            body = self._request_body(ids, Sampling(temperature, max_tokens=1, seed=1), model)
-            return parse_top_logprob(await server.ask("completions", body))
-
-        return abs(await ask(1.0) - await ask(3.0)) > SAME
+    async def _ask(self, server: VLLMServer, ids: list[int], sampling: Sampling) -> ScoredReply:
+        body = self._request_body(ids, sampling, await self._model_name(server))
+        return parse_reply(await server.ask("completions", body), ids)
 
     def _request_body(self, ids: list[int], sampling: Sampling, model: str) -> dict[str, Any]:
         own, window = self.server.endpoint, self.server.window
@@ -280,47 +274,17 @@ class VLLMRollouts:
     async def _model_name(self, server: VLLMServer) -> str:
         """What requests name: the adapter, else the base model."""
         if self.adapter is None and not self._base:
-            listed = (await server.ask("models")).get("data")
-            rows = listed if isinstance(listed, list) else []
-            named = [row["id"] for row in rows if isinstance(row, dict) and "id" in row]
-            if not named:
+            rows = (await server.ask("models")).get("data")
+            if not rows:
                 raise CallFailed("shape", f"{server.endpoint.url} lists no model")
-            self._base = str(named[0])
+            self._base = str(rows[0]["id"])
         return self.adapter or self._base
-
-
-async def _try(server: VLLMServer, body: Mapping[str, Any]) -> ScoredReply:
-    return parse_reply(await server.ask("completions", body), body["prompt"])
 
 
 def _reason_text(failed: BaseException) -> str:
     """Without the word for its kind and the full stop at its end."""
-    text = str(failed)
+    text = str(failed) or "nothing came in time"
     return (text.partition(": ")[2] or text).rstrip(".")
-
-
-def _loading_move_text(failed: BaseException) -> str:
-    status = getattr(failed, "status", None)
-    if status in (404, 405):
-        return START
-    if status in (400, 422, 500):
-        return (
-            "See that --max-lora-rank is at least the adapter's rank and that the server sees the "
-            "folder; its log says more."
-        )
-    return _move_text(failed)
-
-
-def _move_text(failed: BaseException) -> str:
-    kind = str(failed).partition(": ")[0]
-    if kind == "status" and getattr(failed, "status", None) == 404:
-        return "Check the address, which ends in /v1, and the served model's name."
-    moves = {
-        "shape": "It must be vLLM 0.10.2 or newer, and rollouts_url must end in /v1.",
-        "refused": START,
-        "timeout": "See whether the server still loads the model; try again.",
-    }
-    return moves.get(kind, "Look at the server's log.")
 
 
 class VLLMServer:
@@ -357,12 +321,10 @@ class VLLMServer:
         except httpx2.HTTPError as error:
             raise failure_of(own, error) from None
         if not response.is_success:
-            said = whole.decode("utf-8", "replace")
-            raise status_failure(own, response, _error_message(said), said)
-        with suppress(orjson.JSONDecodeError):
-            read = orjson.loads(whole)
-            if isinstance(read, dict):
-                return read
+            text = whole.decode("utf-8", "replace")
+            raise status_failure(own, response, text, text)
+        with suppress(ValueError, TypeError):
+            return dict(orjson.loads(whole))
         return {}
 
     def _open_client(self) -> httpx2.AsyncClient:
@@ -379,95 +341,50 @@ class VLLMServer:
         return self._client
 
 
-def _error_message(said: str) -> str:
-    """Of an error: `{"error": {"message": …}}`, in older versions `{"message": …}`."""
-    try:
-        read = orjson.loads(said)
-    except orjson.JSONDecodeError:
-        return said
-    inner = read.get("error", read) if isinstance(read, dict) else None
-    message = inner.get("message") if isinstance(inner, dict) else inner
-    return message if isinstance(message, str) else said
+class _Scores(BaseModel):
+    token_logprobs: list[FiniteFloat]
+    top_logprobs: list[dict[str, FiniteFloat] | None] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class ScoredReply:
-    """`logprobs` are aligned with `token_ids`, the end-of-turn token among them."""
-
+class _Choice(BaseModel):
     text: str
-    finish: str
-    token_ids: tuple[int, ...]
-    logprobs: tuple[float, ...]
+    token_ids: list[int] = Field(min_length=1)
+    logprobs: _Scores
+    finish_reason: str | None = None
+    prompt_token_ids: list[int] | None = None
+
+
+class ScoredReply(BaseModel):
+    """A completion with what training needs of it."""
+
+    choices: list[_Choice] = Field(min_length=1, max_length=1)
     model: str = ""
 
 
 def parse_reply(body: Mapping[str, Any], prompt_ids: Sequence[int]) -> ScoredReply:
-    """Read the one choice of a reply.
+    """Read a reply with one choice, whose scores are aligned with its ids.
 
     Raises CallFailed: something is missing or does not fit; the kind is "shape".
     """
-    choice = _parse_choice(body)
-    ids = _parse_ids(choice)
-    scores = _as_mapping(choice.get("logprobs")).get("token_logprobs")
-    if ids is None:
-        raise _shape_failure("no token ids came back", "return_token_ids is not honoured")
-    if not isinstance(scores, Sequence) or not all(_is_finite(score) for score in scores):
-        raise _shape_failure("no log-probabilities came back", "the field logprobs is not honoured")
-    if len(ids) != len(scores):
-        raise _shape_failure(
-            f"{len(ids)} token ids came back", f"with {len(scores)} log-probabilities"
-        )
-    shown = choice.get("prompt_token_ids", body.get("prompt_token_ids"))
-    if shown is not None and list(shown) != list(prompt_ids):
-        raise _shape_failure("the model was shown other ids than it was sent", "tokenizers differ")
-    text, finish = choice.get("text"), choice.get("finish_reason")
-    if not isinstance(text, str):
-        raise _shape_failure("no text came back", "this is no completion")
-    if not ids:
-        raise CallFailed("shape", "the reply is empty")
-    if meaning_of(str(finish or "")) == "broken":
-        raise EndpointFailed("cut", f"the server ended the reply with {finish!r}", transient=True)
-    return ScoredReply(
-        text=text.encode("utf-8", "replace").decode(),
-        finish=str(finish or "stop"),
-        token_ids=ids,
-        logprobs=tuple(float(score) for score in scores),
-        model=str(body.get("model") or ""),
-    )
+    try:
+        reply = ScoredReply.model_validate(body)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        place = ".".join(str(part) for part in first["loc"])
+        raise _shape_failure(f"{place}: {first['msg']}") from None
+    (choice,) = reply.choices
+    scores = choice.logprobs.token_logprobs
+    if len(choice.token_ids) != len(scores):
+        raise _shape_failure(f"{len(choice.token_ids)} token ids with {len(scores)} scores")
+    if choice.prompt_token_ids not in (None, list(prompt_ids)):
+        raise _shape_failure("the model was shown other ids than it was sent")
+    if meaning_of(choice.finish_reason or "") == "broken":
+        text = f"the server ended the reply with {choice.finish_reason!r}"
+        raise EndpointFailed("cut", text, transient=True)
+    return reply
 
 
-def parse_top_logprob(body: Mapping[str, Any]) -> float:
-    """The log-probability of the likeliest first token. Raises CallFailed: it is not there."""
-    tops = _as_mapping(_parse_choice(body).get("logprobs")).get("top_logprobs")
-    first = _as_mapping(tops[0]) if isinstance(tops, Sequence) and tops else {}
-    known = [value for value in first.values() if _is_finite(value)]
-    if not known:
-        raise _shape_failure("no log-probabilities came back", "the field logprobs is not honoured")
-    return float(max(known))
-
-
-def _parse_choice(body: Mapping[str, Any]) -> Mapping[str, Any]:
-    choices = body.get("choices")
-    if not isinstance(choices, Sequence) or len(choices) != 1:
-        raise _shape_failure("no choice came back", "this is no completion")
-    return _as_mapping(choices[0])
-
-
-def _parse_ids(choice: Mapping[str, Any]) -> tuple[int, ...] | None:
-    ids = choice.get("token_ids")
-    if isinstance(ids, Sequence) and all(type(token) is int for token in ids):
-        return tuple(ids)
-    return None
-
-
-def _as_mapping(value: object) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}
-
-
-def _is_finite(value: object) -> bool:
-    return isinstance(value, int | float) and math.isfinite(value)
-
-
-def _shape_failure(what: str, why: str) -> EndpointFailed:
+def _shape_failure(cause: str) -> EndpointFailed:
     """Not worth another try: the server would answer so again."""
-    return EndpointFailed("shape", f"{what} ({why})", transient=False)
+    text = f"the reply lacks ids or log-probabilities that training can use ({cause})"
+    return EndpointFailed("shape", text, transient=False)

@@ -30,8 +30,7 @@ class Child(asyncio.Protocol):
     """A running child process.
 
     `parse` makes a line a message; None, where it is none, ends the child. `on_exit` is called
-    when it ends without `close`; `kill` kills and reaps it. `prefetch` calls wait in its socket,
-    in order, so that it is never idle.
+    when it ends without `close`; `kill` kills and reaps it.
     """
 
     capacity = 1
@@ -43,12 +42,9 @@ class Child(asyncio.Protocol):
         on_exit: Callable[[], None],
         parse: Parse,
         kill: Callable[[], Awaitable[object]],
-        *,
-        prefetch: int = 0,
     ) -> None:
         self._on_message, self._on_exit = on_message, on_exit
         self._parse, self._kill = parse, kill
-        self.prefetch = prefetch
         self._rest = b""
         self._transport: asyncio.Transport | None = None
         self._closing = self._dropped = False
@@ -140,12 +136,11 @@ class Call:
         self.model_questions: set[asyncio.Task[None]] = set()
         self.left_s, self._since = deadline_s, 0.0
         self._timer: asyncio.TimerHandle | None = None
-        self.started = False  # True once its process works on it
         self.late = False  # True once its time was up, while others run beside it
 
     def start_clock(self, on_timeout: Callable[[], None]) -> None:
         loop = asyncio.get_running_loop()
-        self.started, self._since = True, loop.time()
+        self._since = loop.time()
         self._timer = loop.call_later(max(0.0, self.left_s), on_timeout)
 
     def stop_clock(self) -> None:
@@ -286,14 +281,7 @@ class ProcessPool:
         call.restart(self._deadline_s)
         slot.calls[number] = call
         slot.process.send({"call": number, **call.question})
-        self._start_clocks(slot)
-
-    def _start_clocks(self, slot: _Slot) -> None:
-        """Start the clocks of the calls that the process works on by now."""
-        assert slot.process
-        for number, call in itertools.islice(slot.calls.items(), slot.process.capacity):
-            if not call.started:
-                self._start_clock(slot, number, call)
+        self._start_clock(slot, number, call)
 
     def _start_clock(self, slot: _Slot, number: int, call: Call) -> None:
         call.start_clock(lambda: self._handle_timeout(slot, number))
@@ -336,7 +324,6 @@ class ProcessPool:
                 if "error" in message:
                     answer = Trouble(message.get("kind", "failed"), str(message["error"]))
                 call.settle(self._timeout_trouble() if call.late else answer)
-                self._start_clocks(slot)
             self._assign()
         elif "ask" in message and (call := slot.calls.get(message["call"])):
             self._answer_question(slot, call, message)
@@ -367,7 +354,7 @@ class ProcessPool:
     def _handle_timeout(self, slot: _Slot, number: int) -> None:
         """Time is up: cancel a coroutine that runs beside others, else kill the process."""
         call = slot.calls[number]
-        if sum(other.started for other in slot.calls.values()) == 1 or not slot.process:
+        if len(slot.calls) == 1 or not slot.process:
             del slot.calls[number]
             call.settle(self._timeout_trouble())
             self._retry_alone(slot)
@@ -383,7 +370,7 @@ class ProcessPool:
         """End a call that nobody waits for any more."""
         for slot in self._slots:
             for number, other in list(slot.calls.items()):
-                if other is call and call.started:  # else it is answered soon, in its turn
+                if other is call:
                     call.cancel_work()
                     self._handle_timeout(slot, number)
 
@@ -400,7 +387,7 @@ class ProcessPool:
     def _retry_alone(self, slot: _Slot) -> None:
         calls = self._empty_slot(slot)
         for call in calls:
-            call.alone = call.alone or call.started
+            call.alone = True
         self._waiting.extendleft(reversed(calls))
         self._assign()
 
@@ -422,8 +409,8 @@ def _has_room(slot: _Slot, call: Call) -> bool:
         return False
     if call.alone:
         return not slot.calls
-    room = slot.process.capacity + slot.process.prefetch
-    return len(slot.calls) < room and not any(other.alone for other in slot.calls.values())
+    room = slot.process.capacity - len(slot.calls)
+    return room > 0 and not any(other.alone for other in slot.calls.values())
 
 
 class ForkLauncher:
@@ -451,8 +438,7 @@ class ForkLauncher:
             move = "Reinstall practice-studio, or free processes and memory, and start again."
             raise VerifierError(f'checking process "{self._name}"', cause, move) from error
         kill = functools.partial(self._host.end, forked.number)
-        # One question in work, one in the socket: the process never waits for us.
-        child = Child(on_message, on_exit, json.loads, kill, prefetch=1)
+        child = Child(on_message, on_exit, json.loads, kill)
         await child.connect(forked.channel)
         return child
 

@@ -12,10 +12,9 @@ from array import array
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, contextmanager, suppress
-from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from difflib import unified_diff
-from itertools import takewhile
+from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -32,7 +31,6 @@ from engines.core.errors import (
 )
 from engines.core.protocols import Embedder, EmbeddingResult, OnText, Policy, Toolbox, ToolTry
 from engines.core.types import (
-    NO_USAGE,
     CallKey,
     Completion,
     Message,
@@ -50,7 +48,7 @@ from engines.record.appender import Appender
 from engines.record.ledger import INTERRUPTED
 from engines.secrets.mask import NO_SECRETS, Mask
 
-VERSION = 2
+VERSION = 3
 Kind = Literal["start", "tools", "notes", "model", "tool", "vectors"]
 Tell = Callable[[str], None]
 
@@ -178,22 +176,18 @@ class Cassette:
     def _missing_error(
         self, kind: Kind, asked: Mapping[str, Any], request: str, key: CallKey | None
     ) -> CassetteError:
+        near = [self._read(at).asked for at in self._places if (at[0], at[2]) == (kind, key)]
         cause = f"it holds no reply to what is asked at {call_place(key)}"
-        if kind == "vectors":
-            cause = "it holds no vectors of texts that are compared"
-        elif any(kind != "tool" or one[2] == key for one in self._by_request[kind, request]):
-            cause += ": the same was asked less often when it was recorded"
-        elif near := [
-            self._read(place).asked for place in self._places if (place[0], place[2]) == (kind, key)
-        ]:
+        if any(kind != "tool" or one[2] == key for one in self._by_request[kind, request]):
+            cause += ": the same was asked less often when it was recorded."
+        elif near:
             now = self.mask.tree(orjson.loads(dumps(asked)))
             cause += f", which is another than was recorded:\n{first_difference(near, now)}\n"
         else:
-            cause += ": nothing was recorded there"
-        dot = "" if cause.endswith("\n") else "."
+            cause += ": nothing was recorded there."
         move = "Take back what was changed since, leave --cassette out to ask the model, or record "
         move += "another: --record FILE."
-        return CassetteError(f"cassette {self.path}", f"{cause}{dot}", move)
+        return CassetteError(f"cassette {self.path}", cause, move)
 
 
 @dataclass(slots=True)
@@ -283,7 +277,7 @@ def _read_lines(
     if path.exists() and not path.is_file():  # a pipe would be waited for
         raise _no_cassette_error(path, option)
     with suppress(OSError), path.open("rb") as file:
-        if not (head := b'{"n":').startswith(file.read(len(head))):
+        if file.read(1) not in (b"", b"{"):
             raise _no_cassette_error(path, option)
     try:
         return lines.read(path, chained=False, visit=check_first)
@@ -384,9 +378,6 @@ class OpenEmbedder(Embedder, Protocol):
     async def aclose(self) -> None: ...
 
 
-_PAID: ContextVar[list[Usage]] = ContextVar("paid")
-
-
 class TapedEmbedder:
     """An embedding model on its way to a cassette, or in its place (`open_inner` is not called)."""
 
@@ -394,29 +385,29 @@ class TapedEmbedder:
         self,
         name: str,
         cassette: Cassette,
-        reserve: Reserve | None,
+        reserve: Reserve,
         open_inner: Callable[[Reserve], OpenEmbedder],
     ) -> None:
         self.name, self._cassette, self._reserve = name, cassette, reserve
-        self._inner = None if cassette.plays else open_inner(self._note_paid)
+        self._inner = None if cassette.plays else open_inner(reserve)
 
     async def embed(self, texts: Sequence[str]) -> EmbeddingResult:
         asked = plain_request(model=self.name, texts=texts)
-        if self._inner is None:
-            entry = self._cassette.take("vectors", asked)
-            return await self._play(entry, texts)
-        paid = list[Usage]()
-        token = _PAID.set(paid)
-        try:
+        if self._inner is not None:
             with self._cassette.record("vectors", asked) as begun:
                 result = await self._inner.embed(texts)
-        finally:
-            _PAID.reset(token)
-        # As numbers: what a secret looks like is a text.
-        vectors = [list(vector) for vector in result.vectors]
-        reply = plain_request(vectors=vectors, paid=paid)
-        await self._cassette.write(replace(begun, reply=reply))
-        return result
+            # As numbers: what a secret looks like is a text.
+            vectors = [list(vector) for vector in result.vectors]
+            reply = plain_request(vectors=vectors, usage=result.usage)
+            await self._cassette.write(replace(begun, reply=reply))
+            return result
+        entry = self._cassette.take("vectors", asked)
+        await raise_failure(entry)
+        usage = free_usage(from_dict(Usage, entry.reply["usage"]))
+        if usage.calls:
+            (await self._reserve(texts))(usage)
+        played = tuple(array("f", numbers) for numbers in entry.reply["vectors"])
+        return EmbeddingResult(played, usage)
 
     async def ping(self) -> None:
         if self._inner is not None:
@@ -425,28 +416,6 @@ class TapedEmbedder:
     async def aclose(self) -> None:
         if self._inner is not None:
             await self._inner.aclose()
-
-    async def _play(self, entry: Entry, texts: Sequence[str]) -> EmbeddingResult:
-        await raise_failure(entry)
-        usage = NO_USAGE
-        for one in entry.reply["paid"]:
-            paid = free_usage(from_dict(Usage, one))
-            if self._reserve is not None:
-                (await self._reserve(texts))(paid)
-            usage += paid
-        vectors = tuple(array("f", numbers) for numbers in entry.reply["vectors"])
-        return EmbeddingResult(vectors, usage)
-
-    async def _note_paid(self, texts: Sequence[str]) -> Callable[[Usage], None]:
-        settle = await self._reserve(texts) if self._reserve is not None else None
-        paid = _PAID.get([])
-
-        def note(usage: Usage) -> None:
-            paid.append(usage)
-            if settle is not None:
-                settle(usage)
-
-        return note
 
 
 def taped_toolbox(inner: Toolbox, cassette: Cassette) -> Toolbox:
@@ -510,14 +479,13 @@ class PlayedToolbox:
             raise self._changed_error("it holds no run with tools.")
         recorded = {spec["name"]: spec for spec in self.cassette.tools["unstarted"]}
         now = {spec.name: to_dict(spec) for spec in self.inner.specs}
-        if missing := [name for name in recorded if name not in now]:
-            raise self._changed_error(f'it was recorded with a tool "{missing[0]}".')
-        for name, spec in now.items():
-            if name not in recorded:  # its key may have been missing then
-                if not self.cassette.tools["facts"].get("absent"):
-                    raise self._changed_error(f'it was recorded without a tool "{name}".')
-            elif any(spec[part] != recorded[name][part] for part in ("description", "parameters")):
-                raise self._changed_error(f'the tool "{name}" was described in other words.')
+        names = recorded.keys() | now.keys()
+        if self.cassette.tools["facts"].get("absent"):  # its key may have been missing then
+            names = {*recorded}
+        for name in sorted(names):
+            then, given = recorded.get(name, {}), now.get(name, {})
+            if any(then.get(part) != given.get(part) for part in ("description", "parameters")):
+                raise self._changed_error(f'the tool "{name}" was recorded in other words, or not.')
 
     async def call(self, call: ToolCall, within: ToolTry) -> ToolResult:
         entry = self.cassette.take("tool", _tool_request(call))
@@ -563,23 +531,17 @@ def first_difference(recorded: Sequence[Mapping[str, Any]], asked: Mapping[str, 
     """The first place, as in a unified diff, where a request differs from the nearest of those."""
     now = _request_lines(asked)
 
-    def shared(before: list[str]) -> int:
-        pairs = zip(before, now, strict=False)
-        return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+    def shared(lines: list[str]) -> int:
+        return sum(then == given for then, given in zip(lines, now, strict=False))
 
     nearest = max(map(_request_lines, recorded), key=shared)
-    found = list(unified_diff(nearest, now, "recorded", "asked", n=1, lineterm=""))
-    ends = [at for at, line in enumerate(found) if line.startswith("@@")][1:]
-    shown = found[: min([*ends, _MOST_LINES])]
+    found = unified_diff(nearest, now, "recorded", "asked", n=1, lineterm="")
+    shown = islice(found, _MOST_LINES)
     return "\n".join(line[:_MOST_CHARS] + "…" * (len(line) > _MOST_CHARS) for line in shown)
 
 
 def _request_lines(asked: Mapping[str, Any]) -> list[str]:
     """A request with its conversation first, since that is what people change."""
-    out: list[str] = []
-    for message in asked.get("messages", ()):
-        rest = {k: v for k, v in message.items() if k not in ("role", "content", "token_ids")}
-        out += [f"[{message['role']}]", *str(message.get("content", "")).splitlines()]
-        out += [json.dumps(rest, ensure_ascii=False)] if rest else []
-    others = {k: v for k, v in asked.items() if k != "messages"}
-    return [*out, *json.dumps(others, indent=1, ensure_ascii=False, sort_keys=True).splitlines()]
+    talk = [f"[{said['role']}]\n{said['content']}" for said in asked.get("messages", ())]
+    whole = json.dumps(asked, indent=1, ensure_ascii=False, sort_keys=True)
+    return "\n".join([*talk, whole]).splitlines()

@@ -6,7 +6,7 @@ before the journal names it.
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass, field, replace
 from pathlib import Path
@@ -326,12 +326,6 @@ def read_record(folder: Path, ref: RecordRef) -> Record:
         cause = "the journal refers to this file and it is not there."
         raise ConflictError(str(folder / ref.file), cause, lines.RESTORE) from error
     return from_dict(Record, orjson.loads(body))
-
-
-def read_usage(folder: Path) -> Iterator[tuple[str, Usage]]:
-    """Policy and usage of every whole record below a folder, lost calls included."""
-    for path in sorted(folder.glob("*.jsonl")):
-        yield from file_usage(path)
 
 
 def file_usage(path: Path) -> list[tuple[str, Usage]]:

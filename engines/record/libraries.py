@@ -14,7 +14,7 @@ from engines.core import events as ev
 from engines.core.codec import from_dict, to_dict
 from engines.core.errors import ConflictError, DamagedError, StudioError, suggest_name
 from engines.core.library import CommitResult, Experience, Library, Reviewed
-from engines.core.library_notes import Effect, UseCounts
+from engines.core.library_notes import Effect, NotesMark, UseCounts
 from engines.core.settings import LONGEST_NAME
 from engines.core.state.fold import (
     LibraryHistory,
@@ -180,9 +180,9 @@ class LibraryFolder:
                 start.next_number,
                 start.experiences,
                 copied_from,
-                start.curated,
-                start.uses,
-                start.effects,
+                start.notes.curated,
+                start.notes.uses,
+                start.notes.effects,
             )
             journal = Journal(self.journal_path, mask=self.mask)
             written = journal.append_now(event).event
@@ -257,13 +257,15 @@ class Committer:
                 return replay_commit(before, commit)
         return None
 
-    def credit(self, counts: Mapping[str, UseCounts], *, run: str, step: int, since: int) -> None:
+    def credit(
+        self, counts: Mapping[str, UseCounts], *, run: str, step: int, since: NotesMark
+    ) -> None:
         """Journal what a step of a run shows of the experiences, once.
 
-        `since`: steps that were credited as the run began. Counts come before the step's commit,
+        `since`: the notes as the run began. Counts come before the step's commit,
         so that they are of the wordings that its attempts were shown.
         """
-        credited = self.head.own_credits(run, step, since)
+        credited = self.head.notes.own_credits(run, step, since)
         if counts and all(credit.step != step for credit in credited):
             self._note(ev.LibraryCredited(run, step, counts))
 
@@ -276,7 +278,7 @@ class Committer:
             for e in head.experiences
             if texts.get(e.id) == e.text and e.id in effects
         }
-        if stand.items() <= head.effects.items():
+        if stand.items() <= head.notes.effects.items():
             return head
         self._note(ev.LibraryMeasured(stand))
         self._write_head()
@@ -344,6 +346,7 @@ def write_version(folder: Path, library: Library, run: str) -> None:
 
 def format_version(library: Library, run: str) -> bytes:
     """Return what the file of a version holds, sealed; `run` made it, "" outside runs."""
+    effects = library.notes.effects
     data = {
         "library": library.name,
         "version": library.version,
@@ -351,8 +354,7 @@ def format_version(library: Library, run: str) -> bytes:
         "content_hash": library.content_hash,
         "next_number": library.next_number,
         "experiences": [
-            experience_row(e)
-            | ({"worth": library.effects[e.id].worth_text} if e.id in library.effects else {})
+            experience_row(e) | ({"worth": effects[e.id].worth_text} if e.id in effects else {})
             for e in library.experiences
         ],
     }

@@ -6,7 +6,6 @@ however that ended.
 
 import errno
 import os
-import pwd
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -58,20 +57,8 @@ def check_lockable(folder: Path) -> None:
 
 
 def _unlockable_error(folder: Path, error: OSError) -> RecordError:
-    move = f"Mend {whose_permissions(folder)} or choose another --workspace."
+    move = "Mend its permissions or choose another --workspace."
     return RecordError(str(folder), f"cannot be locked ({error.strerror}).", move)
-
-
-def whose_permissions(path: Path) -> str:
-    """`its permissions`, or of whom they are where a path, or what is above it, is another's."""
-    there = next(place for place in (path, *path.absolute().parents) if os.path.exists(place))
-    owner = there.stat().st_uid
-    if owner == os.geteuid():
-        return "its permissions"
-    name = str(owner)
-    with suppress(KeyError):
-        name = f"{pwd.getpwuid(owner).pw_name} (uid {owner})"
-    return f"its permissions (it belongs to {name})"
 
 
 def is_held(folder: Path) -> bool:

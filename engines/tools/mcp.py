@@ -100,10 +100,10 @@ class McpServer:
         try:
             async with asyncio.timeout(settings.timeout_s):
                 client = (await self._connect()).client.result()
-                while len(found) <= MAX_TOOLS and (cursor or not found):
+                while len(found) <= MAX_TOOLS:
                     page = await client.list_tools(cursor=cursor)
                     cursor, found = page.next_cursor, [*found, *page.tools]
-                    if not page.tools:
+                    if not (cursor and page.tools):
                         break
         except TimeoutError as error:
             raise self._error(f"it lists no tools within {settings.timeout_s:g} s") from error
@@ -251,39 +251,35 @@ class McpServer:
 
 def _read_schema(given: Any, place: str) -> Mapping[str, Any]:
     """A server's schema, if it is one of an object; bounded, with nothing hidden in its words."""
-
-    def clean(value: Any, key: str = "") -> Any:
-        if isinstance(value, dict):
-            return {name: clean(inner, name) for name, inner in value.items()}
-        if isinstance(value, list):
-            return [clean(inner) for inner in value]
-        wording = key in ("description", "title") and isinstance(value, str)
-        return escape_unsafe(value)[:MAX_WORDING_CHARS] if wording else value
-
     try:
-        text = fix_surrogates(json.dumps(clean(given), ensure_ascii=False))
+        text = fix_surrogates(json.dumps(_clean_words(given), ensure_ascii=False))
         schema: dict[str, Any] = {"properties": {}, **json.loads(text)}
-        known, required = schema["properties"], schema.get("required", [])
-        cause = "its schema is not that of an object with its properties."
-        is_object = schema.get("type") == "object" and isinstance(known, dict)
-        if is_object and isinstance(required, list) and set(map(str, required)) <= set(known):
-            cause = f"its schema has {len(text):,} characters."
-            if len(text) <= MAX_SCHEMA_CHARS:
-                return schema
     except RecursionError:
-        cause = "its schema is nested too deeply."
+        text, schema = "", {}
+    names: Any = schema.get("properties")
+    required = schema.get("required", [])
+    is_object = schema.get("type") == "object" and isinstance(names, dict)
+    if not is_object or not isinstance(required, list) or not {*map(str, required)} <= {*names}:
+        cause = "its schema is not that of an object with its properties."
+    elif len(text) > MAX_SCHEMA_CHARS:
+        cause = f"its schema has {len(text):,} characters."
+    else:
+        return schema
     raise ToolError(place, cause, "Leave it out with only, or mend the server.")
+
+
+def _clean_words(value: Any, key: str = "") -> Any:
+    if isinstance(value, dict):
+        return {name: _clean_words(inner, name) for name, inner in value.items()}
+    if isinstance(value, list):
+        return [_clean_words(inner) for inner in value]
+    is_wording = key in ("description", "title") and isinstance(value, str)
+    return escape_unsafe(value)[:MAX_WORDING_CHARS] if is_wording else value
 
 
 def _part_text(part: Any) -> str:
     """A part of a result; of pictures and sounds only what they are."""
-    match part.type:
-        case "text":
-            return str(part.text)
-        case "resource" if hasattr(part.resource, "text"):
-            return str(part.resource.text)
-        case "resource_link":
-            return f"[link: {part.uri}]"
-    whole: Any = getattr(part, "resource", part)
-    data = str(getattr(whole, "data", None) or getattr(whole, "blob", ""))
-    return f"[{part.type}: {whole.mime_type or 'unknown kind'}, {len(data) * 3 // 4:,} bytes]"
+    inner = getattr(part, "resource", part)
+    if text := getattr(inner, "text", None):
+        return str(text)
+    return f"[{part.type}: {getattr(inner, 'uri', '') or inner.mime_type or 'unknown kind'}]"

@@ -42,7 +42,7 @@ class OTLPCollector:
     def __init__(self, url: str, headers: Mapping[str, str], project: str) -> None:
         self._headers, self._project = dict(headers), project
         self.url, self.reason = url, ""  # why the last request failed
-        self._answer, self._closed = "", False
+        self._closed = False
 
     def answers(self) -> bool:
         # Importing the SDK costs 0.2 s of CPU: not for an address at which nobody listens.
@@ -70,7 +70,7 @@ class OTLPCollector:
     def _export(self, spans: "Sequence[ReadableSpan]") -> bool:
         from opentelemetry.sdk.trace.export import SpanExportResult
 
-        self._answer = ""
+        self.reason = "it does not answer"
         return not self._closed and self._exporter.export(spans) is SpanExportResult.SUCCESS
 
     @cached_property
@@ -79,25 +79,17 @@ class OTLPCollector:
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 
         logger = logging.getLogger(OTLPSpanExporter.__module__)
-        logger.handlers, logger.propagate = [_LastWords(self)], False
+        logger.handlers, logger.propagate = [logging.NullHandler()], False
         session = requests.Session()
         session.hooks["response"].append(self._check)
         return OTLPSpanExporter(self.url, headers=self._headers, session=session)
 
     def _check(self, response: "Response", **_: object) -> None:
         """What sends elsewhere, or a page for people, is no collector; the SDK takes it for one."""
-        self._answer = f"it answers {response.status_code} {response.reason}"
+        self.reason = f"it answers {response.status_code} {response.reason}"
         is_page = "html" in response.headers.get("Content-Type", "")
         if response.ok and (is_page or response.status_code >= 300):
-            self._answer += " with a web page" * is_page
             response.status_code = 400
-
-    def note_failure(self, error: object) -> None:
-        self.reason = self._answer or "it does not answer"
-        kind = type(error).__name__
-        silent = kind.endswith(("ConnectionError", "Timeout"))
-        if isinstance(error, Exception) and not (self._answer or silent):
-            self.reason = f"it cannot be asked: {kind}"
 
     @cached_property
     def _resource(self) -> "Resource":
@@ -106,18 +98,6 @@ class OTLPCollector:
         # Between the two, so that the standard variables may name another service.
         resource = Resource({"service.name": SERVICE}).merge(OTELResourceDetector().detect())
         return resource.merge(Resource({"openinference.project.name": self._project}))
-
-
-class _LastWords(logging.Handler):
-    """Keeps what the SDK says of a failed request; on a screen it would be in the way."""
-
-    def __init__(self, collector: OTLPCollector) -> None:
-        super().__init__()
-        self._collector = collector
-
-    def emit(self, record: logging.LogRecord) -> None:
-        args = record.args if isinstance(record.args, tuple) else ()
-        self._collector.note_failure(args[-1] if args else None)
 
 
 def _readable(span: Span, resource: "Resource") -> "ReadableSpan":
@@ -182,7 +162,7 @@ class SpanSender:
     def __init__(self, collector: Collector, make_spans: Callable[[Entry], Iterable[Span]]) -> None:
         self._collector, self._make_spans = collector, make_spans
         self._waiting: deque[Entry] = deque()
-        self._unsent: deque[Span] = deque()
+        self._unsent: list[Span] = []
         self._ending, self._began = Event(), time.monotonic()
         self._has_answered = False
         self.dropped = 0  # events that no span was made of, or not all
@@ -208,36 +188,24 @@ class SpanSender:
         return self.dropped + len(self._waiting) + len(self._unsent)
 
     def _run(self) -> None:
-        pause_s = 1.0
-        while not self._collector.answers():
-            if self._ending.wait(pause_s):
-                return
-            pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
-        self._has_answered = True
-        pause_s = POLL_S
+        pause_s, is_ending = 0.0, False
         while True:
-            ending = self._ending.wait(pause_s)
-            if self._send_waiting():
-                pause_s = POLL_S
-                if ending:
-                    return
-            elif ending:
+            self._has_answered = self._has_answered or self._collector.answers()
+            is_sent = self._has_answered and self._send_waiting()
+            if is_ending:
                 return
-            else:
-                pause_s = min(2 * max(pause_s, 1.0), LONGEST_PAUSE_S)
+            pause_s = POLL_S if is_sent else min(2 * max(pause_s, 0.5), LONGEST_PAUSE_S)
+            is_ending = self._ending.wait(pause_s)
 
     def _send_waiting(self) -> bool:
-        """Whether nothing is left."""
+        """Send what waits; returns whether nothing is left."""
         while self._waiting or self._unsent:
             while self._waiting and len(self._unsent) < BATCH:
-                entry = self._waiting.popleft()
                 try:
-                    self._unsent.extend(self._make_spans(entry))
+                    self._unsent.extend(self._make_spans(self._waiting.popleft()))
                 except StudioError:  # a record is damaged or gone, which whoever reads it tells
                     self.dropped += 1
-            batch = [self._unsent[at] for at in range(min(BATCH, len(self._unsent)))]
-            if batch and not self._collector.send(batch):
+            if self._unsent and not self._collector.send(self._unsent[:BATCH]):
                 return False
-            for _ in batch:
-                self._unsent.popleft()
+            del self._unsent[:BATCH]
         return True

@@ -32,6 +32,7 @@ from engines.core.types import (
 Value = str | bool | int | float | Sequence[str] | Sequence[float]
 Attributes = dict[str, Value]
 Kind = Literal["CHAIN", "AGENT", "LLM", "TOOL", "EVALUATOR", "EMBEDDING"]
+_TALK = "gen_ai.conversation.id"
 LONGEST_TEXT = 20_000
 """Characters of a text of a span; collectors refuse requests of several megabytes."""
 
@@ -101,14 +102,12 @@ def model_call(record: Reply, before: tuple[Message, ...], content: bool) -> Att
     """A reply of a model to the messages `before` it."""
     sampling, reply = record.sampling, record.reply
     provider, _, model = record.policy.partition(":")
-    drawn: dict[str, float | int | list[str] | None] = {
-        "temperature": sampling.temperature,
-        "top_p": sampling.top_p,
-        "max_tokens": sampling.max_tokens,
-        "seed": sampling.seed,
-        "stop_sequences": list(sampling.stop) or None,
+    names = ("temperature", "top_p", "max_tokens", "seed")
+    given: Attributes = {
+        name: value for name in names if (value := getattr(sampling, name)) is not None
     }
-    given: Attributes = {name: value for name, value in drawn.items() if value is not None}
+    if sampling.stop:
+        given["stop_sequences"] = list(sampling.stop)
     found: Attributes = {
         **kind_of("LLM"),
         "gen_ai.operation.name": "chat",
@@ -143,9 +142,10 @@ def function_tools(tools: Iterable[Mapping[str, object]]) -> list[dict[str, obje
     return [{"type": "function", "function": dict(tool)} for tool in tools]
 
 
-def tool_call(record: Reply, arguments: str, content: bool) -> Attributes:
+def tool_call(record: Reply, before: tuple[Message, ...], content: bool) -> Attributes:
     call = record.reply.tool_calls[0]
-    found: Attributes = {
+    asked = [one for message in before for one in message.tool_calls if one.id == call.id]
+    values: Attributes = {
         **kind_of("TOOL"),
         "gen_ai.operation.name": "execute_tool",
         "gen_ai.tool.name": call.name,
@@ -157,10 +157,11 @@ def tool_call(record: Reply, arguments: str, content: bool) -> Attributes:
         **(spent_values(record.reply.usage) if record.reply.usage.calls else {}),
     }
     if content:
-        found["gen_ai.tool.call.arguments"] = found["tool.parameters"] = shorten(arguments)
-        found["gen_ai.tool.call.result"] = shorten(record.reply.text)
-        found |= text_values(input=arguments, output=record.reply.text)
-    return found
+        arguments = asked[0].arguments if asked else ""
+        values["gen_ai.tool.call.arguments"] = values["tool.parameters"] = shorten(arguments)
+        values["gen_ai.tool.call.result"] = shorten(record.reply.text)
+        values |= text_values(input=arguments, output=record.reply.text)
+    return values
 
 
 def verdict_values(verdict: Verdict, content: bool) -> Attributes:
@@ -246,7 +247,7 @@ class _StepFacts:
     rewards: dict[tuple[int, int], float | None] = field(default_factory=dict)
     questions: dict[int, str] = field(default_factory=dict)
     outcomes: Counter[str] = field(default_factory=Counter)
-    seen: set[tuple[str, int]] = field(default_factory=set)  # records that have a span
+    seen: set[str] = field(default_factory=set)  # records that have a span
 
 
 class SpanMapper:
@@ -256,87 +257,110 @@ class SpanMapper:
         """`read` fetches a recorded reply; without `content` no text of anybody is in a span."""
         self._read, self._content = read, content
         self._started: ev.RunStarted | None = None
-        self._began = self._before = 0.0
+        self._began = self._before = self._at = 0.0  # of the run, the entry before and this one
         self._trace = 0
         self._ended = False
         self._step = _StepFacts()
 
     def take(self, seq: int, at: float, event: ev.DurableEvent) -> Iterator[Span]:
         """The spans that end with an event; `seq` is its number in the journal, `at` its time."""
-        before, self._before = self._before or at, at
+        self._before, self._at = self._at or at, at
+        own = f"e{seq}"
         match event:
             case ev.RunStarted():
                 self._started, self._began = event, at
                 digest = blake2b(f"{event.run} of {at:.3f}".encode(), digest_size=16).digest()
                 self._trace = int.from_bytes(digest, "big")
             case ev.RunEnded():
-                yield from self._run(at, event)
+                yield from self._run(event)
             case ev.StepStarted():
                 self._step = _StepFacts(began=at)
             case ev.StepFinished():
-                yield self._finished_step(at, event)
+                yield self._finished_step(event)
             case ev.RolloutFinished():
-                yield from self._rollout(at, event)
+                yield from self._rollout(event)
             case ev.RolloutJudged():
-                yield from self._verdict(at, event)
+                yield from self._verdict(event)
             case ev.GroupReflected():
-                yield from self._group(at, event)
+                yield from self._group(event)
             case ev.LessonProposed():
-                name = f"lesson {event.step}"
-                yield from self._lesson(before, at, name, event.step, event.lesson)
+                yield from self._lesson(f"lesson {event.step}", event.step, event.lesson)
+                # Those of a draft that was not chosen are no one's.
+                for operation in event.lesson.operations:
+                    yield self._operation(operation, f"lesson {event.step}")
             case ev.LessonsCompared():
                 for number, draft in enumerate(event.drafts):
+                    refs = [ref for reflection in draft.reflections for ref in reflection.refs]
                     name = f"draft {event.step}.{number}"
-                    refs = [ref for one in draft.reflections for ref in one.refs]
-                    yield from self._lesson(before, at, name, event.step, draft.lesson, refs)
+                    yield from self._lesson(name, event.step, draft.lesson, refs)
             case ev.EffectMeasured():
-                yield self._gate(seq, before, at, event)
+                values: Attributes = {
+                    "studio.step": event.step,
+                    "studio.operations": list(event.operations),
+                    "studio.verdict": event.effect.verdict,
+                    "studio.error": event.error,
+                }
+                name, parent = f"gate {', '.join(event.operations)}", _step_name(event.step)
+                yield self._span(name, own, parent, self._before, values, kind="EVALUATOR")
             case ev.OperationDecided() | ev.OperationsDecided():
                 for number, decision in enumerate(event.decisions):
-                    yield self._decision(f"e{seq}.{number}", at, decision)
+                    yield self._decision(f"{own}.{number}", decision)
             case ev.DecisionUndone():
-                parent = self._id(event.operation_id)
-                reason = text_values(output=event.reason) if self._content else {}
-                yield self._span(f"undo {event.operation_id}", f"e{seq}", parent, at, at, reason)
+                reason = self._texts(None, event.reason)
+                yield self._span(f"undo {event.operation_id}", own, event.operation_id, at, reason)
             case ev.OperationProposed():
-                yield self._operation(at, event.operation, self._id(f"s{event.step}"))
+                yield self._operation(event.operation, f"s{event.step}")
             case ev.ReplyMended():
                 for operation in event.operations:
-                    yield self._operation(at, operation, self._id(f"s{event.step}"))
+                    yield self._operation(operation, f"s{event.step}")
             case ev.LessonCommitted() | ev.CheckpointSaved():
-                yield self._saved(seq, before, at, event)
+                values = {"studio.step": event.step, "studio.policy_version": event.policy_version}
+                kind = "checkpoint"
+                if isinstance(event, ev.LessonCommitted):
+                    kind, values["studio.library_version"] = "commit", event.library_version
+                name, parent = f"{kind} {event.step}", _step_name(event.step)
+                yield self._span(name, own, parent, self._before, values)
             case ev.EvaluationFinished():
-                yield self._evaluation(f"evaluation {event.data}", seq, before, at, event)
+                yield self._evaluation(f"evaluation {event.data}", own, event)
             case ev.CellMeasured(result=result):
                 weights = "trained" if event.trained else "first"
                 library = "with" if event.with_library else "without"
                 name = f"evaluation {result.data}, {weights} weights {library} library"
-                yield self._evaluation(name, seq, before, at, result)
-
-    def _id(self, name: str) -> int:
-        digest = blake2b(f"{self._trace:x}/{name}".encode(), digest_size=8).digest()
-        return int.from_bytes(digest, "big") or 1
+                yield self._evaluation(name, own, result)
 
     def _span(
         self,
         name: str,
         own: str,
-        parent: int | None,
+        parent: str,
         start: float,
-        end: float,
         attributes: Mapping[str, Value],
         *,
         kind: Kind = "CHAIN",
         error: str | None = None,
+        end: float | None = None,
     ) -> Span:
-        """`own` is what its id follows from."""
-        run = self._started.run if self._started else ""
+        """`own` and `parent` are what ids follow from; "" is the parent of the run alone."""
         if error is not None:
             error = shorten(error) if self._content else ""
-        values = {**kind_of(kind), "studio.run": run, **attributes}
-        return Span(name, self._trace, self._id(own), parent, min(start, end), end, values, error)
+        end = self._at if end is None else end
+        run = self._started.run if self._started else ""
+        return Span(
+            name=name,
+            trace=self._trace,
+            id=self._id(own),
+            parent=self._id(parent) if parent else None,
+            start=min(start, end),
+            end=end,
+            attributes={**kind_of(kind), "studio.run": run, **attributes},
+            error=error,
+        )
 
-    def _run(self, at: float, event: ev.RunEnded) -> Iterator[Span]:
+    def _id(self, name: str) -> int:
+        digest = blake2b(f"{self._trace:x}/{name}".encode(), digest_size=8).digest()
+        return int.from_bytes(digest, "big") or 1
+
+    def _run(self, event: ev.RunEnded) -> Iterator[Span]:
         if self._ended or self._started is None:
             return
         self._ended, started = True, self._started
@@ -350,115 +374,103 @@ class SpanMapper:
             "studio.library": started.library,
             "studio.reviewer": started.reviewer,
             "studio.rehearsal": started.rehearsal,
+            "studio.forked_from": started.forked_from or "",
             "studio.ending": event.how,
-            **({"studio.forked_from": started.forked_from} if started.forked_from else {}),
-            **({} if event.paid is None else spent_values(event.paid)),
+            **(spent_values(event.paid) if event.paid else {}),
         }
         error = event.reason if event.how == "failed" else None
-        yield self._span(f"run {started.run}", "run", None, self._began, at, values, error=error)
+        yield self._span(f"run {started.run}", "run", "", self._began, values, error=error)
 
-    def _finished_step(self, at: float, event: ev.StepFinished) -> Span:
+    def _finished_step(self, event: ev.StepFinished) -> Span:
         facts = self._step
-        known = [reward for reward in facts.rewards.values() if reward is not None]
+        rewards = [reward for reward in facts.rewards.values() if reward is not None]
         values: Attributes = {
             "studio.step": event.step,
             "studio.epoch": event.epoch,
-            "studio.rewards": len(known),
-            **({"studio.reward": sum(known) / len(known)} if known else {}),
+            "studio.rewards": len(rewards),
             **{f"studio.groups.{outcome}": n for outcome, n in facts.outcomes.items()},
         }
-        start = min([facts.began or at, *facts.groups.values()])
-        return self._span(
-            f"step {event.step}", f"s{event.step}", self._id("run"), start, at, values
-        )
+        if rewards:
+            values["studio.reward"] = sum(rewards) / len(rewards)
+        start = min([facts.began or self._at, *facts.groups.values()])
+        return self._span(f"step {event.step}", f"s{event.step}", "run", start, values)
 
-    def _rollout(self, at: float, event: ev.RolloutFinished) -> Iterator[Span]:
+    def _rollout(self, event: ev.RolloutFinished) -> Iterator[Span]:
         place, facts = (event.position, event.index), self._step
         facts.tries[place] += 1
-        name, again = rollout_id(event.step, *place), facts.tries[place]
-        own = name if again == 1 else f"{name}~{again}"
-        talk = self._conversation(own)
-        calls, messages = self._calls(event.refs, self._id(own), talk)
-        start = min([at - event.elapsed_s, *(call.start for call in calls)])
+        name, own, values = self._try(event.step, place)
+        calls, messages = self._calls(event.refs, own, {_TALK: values[_TALK]})
+        start = min([self._at - event.elapsed_s, *(call.start for call in calls)])
         facts.groups[event.position] = min(start, facts.groups.get(event.position, start))
-        facts.ended[place] = at
+        facts.ended[place] = self._at
         question = next((one.content for one in messages if one.role == "user"), "")
         facts.questions.setdefault(event.position, question)
-        said = messages[-1].content if messages and messages[-1].role == "assistant" else ""
-        values = {
-            **self._try(event.step, *place),
-            **talk,
+        last = messages[-1] if messages else None
+        answer = event.answer or (last.content if last and last.role == "assistant" else "")
+        values |= {
             "gen_ai.operation.name": "invoke_agent",
             "studio.status": event.status,
             "studio.seed": event.seed,
             "studio.turns": event.turns,
             "studio.tool_calls": event.tool_calls,
             **spent_values(event.usage),
-            **self._texts(question, event.answer or said),
+            **self._texts(question, answer),
         }
         yield from calls
         error = None if event.status != "failed" else event.error or ""
-        parent = self._id(group_id(event.step, event.position))
-        yield self._span(
-            f"rollout {name}", own, parent, start, at, values, kind="AGENT", error=error
-        )
+        parent = group_id(event.step, event.position)
+        yield self._span(f"rollout {name}", own, parent, start, values, kind="AGENT", error=error)
 
-    def _verdict(self, at: float, event: ev.RolloutJudged) -> Iterator[Span]:
-        place, facts, verdict = (event.position, event.index), self._step, event.verdict
-        facts.rewards[place] = verdict.reward
-        name, again = rollout_id(event.step, *place), facts.tries[place] or 1
-        own = name if again == 1 else f"{name}~{again}"
-        calls, _ = self._calls(verdict.refs, self._id(f"{own}/verdict"))
-        start = min([facts.ended.get(place, at), *(call.start for call in calls)])
-        values = {
-            **self._try(event.step, *place),
-            **verdict_values(verdict, self._content),
-            **self._conversation(own),
-        }
+    def _verdict(self, event: ev.RolloutJudged) -> Iterator[Span]:
+        place, verdict = (event.position, event.index), event.verdict
+        self._step.rewards[place] = verdict.reward
+        name, rollout, values = self._try(event.step, place)
+        own = f"{rollout}/verdict"
+        calls, _ = self._calls(verdict.refs, own)
+        start = min([self._step.ended.get(place, self._at), *(call.start for call in calls)])
+        values |= verdict_values(verdict, self._content)
         yield from calls
-        yield self._span(
-            f"verdict {name}",
-            f"{own}/verdict",
-            self._id(own),
-            start,
-            at,
-            values,
-            kind="EVALUATOR",
-            error=verdict.error,
-        )
+        title, error = f"verdict {name}", verdict.error
+        yield self._span(title, own, rollout, start, values, kind="EVALUATOR", error=error)
 
-    def _group(self, at: float, event: ev.GroupReflected) -> Iterator[Span]:
-        step, position, facts, found = event.step, event.position, self._step, event.reflection
-        own = group_id(step, position)
-        calls, _ = self._calls(found.refs, self._id(own))
+    def _try(self, step: int, place: tuple[int, int]) -> tuple[str, str, Attributes]:
+        """Name, what its id follows from, and place of a rollout: one made again has another id."""
+        name, times = rollout_id(step, *place), self._step.tries[place]
+        own = f"{name}~{times}" if times > 1 else name
+        run = self._started.run if self._started else ""
+        position, index = place
+        values: Attributes = {
+            "studio.step": step,
+            "studio.position": position,
+            "studio.index": index,
+            _TALK: f"{run}/{own}",
+        }
+        return name, own, values
+
+    def _group(self, event: ev.GroupReflected) -> Iterator[Span]:
+        step, position, facts = event.step, event.position, self._step
+        own, reflection = group_id(step, position), event.reflection
+        calls, _ = self._calls(reflection.refs, own)
         facts.outcomes[event.outcome] += 1
-        start = min([facts.groups.get(position, at), *(call.start for call in calls)])
-        known = {i: r for (p, i), r in facts.rewards.items() if p == position and r is not None}
+        start = min([facts.groups.get(position, self._at), *(call.start for call in calls)])
+        rewards = sorted((i, r) for (p, i), r in facts.rewards.items() if p == position)
+        proposals = "\n".join(proposal.text for proposal in reflection.proposals)
         values = {
             "studio.step": step,
             "studio.position": position,
             "studio.outcome": event.outcome,
-            "studio.rewards": [known[index] for index in sorted(known)],
-            "studio.proposals": len(found.proposals),
-            **self._texts(
-                facts.questions.get(position), "\n".join(one.text for one in found.proposals)
-            ),
+            "studio.rewards": [reward for _, reward in rewards if reward is not None],
+            "studio.proposals": len(reflection.proposals),
+            **self._texts(facts.questions.get(position), proposals),
         }
         yield from calls
-        yield self._span(f"group {own}", own, self._id(f"s{step}"), start, at, values)
+        yield self._span(f"group {own}", own, f"s{step}", start, values)
 
     def _lesson(
-        self,
-        before: float,
-        at: float,
-        name: str,
-        step: int,
-        lesson: Lesson,
-        refs: Sequence[RecordRef] = (),
+        self, name: str, step: int, lesson: Lesson, refs: Sequence[RecordRef] = ()
     ) -> Iterator[Span]:
-        own = self._id(name)
-        calls, _ = self._calls((*refs, *lesson.refs), own)
-        start = min([before, *(call.start for call in calls)])
+        calls, _ = self._calls((*refs, *lesson.refs), name)
+        start = min([self._before, *(call.start for call in calls)])
         values: Attributes = {
             "studio.step": step,
             "studio.operations": len(lesson.operations),
@@ -468,16 +480,12 @@ class SpanMapper:
         }
         yield from calls
         if (update := lesson.update) is not None:
-            metrics = {f"studio.metrics.{key}": float(v) for key, v in update.metrics.items()}
-            values |= {**metrics, "studio.note": update.note}
-            title = f"weight update {step}"
-            yield self._span(title, update_id(step), own, start, at, {**values})
-        if name.startswith("lesson"):  # those of a draft that was not chosen are no one's
-            for operation in lesson.operations:
-                yield self._operation(at, operation, own)
-        yield self._span(name, name, self._id(f"s{step}"), start, at, values)
+            values |= {f"studio.metrics.{key}": float(v) for key, v in update.metrics.items()}
+            values["studio.note"] = update.note
+            yield self._span(f"weight update {step}", update_id(step), name, start, {**values})
+        yield self._span(name, name, f"s{step}", start, values)
 
-    def _operation(self, at: float, operation: Operation, parent: int) -> Span:
+    def _operation(self, operation: Operation, parent: str) -> Span:
         values = {
             "studio.step": operation_step(operation.id),
             "studio.operation": operation.kind,
@@ -487,47 +495,20 @@ class SpanMapper:
             "studio.flags": [flag.name for flag in operation.flags],
             **self._texts(operation.rationale, operation.text),
         }
-        return self._span(f"operation {operation.id}", operation.id, parent, at, at, values)
+        name = f"operation {operation.id}"
+        return self._span(name, operation.id, parent, self._at, values)
 
-    def _decision(self, own: str, at: float, decision: Decision) -> Span:
+    def _decision(self, own: str, decision: Decision) -> Span:
         values = {
             "studio.action": decision.action,
             "studio.reviewer": decision.reviewer,
             **self._texts(None, decision.text or decision.reason),
         }
         name = f"decision {decision.operation_id}: {decision.action}"
-        start = at - (decision.took_s or 0.0)
-        return self._span(name, own, self._id(decision.operation_id), start, at, values)
+        start = self._at - (decision.took_s or 0.0)
+        return self._span(name, own, decision.operation_id, start, values)
 
-    def _gate(self, seq: int, before: float, at: float, event: ev.EffectMeasured) -> Span:
-        effect = event.effect
-        values: Attributes = {
-            "studio.step": event.step,
-            "studio.operations": list(event.operations),
-            "studio.verdict": effect.verdict,
-            "studio.error": event.error,
-        }
-        parent = self._id(f"s{event.step}" if event.step else "run")
-        name = f"gate {', '.join(event.operations)}"
-        return self._span(name, f"e{seq}", parent, before, at, values, kind="EVALUATOR")
-
-    def _saved(
-        self, seq: int, before: float, at: float, event: ev.LessonCommitted | ev.CheckpointSaved
-    ) -> Span:
-        values: Attributes = {
-            "studio.step": event.step,
-            "studio.policy_version": event.policy_version,
-        }
-        name = f"checkpoint {event.step}"
-        if isinstance(event, ev.LessonCommitted):
-            name = f"commit {event.step}"
-            values["studio.library_version"] = event.library_version
-        parent = self._id(f"s{event.step}" if event.step else "run")
-        return self._span(name, f"e{seq}", parent, before, at, values)
-
-    def _evaluation(
-        self, name: str, seq: int, before: float, at: float, event: ev.EvaluationFinished
-    ) -> Span:
+    def _evaluation(self, name: str, own: str, event: ev.EvaluationFinished) -> Span:
         values: Attributes = {
             "studio.step": event.step,
             "studio.k": event.k,
@@ -540,59 +521,51 @@ class SpanMapper:
         }
         if event.mean is not None:
             values["gen_ai.evaluation.score.value"] = values["studio.reward"] = event.mean
-        parent = self._id(f"s{event.step}" if event.step and self._step.began else "run")
-        return self._span(name, f"e{seq}", parent, before, at, values, kind="EVALUATOR")
+        parent = _step_name(event.step if self._step.began else 0)
+        return self._span(name, own, parent, self._before, values, kind="EVALUATOR")
 
-    def _conversation(self, own: str) -> Attributes:
-        run = self._started.run if self._started else ""
-        return {"gen_ai.conversation.id": f"{run}/{own}"}
-
-    def _try(self, step: int, position: int, index: int) -> Attributes:
-        return {"studio.step": step, "studio.position": position, "studio.index": index}
-
-    def _texts(self, asked: str | None, said: str | None) -> Attributes:
-        return text_values(input=asked, output=said) if self._content else {}
+    def _texts(self, asked: str | None, answer: str | None) -> Attributes:
+        return text_values(input=asked, output=answer) if self._content else {}
 
     def _calls(
-        self, refs: Sequence[RecordRef], parent: int, shared: Attributes | None = None
+        self, refs: Sequence[RecordRef], parent: str, shared: Mapping[str, Value] | None = None
     ) -> tuple[list[Span], tuple[Message, ...]]:
         """Spans of recorded replies, each given once, and the messages that these make up."""
         spans: list[Span] = []
         messages: tuple[Message, ...] = ()
         for ref in refs:
-            place = (ref.file, ref.offset)
-            is_new = place not in self._step.seen
-            self._step.seen.add(place)
             record = self._read(ref)
             before, messages = messages, record.extend(messages)
-            if is_new:
-                spans.append(self._call(ref, record, before, parent, shared or {}))
+            own = f"{ref.file}@{ref.offset}"
+            if own not in self._step.seen:
+                spans.append(self._call(own, record, before, parent, shared or {}))
+            self._step.seen.add(own)
         return spans, messages
 
     def _call(
         self,
-        ref: RecordRef,
+        own: str,
         record: Reply,
         before: tuple[Message, ...],
-        parent: int,
-        shared: Attributes,
+        parent: str,
+        shared: Mapping[str, Value],
     ) -> Span:
-        key, start = record.key, record.at - record.elapsed_s
+        key = record.key
         kind: Kind = "TOOL" if record.is_tool_result else "LLM"
-        values: Attributes = {**shared, "studio.purpose": key.purpose, "studio.turn": key.turn}
         error = None
         if record.is_tool_result:
-            call = record.reply.tool_calls[0]
-            asked = (one for message in before for one in message.tool_calls if one.id == call.id)
-            arguments = next((one.arguments for one in asked), "")
-            name = f"execute_tool {call.name}"
-            values |= tool_call(record, arguments, self._content)
+            name = f"execute_tool {record.reply.tool_calls[0].name}"
+            values = tool_call(record, before, self._content)
             if record.reply.finish != "ok":
                 error = record.reply.text
         else:
             is_talk = key.purpose in ("rollout", "evaluation")
             name = f"chat {record.policy}" if is_talk else key.purpose
-            request = (*before[: record.base], *record.messages)
-            values |= model_call(record, request, self._content)
-        own = f"{ref.file}@{ref.offset}"
-        return self._span(name, own, parent, start, record.at, values, kind=kind, error=error)
+            values = model_call(record, (*before[: record.base], *record.messages), self._content)
+        values |= {**shared, "studio.purpose": key.purpose, "studio.turn": key.turn}
+        start = record.at - record.elapsed_s
+        return self._span(name, own, parent, start, values, kind=kind, error=error, end=record.at)
+
+
+def _step_name(step: int) -> str:
+    return f"s{step}" if step else "run"

@@ -1,8 +1,8 @@
 """What a batch as a whole should change: its proposals become operations, checked by the linter.
 
 Owns what each proposal rests on, which are alike, and what reviewers made of earlier ideas. Few
-proposals are consolidated by one call. More are merged first, group by group, so that no call is
-shown more than it can attend to; none is dropped on the way without a reason. Also takes operations
+proposals are consolidated by one call, more by several, of alike ones each, so that no call is
+shown more than it can attend to; none is dropped without a reason. Also takes operations
 from a reply that a person has mended: the whole text is understood, or it is said what is wrong.
 
 Source: arXiv:2510.08191, Training-Free Group Relative Policy Optimization, section 2. Beyond the
@@ -14,10 +14,10 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import Counter, defaultdict
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import chain, pairwise
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +30,6 @@ from engines.core.text.reply import ParsedReply, RepairResult, ReplyProblem
 from engines.core.text.similarity import SimilarTexts, similarity
 from engines.core.types import (
     NO_USAGE,
-    NOT_ONE,
     REJECTED_BEFORE,
     CallKey,
     Flag,
@@ -73,118 +72,72 @@ ALIKE = 0.35
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A proposal as a call is shown it: one of the batch, or several that were merged."""
+    """One proposal of the batch, and the group and the problem that it was drawn from."""
 
-    proposal: Proposal  # its evidence is that of all behind it
-    numbers: tuple[int, ...]  # of those in the batch, from 1
+    number: int  # in the batch, from 1
+    proposal: Proposal
+    group: str
+    problem: str
 
-
-@dataclass(frozen=True, slots=True)
-class BatchEvidence:
-    """What the proposals of a batch rest on."""
-
-    candidates: tuple[Candidate, ...]  # one for each proposal, in sample order
-    groups: tuple[str, ...]  # of each proposal
-    problem_of: Mapping[str, str]  # of each group
-    won: Mapping[str, bool]  # of each judged rollout; empty where rewards are hidden
-
-    @classmethod
-    def read(
-        cls, batch: Sequence[Group], reflections: Sequence[Reflection], *, rewards_known: bool
-    ) -> BatchEvidence:
-        drawn = [
-            (group.id, proposal)
-            for group, reflection in zip(batch, reflections, strict=True)
-            for proposal in reflection.proposals
-        ]
-        won = {
-            rollout.id: group.informative and verdict.reward == max(group.rewards)
-            for group in batch if rewards_known
-            for rollout, verdict in zip(group.rollouts, group.verdicts, strict=True)
-            if verdict.reward is not None
-        }  # fmt: skip
-        return cls(
-            tuple(Candidate(proposal, (n,)) for n, (_, proposal) in enumerate(drawn, 1)),
-            tuple(group for group, _ in drawn),
-            {group.id: group.problem.id for group in batch},
-            won,
-        )
-
-    def groups_of(self, candidate: Candidate) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(self.groups[number - 1] for number in candidate.numbers))
-
-    def problems_of(self, candidate: Candidate) -> tuple[str, ...]:
-        found = (self.problem_of[group] for group in self.groups_of(candidate))
-        return tuple(dict.fromkeys(found))
-
-    def merge(self, candidates: Iterable[Candidate], into: Proposal) -> Candidate:
-        """Candidates as one that reads like `into`; the evidence is that of all of them."""
-        numbers = sorted({number for one in candidates for number in one.numbers})
-        found = (rollout for n in numbers for rollout in self.candidates[n - 1].proposal.evidence)
-        return Candidate(replace(into, evidence=tuple(dict.fromkeys(found))), tuple(numbers))
-
-    def note(self, candidate: Candidate) -> str:
-        """`2 problems: 3 winners, 5 losers (s1p0, s1p4)`."""
-        problems, groups = len(self.problems_of(candidate)), self.groups_of(candidate)
-        shown = candidate.proposal.evidence
-        sides = Counter(self.won[rollout] for rollout in shown if rollout in self.won)
-        seen = [(sides[True], "winner"), (sides[False], "loser")]
-        text = ", ".join(
-            _count_text(*side) for side in (seen if sides else [(len(shown), "attempt")])
-        )
-        listed = ", ".join(groups[:8]) + (f" and {len(groups) - 8} more" if groups[8:] else "")
-        return f"{_count_text(problems, 'problem')}: {text} ({listed})"
+    def note(self, won: Mapping[str, bool]) -> str:
+        """`3 winners, 5 losers (s1p0)`; `won` is empty where rewards are hidden."""
+        evidence = self.proposal.evidence
+        sides = Counter(won[rollout] for rollout in evidence if rollout in won)
+        text = _count_text(len(evidence), "attempt")
+        if sides:
+            text = f"{_count_text(sides[True], 'winner')}, {_count_text(sides[False], 'loser')}"
+        return f"{text} ({self.group})"
 
 
-def plan_calls(n: int, limit: int) -> tuple[int, int]:
-    """Calls for `n` proposals: that merge, and at most so many that consolidate what is left.
+def list_candidates(
+    batch: Sequence[Group], reflections: Sequence[Reflection]
+) -> tuple[Candidate, ...]:
+    """Return the proposals of a batch in sample order."""
+    drawn = [
+        (proposal, group.id, group.problem.id)
+        for group, reflection in zip(batch, reflections, strict=True)
+        for proposal in reflection.proposals
+    ]
+    return tuple(Candidate(number, *one) for number, one in enumerate(drawn, 1))
 
-    Both together are at most 2.5 √n + 2. A call is shown `limit` proposals, and more only where
-    that many calls do not suffice.
 
-    Source: ComBEE, where a flat batch of 100 lessons lost most of what it held and groups of
-        about √n did not.
+def winners(batch: Sequence[Group]) -> dict[str, bool]:
+    """Return whether each judged rollout is one of the best of a group that shows a contrast."""
+    return {
+        rollout.id: group.informative and verdict.reward == max(group.rewards)
+        for group in batch
+        for rollout, verdict in zip(group.rollouts, group.verdicts, strict=True)
+        if verdict.reward is not None
+    }
+
+
+def arrange(candidates: Sequence[Candidate], limit: int) -> list[list[Candidate]]:
+    """Part candidates into as few groups of at most `limit`, so that those which are alike meet.
+
+    Each is followed by those that are like it, the most alike first. Proposals about one
+    experience are always alike: only one operation can come of them.
     """
-    most = int(2.5 * math.sqrt(n) + 2)
-    first = math.ceil(n / max(limit, math.ceil(n / (most // 2))))
-    return first, most - first
-
-
-def arrange(candidates: Sequence[Candidate], calls: int, limit: int) -> list[list[Candidate]]:
-    """Part candidates into groups of about one size, so that those which are alike meet.
-
-    At most `calls` groups, and none above `limit` where that many suffice. What is like no
-    other stays in the order of the samples.
-    """
-    parts = max(1, min(calls, math.ceil(len(candidates) / limit)))
-    order = _order_alike(candidates) if parts > 1 else list(candidates)
-    ends = [len(order) * part // parts for part in range(parts + 1)]
-    return [order[start:end] for start, end in pairwise(ends)]
-
-
-def _order_alike(candidates: Sequence[Candidate]) -> list[Candidate]:
-    """Each followed by those that are like it, the most alike first.
-
-    Proposals about one experience are always alike: only one operation can come of them.
-    """
+    parts = math.ceil(len(candidates) / limit)
+    if parts < 2:
+        return [list(candidates)]
     index = SimilarTexts(ALIKE)
-    index.hold({str(at): one.proposal.text for at, one in enumerate(candidates)})
+    index.hold({str(at): each.proposal.text for at, each in enumerate(candidates)})
     about: dict[str | None, list[int]] = defaultdict(list)
-    for at, one in enumerate(candidates):
-        about[one.proposal.target].append(at)
+    for at, each in enumerate(candidates):
+        about[each.proposal.target].append(at)
     order: list[int] = []
-    left = set(range(len(candidates)))
-    for at, one in enumerate(candidates):
-        if at not in left:
+    waiting = set(range(len(candidates)))
+    for at, each in enumerate(candidates):
+        if at not in waiting:
             continue
-        scores = {int(near): score for near, score in index.alike(one.proposal.text).items()}
-        if one.proposal.target is not None:
-            scores |= dict.fromkeys(about[one.proposal.target], 2.0)
-        near = left.intersection(scores) - {at}
-        alike = [at, *sorted(near, key=lambda n: (-scores[n], n))]
-        order += alike
-        left.difference_update(alike)
-    return [candidates[at] for at in order]
+        scores = {int(near): score for near, score in index.alike(each.proposal.text).items()}
+        if each.proposal.target is not None:
+            scores |= dict.fromkeys(about[each.proposal.target], 2.0)
+        near = waiting.intersection(scores) - {at}
+        order += [at, *sorted(near, key=lambda n: (-scores[n], n))]
+        waiting.difference_update(order)
+    ends = [len(order) * part // parts for part in range(parts + 1)]
+    return [[candidates[at] for at in order[start:end]] for start, end in pairwise(ends)]
 
 
 def _count_text(count: int, word: str) -> str:
@@ -327,16 +280,15 @@ def _index(texts: Iterable[str]) -> SimilarTexts:
 class _Rejections:
     """Rejected ideas that still count.
 
-    A rejection counts no longer where the idea has been let in since, where what it was about
-    says something else now, or where the operation changes what says the idea already. That
-    of a rule about a duplicate never counts: it says where the idea stands, not that it is bad.
+    A rejection counts no longer where the idea has been let in since, or where what it was about
+    says something else now. That of a rule about a duplicate never counts: it says where the idea
+    stands, not that it is bad.
     """
 
     def __init__(self, library: Library) -> None:
         self._library = library
-        self._ideas = [i for i in library.curated if i.is_rejection and not i.doubled]
+        self._ideas = [i for i in library.notes.curated if i.is_rejection and not i.doubled]
         self._wordings = _index(idea.text for idea in self._ideas)
-        self._let_in: dict[int, bool] = {}
 
     def similar_to(self, operation: Operation) -> list[tuple[PastDecision, float]]:
         """Those that an operation repeats, oldest first, each with its similarity.
@@ -345,116 +297,89 @@ class _Rejections:
         change is about its own experience only, and so is a deletion.
         """
         about, kind = self._library.get(operation.target), operation.kind
-        covered: dict[str, float] = {}
         near: dict[int, float] = {}
         if kind == "delete":
             near = {at: 1.0 for at, idea in enumerate(self._ideas) if idea.kind == "delete"}
         elif kind in ("add", "modify"):
             near = {int(at): score for at, score in self._wordings.alike(operation.text).items()}
-        if kind == "modify" and about is not None and near:
-            covered = self._wordings.alike(about.text)
-        found = []
+        alike = []
         for at, score in sorted(near.items()):
             idea = self._ideas[at]
-            if idea.kind == "add":
-                counts = str(at) not in covered and not self._is_let_in(at)
-            elif (idea.kind, idea.target) != (kind, operation.target):
-                counts = False
-            elif idea.target_text and about is not None:
+            if idea.kind != "add" and (idea.kind, idea.target) != (kind, operation.target):
+                continue
+            if idea.kind != "add" and idea.target_text and about is not None:
                 counts = similarity(about.text, idea.target_text) >= SAME_IDEA
             else:
-                counts = not self._is_let_in(at)
+                let_in = self._let_in_wordings.alike(idea.text)
+                counts = all(self._let_in[int(n)].at < idea.at for n in let_in)
             if counts:
-                found.append((idea, score))
-        return found
-
-    def _is_let_in(self, at: int) -> bool:
-        if at not in self._let_in:
-            marks, wordings = self._marks
-            since = self._ideas[at].at
-            alike = wordings.alike(self._ideas[at].text)
-            self._let_in[at] = any(marks[int(n)].at >= since for n in alike)
-        return self._let_in[at]
+                alike.append((idea, score))
+        return alike
 
     @cached_property
-    def _marks(self) -> tuple[Sequence[Provenance], SimilarTexts]:
-        """How all wordings of the library came about, and what they say."""
-        marks = [mark for e in self._library.experiences for mark in e.history]
-        return marks, _index(mark.text for mark in marks)
+    def _let_in(self) -> list[Provenance]:
+        """How all wordings of the library came about."""
+        return [mark for e in self._library.experiences for mark in e.history]
+
+    @cached_property
+    def _let_in_wordings(self) -> SimilarTexts:
+        return _index(mark.text for mark in self._let_in)
 
 
 UNNAMED = "the reflector did not mention it"
-_MERGING, _CONSOLIDATING = 1, 2
-_LEVELS = {_MERGING: "merge", _CONSOLIDATING: "part"}
-"""Levels of a tree of calls: the index of their keys, and what one is called."""
+_PART = 1
+"""The index in the keys of several calls about one batch."""
 
 Answer = RepairResult[ConsolidationRow]
-Ask = Callable[[CallKey, Sequence[Candidate]], Awaitable[Answer]]
 
 
 @dataclass(slots=True)
 class _Account:
     """What the calls about one batch have brought so far."""
 
-    evidence: BatchEvidence
+    candidates: tuple[Candidate, ...]
+    won: Mapping[str, bool]  # of each judged rollout; empty where rewards are hidden
     seen: Library  # of the library what the reflector is shown
-    drafts: list[tuple[Operation, tuple[int, ...]]] = field(default_factory=list)
+    drafts: list[tuple[Operation, list[int]]] = field(default_factory=list)
     dropped: dict[int, str] = field(default_factory=dict)  # why, by the number of a proposal
     losses: list[LostWork] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     refs: list[RecordRef] = field(default_factory=list)
     usage: Usage = NO_USAGE
 
-    def take(self, key: CallKey, answers: Sequence[Answer]) -> bool:
-        """Count what the calls of one level cost and lost; False where none had a reply."""
-        where, told = f"step {key.step}", list[LostWork]()
+    def take(self, step: int, answers: Sequence[Answer]) -> bool:
+        """Count what the calls cost and lost; False where none had a reply."""
+        where, lost = f"step {step}", list[LostWork]()
         for number, answer in enumerate(answers, 1):
             self.usage += answer.usage
             self.refs += answer.refs
             self.notes += answer.notes
-            lost = reply_losses("consolidation", where, answer)
-            if key.index != NOT_ONE:
-                # Its proposals go on without it, so there is nothing for a person to mend.
-                part = f"{where}, {_LEVELS[key.index]} {number} of {len(answers)}"
-                lost = tuple(LostWork("consolidation call", part, one.reason) for one in lost)
-            told += lost
-        if answers and not any(answer.completions for answer in answers):
-            told = [LostWork("consolidation", where, told[0].reason)]
-        self.losses += told
-        return not any(loss.kind == "consolidation" for loss in told)
+            for loss in reply_losses("consolidation", where, answer):
+                if len(answers) > 1:
+                    # Its proposals go on without it, so there is nothing for a person to mend.
+                    part = f"{where}, part {number} of {len(answers)}"
+                    loss = LostWork("consolidation call", part, loss.reason)
+                lost.append(loss)
+        if not any(answer.completions for answer in answers):
+            lost = [LostWork("consolidation", where, lost[0].reason)]
+        self.losses += lost
+        return not any(loss.kind == "consolidation" for loss in lost)
 
-    def drop(self, candidates: Sequence[Candidate], reason: str) -> None:
-        for number in (number for one in candidates for number in one.numbers):
-            self.dropped.setdefault(number, reason)
+    def drop(self, candidates: Iterable[Candidate], reason: str) -> None:
+        for candidate in candidates:
+            self.dropped.setdefault(candidate.number, reason)
 
-    def merge(self, shown: Sequence[Candidate], answer: Answer) -> list[Candidate]:
-        """What goes on of one call's proposals: merged, or as it is where nothing was said of it.
-
-        Only what was dropped with a reason goes no further.
-        """
-        left, named = [], set[int]()
-        for row in sorted(answer.items, key=lambda row: isinstance(row, DropRow)):
-            if isinstance(row, Suggestion) and row.sources:
-                into = Proposal(row.kind, row.target, row.text, row.reason, ())
-                left.append(self.evidence.merge([shown[n - 1] for n in row.sources], into))
-                named.update(row.sources)
-            elif isinstance(row, DropRow) and row.reason:
-                gone = set(row.sources) - named
-                self.drop([shown[n - 1] for n in gone], row.reason)
-                named |= gone
-        return left + [one for n, one in enumerate(shown, 1) if n not in named]
-
-    def fates(self, operations: Sequence[tuple[str, tuple[int, ...]]]) -> tuple[ProposalFate, ...]:
+    def fates(self, operations: Sequence[tuple[str, list[int]]]) -> tuple[ProposalFate, ...]:
         """One for each proposal; of several operations that rest on it the first counts."""
-        found: dict[int, ProposalFate] = {}
-        groups = self.evidence.groups
+        fates: dict[int, ProposalFate] = {}
+        groups = {candidate.number: candidate.group for candidate in self.candidates}
         for name, numbers in operations:
             for n in numbers:
-                fate = ProposalFate(groups[n - 1], n, "merged" if numbers[1:] else "used", name)
-                found.setdefault(n, fate)
+                fate = ProposalFate(groups[n], n, "merged" if numbers[1:] else "used", name)
+                fates.setdefault(n, fate)
         for n, why in self.dropped.items():
-            found.setdefault(n, ProposalFate(groups[n - 1], n, "dropped", reason=why))
-        return tuple(fate for _, fate in sorted(found.items()))
+            fates.setdefault(n, ProposalFate(groups[n], n, "dropped", reason=why))
+        return tuple(fate for _, fate in sorted(fates.items()))
 
 
 class Consolidator:
@@ -470,7 +395,6 @@ class Consolidator:
         self._linter = linter
         self._reflector, self._settings = reflector, reflector.settings
         self._consolidate = load_prompt(PACKAGE, "consolidate")
-        self._merge = load_prompt(PACKAGE, "merge")
         self._room_open = load_prompt(PACKAGE, "room_open")
         self._room_left = load_prompt(PACKAGE, "room_left")
 
@@ -482,14 +406,14 @@ class Consolidator:
         Without any, no call is made.
         """
         step, epoch = batch[0].step, batch[0].epoch
-        shows_rewards = self._settings.given_ground_truth
-        evidence = BatchEvidence.read(batch, reflections, rewards_known=shows_rewards)
-        targets = [one.proposal.target for one in evidence.candidates]
-        account = _Account(evidence, library_seen(library, batch, targets))
-        if not account.evidence.candidates:
+        candidates = list_candidates(batch, reflections)
+        if not candidates:
             return Lesson(step, library.version)
+        won = winners(batch) if self._settings.given_ground_truth else {}
+        targets = [candidate.proposal.target for candidate in candidates]
+        account = _Account(candidates, won, library_seen(library, batch, targets))
         if not await self._ask_all(CallKey("consolidation", epoch, step), account, library):
-            account.drop(account.evidence.candidates, "the consolidation failed")
+            account.drop(candidates, "the consolidation failed")
         # Each under a name by which it is found again: some may be withheld.
         numbers = {str(n): behind for n, (_, behind) in enumerate(account.drafts)}
         drafts = [replace(draft, id=str(n)) for n, (draft, _) in enumerate(account.drafts)]
@@ -519,81 +443,51 @@ class Consolidator:
         )
 
     async def _ask_all(self, key: CallKey, account: _Account, library: Library) -> bool:
-        """One call, or a tree of them as `plan_calls` says; False where nothing came of it.
+        """Ask about all proposals, in parts of those that are alike; False where none replies.
 
-        In a tree the proposals of a call that fails go on as they are.
+        The proposals of a part that fails become operations as they are.
         """
         limit = self._settings.proposals_per_call
-        left, calls = list(account.evidence.candidates), 1
-        if is_tree := len(left) > limit:
-            merging, calls = plan_calls(len(left), limit)
-            key = replace(key, index=_MERGING)
-            # In a thread: it compares thousands of texts, and the run goes on meanwhile.
-            groups = await asyncio.to_thread(arrange, left, merging, 1)
-            answers = await _ask_each(
-                key, groups, lambda key, shown: self._ask_to_merge(key, shown, account, library)
-            )
-            if not account.take(key, answers):
-                return False
-            merged = map(account.merge, groups, answers)
-            left = sorted(chain.from_iterable(merged), key=lambda one: one.numbers)
-            key = replace(key, index=_CONSOLIDATING)
-        total = len(left)
-        groups = await asyncio.to_thread(arrange, left, calls, limit) if left else []
-        answers = await _ask_each(
-            key, groups, lambda key, shown: self._ask_to_decide(key, shown, account, library, total)
+        # In a thread: it compares thousands of texts, and the run goes on meanwhile.
+        parts = await asyncio.to_thread(arrange, account.candidates, limit)
+        keys = [key]
+        if len(parts) > 1:
+            keys = [replace(key, index=_PART, position=place) for place in range(len(parts))]
+        answers = await gather_all(
+            self._ask_to_decide(key, shown, account, library)
+            for key, shown in zip(keys, parts, strict=True)
         )
-        if not account.take(key, answers):
+        if not account.take(key.step, answers):
             return False
-        for shown, answer in zip(groups, answers, strict=True):
-            rest = self._take_operations(shown, answer, account)
+        for shown, answer in zip(parts, answers, strict=True):
+            unnamed = self._take_operations(shown, answer, account)
             if not answer.problems:
-                account.drop(rest, UNNAMED)
-            elif not is_tree:
-                account.drop(rest, "no object that could be read names it")
+                account.drop(unnamed, UNNAMED)
+            elif len(parts) == 1:
+                account.drop(unnamed, "no object that could be read names it")
             else:
-                for one in rest:
-                    own = one.proposal
-                    found = Suggestion(own.kind, own.target, own.text, own.rationale, ())
-                    self._add_draft(found, [one], account)
+                for candidate in unnamed:
+                    own = candidate.proposal
+                    same = Suggestion(own.kind, own.target, own.text, own.rationale, ())
+                    self._add_draft(same, [candidate], account)
         return True
 
-    async def _ask_to_merge(
+    async def _ask_to_decide(
         self, key: CallKey, shown: Sequence[Candidate], account: _Account, library: Library
     ) -> Answer:
-        """Only the experiences that these are about are shown: the rest is weighed later."""
-        about = {one.proposal.target for one in shown}
-        part = replace(library, experiences=tuple(e for e in library.experiences if e.id in about))
-        prompt = self._merge.render(
-            **self._reflector.objectives,
-            library=library_text(part, counts=True) if part.experiences else "(none)",
-            proposals=_proposals_text(shown, account.evidence),
-        )
-        numbers, bound = range(1, len(shown) + 1), self._settings.operations_per_call
-
-        def parse(text: str) -> ParsedReply[ConsolidationRow]:
-            return parse_consolidation(text, part, known=numbers, bound=bound)
-
-        return await self._reflector.ask(key, prompt, parse)
-
-    async def _ask_to_decide(
-        self,
-        key: CallKey,
-        shown: Sequence[Candidate],
-        account: _Account,
-        library: Library,
-        total: int,
-    ) -> Answer:
-        """Ask what becomes of these of `total` candidates; once more for those left out."""
+        """Ask what becomes of these candidates; once more for those left out."""
         prompt = self._consolidate.render(
             **self._reflector.objectives,
             library=library_text(account.seen, counts=True),
             curated=past_decisions_block(library),
-            proposals=_proposals_text(shown, account.evidence),
-            room=self._room_text(library, len(shown), total),
+            proposals=proposals_block([(one.proposal, one.note(account.won)) for one in shown]),
+            room=self._room_text(library, len(shown), len(account.candidates)),
         )
         reading = _AccountedReply(shown, library, self._settings.operations_per_call)
-        answer = await self._reflector.ask(key, prompt, reading.parse, reading.rank)
+        try:
+            answer = await self._reflector.ask(key, prompt, reading.parse, reading.rank)
+        except CallFailed as error:
+            return RepairResult((), (str(error),), "", (), (), lost=error.usage)
         asked = reading.question(answer.items)
         problems = tuple(each for each in answer.problems if not asked or asked not in each)
         return replace(answer, problems=problems)
@@ -612,16 +506,15 @@ class Consolidator:
         return [one for number, one in enumerate(shown, 1) if number not in named]
 
     def _add_draft(
-        self, found: Suggestion, behind: Sequence[Candidate], account: _Account, model: str = ""
+        self, row: Suggestion, behind: Sequence[Candidate], account: _Account, model: str = ""
     ) -> None:
-        operation = found.as_operation(
+        operation = row.as_operation(
             evidence=[rollout for one in behind for rollout in one.proposal.evidence],
-            problems=[each for one in behind for each in account.evidence.problems_of(one)],
+            problems=[one.problem for one in behind],
             proposer=model or self._reflector.policy.name,
             prompt_hash=self._consolidate.hash,
         )
-        numbers = dict.fromkeys(number for one in behind for number in one.numbers)
-        account.drafts.append((operation, tuple(numbers)))
+        account.drafts.append((operation, [one.number for one in behind]))
 
     def _room_text(self, library: Library, shown: int, total: int) -> str:
         """What the library still takes; where that is little, each call's share of it."""
@@ -670,24 +563,8 @@ class _AccountedReply:
         return len(_named(rows)), sum(isinstance(row, Suggestion) for row in rows)
 
 
-async def _ask_each(key: CallKey, groups: Sequence[Sequence[Candidate]], ask: Ask) -> list[Answer]:
-    """Ask about all groups at the same time, as far as the model's limits allow."""
-
-    async def try_to_ask(place: int, shown: Sequence[Candidate]) -> Answer:
-        try:
-            return await ask(replace(key, position=place) if key.index != NOT_ONE else key, shown)
-        except CallFailed as error:
-            return RepairResult((), (str(error),), "", (), (), lost=error.usage)
-
-    return await gather_all(try_to_ask(*each) for each in enumerate(groups))
-
-
 def _named(rows: Sequence[ConsolidationRow]) -> set[int]:
     return {number for row in rows for number in row.sources}
-
-
-def _proposals_text(shown: Sequence[Candidate], evidence: BatchEvidence) -> str:
-    return proposals_block([(one.proposal, evidence.note(one)) for one in shown])
 
 
 class TrainingFreeEngine:
@@ -712,9 +589,8 @@ class TrainingFreeEngine:
         now = self.reflector
         return TrainingFreeEngine(now.settings, now.policy, now.ledger, *self._more, draft)
 
-    def plan(self, total_steps: int) -> str:
+    def plan(self, total_steps: int) -> None:
         """Nothing here follows from how long a run is."""
-        return ""
 
     async def reflect(self, group: Group, library: Library, earlier: Earlier = ()) -> Reflection:
         return await self._reader.reflect(group, library, earlier)

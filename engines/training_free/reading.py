@@ -186,19 +186,12 @@ def rest_block(rest: Sequence[ShownAttempt], shown: Sequence[ShownAttempt]) -> s
 
 def library_before_text(group: Group, library: Library) -> str:
     """Which of the library stood in front of the attempts, as a sentence."""
-    rollout = group.rollouts[0]
-    if len({one.library_version for one in group.rollouts}) > 1:
-        had = (f"version {r.library_version} before attempt {r.index}" for r in group.rollouts)
-        return f"The library changed between the attempts: {', '.join(had)}."
-    if len({one.shown for one in group.rollouts}) > 1:
-        return "Not all of it stood in front of every attempt: chance left some out of each."
-    if rollout.shown is None and rollout.library_version != library.version:
-        return f"Version {rollout.library_version} of the library stood in front of them."
-    ids = {experience.id for experience in library.experiences}
-    if not ids:
+    if not library.experiences:
         return "No experience stood in front of them."
-    shown = [name for name in rollout.shown or () if name in ids]
-    if rollout.shown is None or len(shown) == len(ids):
+    if len({(rollout.library_version, rollout.shown) for rollout in group.rollouts}) > 1:
+        return "Not all of it stood in front of every attempt."
+    shown = group.rollouts[0].shown
+    if shown is None:
         return "The whole library stood in front of them."
     return f"Of the library, {', '.join(shown) or 'nothing'} stood in front of them."
 
@@ -210,7 +203,7 @@ def library_block(library: Library, counts: bool = False) -> str:
     rows = []
     for e in library.experiences:
         rows.append(f"[{e.id}] {e.text}")
-        if counts and (counted := library.uses.get(e.id, NO_USES).text):
+        if counts and (counted := library.notes.uses.get(e.id, NO_USES).text):
             rows.append(f"    (attempts so far: {counted})")
     return quote("\n".join(rows))
 
@@ -225,23 +218,21 @@ def past_decisions_block(library: Library) -> str:
 
     Nothing in it tells when or in which run: equal decisions give equal prompts.
     """
-    newest: dict[tuple[str, str, str, str], None] = {}
-    for idea in reversed(library.curated):
-        newest.setdefault((idea.kind, idea.text, idea.became, idea.reason))
-        if len(newest) == PAST_DECISIONS:
+    blocks: dict[tuple[str, str], None] = {}
+    for idea in reversed(library.notes.curated):
+        lines = [_shorten(idea.text)]
+        if idea.became:
+            lines.append(f"became: {_shorten(idea.became)}")
+        lines.append(f"because: {_shorten(idea.reason) or '(no reason given)'}")
+        heading = f"{'Reworded' if idea.became else 'Rejected'} · {idea.kind}"
+        blocks[heading, quote("\n".join(lines))] = None
+        if len(blocks) == PAST_DECISIONS:
             break
-    blocks = []
-    for number, (kind, text, became, reason) in enumerate(newest, 1):
-        what = "Reworded" if became else "Rejected"
-        lines = [_shorten(text), *([f"became: {_shorten(became)}"] if became else [])]
-        lines.append(f"because: {_shorten(reason) or '(no reason given)'}")
-        blocks.append(f"### {what} {number} · {kind}\n" + quote("\n".join(lines)))
-    return "\n\n".join(blocks) or "(none)"
+    return "\n\n".join(f"### {heading}\n{text}" for heading, text in blocks) or "(none)"
 
 
 def _shorten(text: str) -> str:
-    text = " ".join(text.split())
-    return text if len(text) <= _DECISION_CHARS else f"{text[: _DECISION_CHARS - 1]}…"
+    return " ".join(text.split())[:_DECISION_CHARS]
 
 
 def proposals_block(proposals: Sequence[tuple[Proposal, str]]) -> str:
@@ -315,17 +306,7 @@ _FIELDS = frozenset(_NOTES).union(
     ("rationale", "because", "attempts", "proposals", "use"),
 )
 Use = Literal["used", "ignored", "misled"]
-_USES: dict[str, Use] = {
-    "used": "used",
-    "helped": "used",
-    "followed": "used",
-    "ignored": "ignored",
-    "unused": "ignored",
-    "not used": "ignored",
-    "misled": "misled",
-    "misleading": "misled",
-    "harmful": "misled",
-}
+_USES: tuple[Use, ...] = ("used", "ignored", "misled")
 _NUMBER = re.compile(r"(?:r|p|attempt|proposal)?\s*#?\s*([0-9]{1,9})", re.IGNORECASE)
 _Fields = Mapping[str, Any]
 _Row = TypeVar("_Row")
@@ -366,14 +347,14 @@ class Suggestion:
         """What the model itself says against it; it measures nothing, so none has a score."""
         if self.kind not in ("add", "modify"):
             return ()
-        said = {
-            names.DUPLICATE: f"{self.same_as} says it already" if self.same_as else "",
-            names.CONFLICT: f"it contradicts {', '.join(self.conflicts_with)}"
-            if self.conflicts_with
-            else "",
-            names.ONE_PROBLEM: "it holds for no other problem" if self.only_this_problem else "",
-        }
-        return tuple(Flag(n, None, f"the reflector: {what}") for n, what in said.items() if what)
+        flags = []
+        if self.same_as:
+            flags.append((names.DUPLICATE, f"{self.same_as} says it already"))
+        if self.conflicts_with:
+            flags.append((names.CONFLICT, f"it contradicts {', '.join(self.conflicts_with)}"))
+        if self.only_this_problem:
+            flags.append((names.ONE_PROBLEM, "it holds for no other problem"))
+        return tuple(Flag(name, None, f"the reflector: {what}") for name, what in flags)
 
 
 @dataclass(frozen=True, slots=True)
@@ -518,8 +499,9 @@ class _Reading:
         names = self._read_ids(fields, "credit" if "credit" in fields else "id")
         numbers = self._read_numbers(fields.get("attempts"))
         said = str(fields.get("use", "")).strip().lower()
-        if use := _USES.get(said):
-            return [CreditRow(name, use, numbers) for name in names]
+        for use in _USES:
+            if use == said:
+                return [CreditRow(name, use, numbers) for name in names]
         self._notes.append(f'"use" must be used, ignored or misled, not {said!r:.40}.')
         return []
 
@@ -538,36 +520,30 @@ class _Reading:
 
     def _read_ids(self, fields: _Fields, name: str) -> tuple[str, ...]:
         """Ids that are in the library; others are left out."""
-        value = fields.get(name)
-        found = []
-        for entry in value if isinstance(value, list) else [value]:
+        ids: dict[str, None] = {}
+        for entry in as_list(fields.get(name)):
             try:
                 target = parse_experience_id(entry)
+                if target is not None and self._library.get(target) is None:
+                    raise ReplyProblem(self._unknown(target))
             except ReplyProblem as problem:
                 self._notes.append(f'"{name}": {problem}')
-                continue
-            if target is not None and self._library.get(target) is None:
-                self._notes.append(f'"{name}": {self._unknown(target)}')
-            elif target is not None:
-                found.append(target)
-        return tuple(dict.fromkeys(found))
+            else:
+                ids |= {target: None} if target else {}
+        return tuple(ids)
 
     def _read_numbers(self, value: object) -> tuple[int, ...]:
         """Numbers of what was shown; others are left out."""
-        listed = value if isinstance(value, list) else [] if value is None else [value]
-        found, strange = [], []
-        for entry in listed:
+        numbers: dict[int, None] = {}
+        for entry in as_list(value):
             match = _NUMBER.fullmatch(str(entry).strip())
-            number = int(match[1]) if match and not isinstance(entry, bool) else None
-            if number is not None and number in self._known:
-                found.append(number)
+            if match and int(match[1]) in self._known:
+                numbers[int(match[1])] = None
             else:
-                strange.append(f"{entry!r:.40}")
-        if strange:
-            shown = ", ".join(str(n) for n in self._known)
-            left_out = ", ".join(strange[:MAX_PROBLEMS])
-            self._notes.append(f'"{self._sources}" names {left_out}, and there are {shown}.')
-        return tuple(dict.fromkeys(found))
+                known = ", ".join(map(str, self._known))
+                note = f'"{self._sources}" names {entry!r:.40}, and there are {known}.'
+                self._notes.append(note)
+        return tuple(numbers)
 
     def _unknown(self, target: str | None) -> str:
         ids = ", ".join(e.id for e in self._library.experiences) or "it is empty"
@@ -583,11 +559,19 @@ def _note_of(fields: _Fields) -> str | None:
     return word if word in _NOTES else None
 
 
+def as_list(value: object) -> list[object]:
+    """Return a list as it is, nothing as an empty one, and anything else as its only entry."""
+    if isinstance(value, list):
+        return value
+    return [] if value is None else [value]
+
+
 def _parse_kind(value: object) -> OperationKind:
     word = value.strip().lower() if isinstance(value, str) else ""
     word = _SYNONYMS.get(word, word)
-    if found := [kind for kind in _KINDS if kind == word]:
-        return found[0]
+    for kind in _KINDS:
+        if kind == word:
+            return kind
     raise ReplyProblem(f'"operation" must be one of {", ".join(_KINDS)}, not {value!r}.')
 
 
@@ -758,12 +742,12 @@ class GroupReader:
 
     def _instructions(self, library: Library) -> str:
         """What every question of a step begins with, byte for byte, so that models cache it."""
-        curated = past_decisions_block(library)
+        reviewed = self._reviewed.render(curated=past_decisions_block(library))
         return self._extract.render(
             **self._reflector.objectives,
             library=library_text(library),
             credit=f"\n\n{self._credit.render()}" if library.experiences else "",
-            reviewed=f"\n\n{self._reviewed.render(curated=curated)}" if library.curated else "",
+            reviewed=f"\n\n{reviewed}" if library.notes.curated else "",
             limit=str(self._settings.experiences_per_query),
             max_words=str(self._settings.max_words),
         )

@@ -5,34 +5,31 @@ of it exists.
 """
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
 from typing import Any
 
 from engines.core.protocols import Verifier
-from engines.verifiers.choice import judge_choice
 from engines.verifiers.compose import (
+    AccuracySettings,
     EachVerifier,
+    FormatSettings,
+    FormatVerifier,
     LearnedSettings,
     LearnedVerifier,
+    LengthPenalty,
+    ShapedVerifier,
+    StepBonus,
     WeightedCriterion,
     WeightedVerifier,
+    own_verdict,
+    recorded_verdict,
 )
 from engines.verifiers.harbor import HarborVerifier
 from engines.verifiers.judge import JudgeContext, JudgeSettings, JudgeVerifier
 from engines.verifiers.math.verifier import MathSettings, MathVerifier
-from engines.verifiers.shaping import (
-    AccuracySettings,
-    FormatSettings,
-    FormatVerifier,
-    LengthPenalty,
-    ShapedVerifier,
-    StepBonus,
-    own_verdict,
-    recorded_verdict,
-)
 from engines.verifiers.spec import (
     At,
     NoSettings,
@@ -42,7 +39,7 @@ from engines.verifiers.spec import (
     parse_settings,
     require_file,
 )
-from engines.verifiers.text import TextSettings, TextVerifier
+from engines.verifiers.text import TextSettings, TextVerifier, judge_choice
 
 SHAPED = "accuracy"
 """What a shape shapes where its `of` says nothing."""
@@ -70,7 +67,6 @@ class VerifierKind:
     open: Callable[[Any, Any], Verifier] | None = None
     """From settings and `Means`; None: it shapes the reward of the verifier below `of`."""
     needs_answer: bool = False  # problems without an answer are of no use to it
-    asks_judge: bool = False
     requires: tuple[str, str, str] | None = None
     """One of the `Means`; and what to say, and to do, where it is missing."""
 
@@ -92,7 +88,6 @@ KINDS: Mapping[str, VerifierKind] = {
         JudgeSettings,
         "Does a model find that the response meets a rubric?",
         lambda settings, means: JudgeVerifier(settings, means.judging),
-        asks_judge=True,
         requires=(
             "judging",
             "it asks a model, and there is none that can judge.",
@@ -210,29 +205,38 @@ def parse_spec(spec: Spec, folders: Sequence[Path] = ()) -> ParsedVerifier:
 
 def needs_answer(spec: Spec) -> bool:
     """Whether problems without an answer are of no use to it."""
-    return _any_verifier(spec, lambda name: name in KINDS and KINDS[name].needs_answer)
+    return any(KINDS[name].needs_answer for name in _names(spec) if name in KINDS)
 
 
 def asks_judge(spec: Spec) -> bool:
     """Whether it asks the judge role, or may: what a function does is known when it runs."""
-    return _any_verifier(
-        spec, lambda name: name == "function" or (name in KINDS and KINDS[name].asks_judge)
-    )
+    return not {"judge", "function"}.isdisjoint(_names(spec))
 
 
-def _any_verifier(spec: object, holds: Callable[[str], bool]) -> bool:
-    """Looks no closer than needed: what is wrong in a specification `parse_spec` says."""
+def loads_weights(spec: Spec) -> bool:
+    """Whether a reward model is loaded for it."""
+    return "reward_model" in _names(spec)
+
+
+def grades_tasks(spec: Spec) -> bool:
+    """Whether it runs the graders of task folders."""
+    return "harbor" in _names(spec)
+
+
+def _names(spec: object) -> Iterator[str]:
+    """The names of those that judge; what is wrong in a specification `parse_spec` says."""
     spec = _as_mapping(spec)
-    if not isinstance(spec, Mapping):
-        return False
-    name, inner = spec.get("name"), spec.get("of")
-    if name == "weighted" and isinstance(inner, Sequence):
-        return any(_any_verifier(entry, holds) for entry in inner)
-    if not isinstance(name, str):
-        return False
-    if name in KINDS and KINDS[name].open is None:
-        return _any_verifier(inner or SHAPED, holds)
-    return holds(name)
+    name = spec.get("name") if isinstance(spec, Mapping) else None
+    if not isinstance(spec, Mapping) or not isinstance(name, str):
+        return
+    inner = spec.get("of")
+    if name == "weighted":
+        for entry in inner if isinstance(inner, list | tuple) else ():
+            yield from _names(entry)
+    elif name in KINDS and KINDS[name].open is None:
+        yield from _names(inner or SHAPED)
+    else:
+        yield name
 
 
 def _as_mapping(given: object) -> object:
@@ -247,50 +251,36 @@ def _as_mapping(given: object) -> object:
 def _parse_mapping(spec: Mapping[str, Any], folders: Sequence[Path], at: At) -> ParsedVerifier:
     settings = dict(spec)
     name = settings.pop("name", None)
-    if isinstance(name, str) and (kind := KINDS.get(name)):
-        if "file" in settings:
-            cause = f'"file" stands beside the name "{name}".'
-            raise SpecError((*at, "file"), "verifier", cause, "Leave one of them out.")
-        of: tuple[ParsedCriterion, ...] = ()
-        if kind.open is None:
-            of = (_parse_inner(settings.pop("of", SHAPED), folders, (*at, "of")),)
-        return ParsedVerifier(at, name, parse_settings(kind.settings, name, settings, at), of=of)
-    match name:
-        case "function":
-            file = settings.pop("file", None)
-            if not isinstance(file, str) or not file.strip():
-                cause = '"file" is missing.' if file is None else '"file" is no path.'
-                raise SpecError((*at, "file"), "verifier", cause, "Give the file: file: MINE.py.")
-            path = require_file(file, folders, at)
-            from engines.verifiers.foreign.verifier import FunctionSettings
-
-            parsed = parse_settings(FunctionSettings, path.stem, settings, at)
-            return ParsedVerifier(at, settings=parsed, path=path)
-        case "weighted":
-            return _parse_list(settings, folders, at)
-        case None:
-            move = f"Known: {', '.join(KINDS)}; or give a file: {{file: MINE.py}}."
-            raise SpecError(at, "verifier", '"name" is missing.', move)
-    move = known_names_text(str(name), (*KINDS, "function"))
-    if isinstance(name, str) and (found := find_file(name, folders)):
-        move = f"{found.name} is a file: write {{file: {found.name}}}."
-    elif str(name).endswith(".py"):
-        move += " For a file of your own write verifier.file=PATH."
-    raise SpecError((*at, "name"), f'verifier "{name}"', "there is no such verifier.", move)
+    if name == "weighted":
+        return _parse_list(settings, folders, at)
+    if name == "function":
+        return _parse_function(settings, folders, at)
+    kind = KINDS.get(name) if isinstance(name, str) else None
+    if kind is None:
+        move = known_names_text(str(name), (*KINDS, "function"))
+        if isinstance(name, str) and (file := find_file(name, folders)):
+            move = f"{file.name} is a file: write {{file: {file.name}}}."
+        cause = '"name" is missing.' if name is None else "there is no such verifier."
+        raise SpecError((*at, "name") if name else at, f'verifier "{name}"', cause, move)
+    if "file" in settings:
+        cause = f'"file" stands beside the name "{name}".'
+        raise SpecError((*at, "file"), "verifier", cause, "Leave one of them out.")
+    of: tuple[ParsedCriterion, ...] = ()
+    if kind.open is None:
+        of = (_parse_criterion(settings.pop("of", SHAPED), folders, (*at, "of")),)
+    return ParsedVerifier(at, name, parse_settings(kind.settings, name, settings, at), of=of)
 
 
-def _parse_inner(given: object, folders: Sequence[Path], at: At) -> ParsedCriterion:
-    entry = _as_mapping(given)
-    if not isinstance(entry, Mapping):
-        cause = "it is a list." if isinstance(given, list | tuple) else "it is no verifier."
-        move = "Write a name or {name: …}; for several: {name: weighted, of: […]}."
-        raise SpecError(at, "verifier to be shaped", cause, move)
-    verifier = _parse_mapping(entry, folders, at)
-    return ParsedCriterion(_default_name(entry, verifier), 1.0, verifier)
+def _parse_function(settings: dict[str, Any], folders: Sequence[Path], at: At) -> ParsedVerifier:
+    from engines.verifiers.foreign.verifier import FunctionSettings
 
-
-def _default_name(settings: Mapping[str, Any], verifier: ParsedVerifier) -> str:
-    return verifier.path.stem if verifier.path else str(settings["name"])
+    file = settings.pop("file", None)
+    if not isinstance(file, str) or not file.strip():
+        cause = '"file" is missing.' if file is None else '"file" is no path.'
+        raise SpecError((*at, "file"), "verifier", cause, "Give the file: file: MINE.py.")
+    path = require_file(file, folders, at)
+    parsed = parse_settings(FunctionSettings, path.stem, settings, at)
+    return ParsedVerifier(at, settings=parsed, path=path)
 
 
 def _parse_list(given: Mapping[str, Any], folders: Sequence[Path], at: At) -> ParsedVerifier:
@@ -299,60 +289,43 @@ def _parse_list(given: Mapping[str, Any], folders: Sequence[Path], at: At) -> Pa
         cause = f'"{unknown[0]}" cannot stand beside a list.'
         raise SpecError((*at, str(unknown[0])), place, cause, "Write it in an entry.")
     if not isinstance(entries, list | tuple) or not entries:
-        cause = "it is empty." if entries in ([], (), None) else "it is no list."
+        cause = "it is no list with an entry."
         raise SpecError((*at, "of"), place, cause, "Name at least one: [math, judge].")
-    read = [_parse_entry(entry, folders, (*at, "of", str(n))) for n, entry in enumerate(entries)]
-    usual = {name for name, _, _, own in read if not own}
-    taken: set[str] = set()
-    for n, (name, _, _, own) in enumerate(read):
-        if own and name in taken | usual:
-            at_entry = (*at, "of", str(n), "as")
-            move = "Give each criterion a name of its own."
-            raise SpecError(at_entry, f"criterion {n + 1}", f'"{name}" is taken.', move)
-        taken |= {name} if own else set()
-    criteria = []
-    for name, weight, verifier, own in read:
-        unique, number = name, 2
-        while not own and unique in taken:
-            unique, number = f"{name}-{number}", number + 1
-        taken.add(unique)
-        criteria.append(ParsedCriterion(unique, weight, verifier))
-    return ParsedVerifier(at, of=tuple(criteria))
+    criteria: dict[str, ParsedCriterion] = {}
+    for number, entry in enumerate(entries):
+        below = (*at, "of", str(number))
+        criterion = _parse_criterion(entry, folders, below)
+        if criterion.name in criteria:
+            move = "Give each criterion a name of its own: as: NAME."
+            cause = f'"{criterion.name}" is taken.'
+            raise SpecError((*below, "as"), f"criterion {number + 1}", cause, move)
+        criteria[criterion.name] = criterion
+    return ParsedVerifier(at, of=tuple(criteria.values()))
 
 
-def _parse_entry(
-    entry: object, folders: Sequence[Path], at: At
-) -> tuple[str, float, ParsedVerifier, bool]:
-    """Metric name, weight and verifier of one entry; last whether it names itself."""
-    place = f"criterion {int(at[-1]) + 1}"
-    if isinstance(entry, str):
-        entry = {"name": entry}
-    if isinstance(entry, list | tuple):
-        entry = {"of": entry}
+def _parse_criterion(given: object, folders: Sequence[Path], at: At) -> ParsedCriterion:
+    """An entry of a list, or the one that is shaped; only the former has weight and metric."""
+    entry, place = _as_mapping(given), f"verifier at {'.'.join(at)}"
     if not isinstance(entry, Mapping):
-        raise SpecError(at, place, "it is no verifier.", "Write a name or {name: …}.")
+        move = "Write a name or {name: …}; for several: {name: weighted, of: […]}."
+        raise SpecError(at, place, "it is no verifier.", move)
     settings = dict(entry)
-    weight, own = settings.pop("weight", 1), settings.pop("as", None)
+    weight, name = 1.0, None
+    if at[-1] != "of":
+        weight, name = settings.pop("weight", 1), settings.pop("as", None)
+        if settings.get("name") == "weighted":
+            raise SpecError(
+                at, place, "it is a list itself.", "Write its entries in the outer one."
+            )
     if type(weight) not in (int, float) or not isfinite(weight) or not weight:
         move = "Set another number than 0, or take the entry out."
         raise SpecError((*at, "weight"), place, f"weight is {weight!r}.", move)
-    if own is not None and not (isinstance(own, str) and _METRIC.fullmatch(own)):
+    if name is not None and not (isinstance(name, str) and _METRIC.fullmatch(name)):
         move = "Use letters, digits, dots and dashes."
-        raise SpecError((*at, "as"), place, f'"as" is {own!r}, which names no metric.', move)
-    if settings.get("name") == "weighted" or ("of" in settings and "name" not in settings):
-        raise SpecError(at, place, "it is a list itself.", "Write its entries in the outer list.")
+        raise SpecError((*at, "as"), place, f'"as" is {name!r}, which names no metric.', move)
     verifier = _parse_mapping(settings, folders, at)
-    return own or _default_name(settings, verifier), float(weight), verifier, own is not None
-
-
-def loads_weights(spec: Spec) -> bool:
-    """Whether a reward model is loaded for it."""
-    return _any_verifier(spec, lambda name: name == "reward_model")
-
-
-def grades_tasks(spec: Spec) -> bool:
-    """Whether it runs the graders of task folders."""
-    return _any_verifier(spec, lambda name: name == "harbor")
+    usual = verifier.path.stem if verifier.path else str(settings["name"])
+    return ParsedCriterion(name or usual, float(weight), verifier)
 
 
 def _open_parsed(ready: ParsedVerifier, means: Means) -> Verifier:

@@ -4,16 +4,16 @@ Each refusal has the key it is about, so that whoever knows the run file can nam
 """
 
 import dataclasses
-import math
 import re
-import types
 from collections.abc import Iterable, Mapping, Sequence
-from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, TypeVar
+
+import orjson
+from pydantic import TypeAdapter, ValidationError
 
 from engines.core.errors import VerifierError, did_you_mean
-from engines.core.settings import bounds_text, is_derived
+from engines.core.settings import is_derived
 
 S = TypeVar("S")
 At = tuple[str, ...]
@@ -37,29 +37,28 @@ def parse_settings(kind: type[S], name: str, given: Mapping[str, Any], at: At) -
 
     Raises SpecError: an unknown setting, or a value that cannot be.
     """
-    place, hints = f'verifier "{name}"', get_type_hints(kind)
+    place = f'verifier "{name}"'
     known = {
         field.name: field.metadata
         for field in dataclasses.fields(kind)  # type: ignore[arg-type]
         if not is_derived(field.metadata)
     }
-    values: dict[str, Any] = {}
-    for key, value in given.items():
+    for key in given:
         if key not in known:
             cause = f'there is no setting "{key}".'
             raise SpecError((*at, str(key)), place, cause, known_names_text(str(key), known))
-        value = tuple(value) if isinstance(value, list) else value
-        if not _matches_type(value, hints[key]):
-            cause = f"{key} is {_value_text(value)}."
-            raise SpecError((*at, key), place, cause, f"Set it to {_type_text(hints[key])}.")
-        if move := bounds_text(known[key], value):
-            raise SpecError((*at, key), place, f"{key} is {_value_text(value)}.", move)
-        values[key] = value
     try:
-        return kind(**values)
+        # From JSON a strict check still takes a list for a tuple, and 1 for 1.0.
+        return TypeAdapter(kind).validate_json(orjson.dumps(given, default=str), strict=True)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        key = str(first["loc"][0])
+        cause = f"{key} is {orjson.dumps(given[key], default=str).decode()[:60]}."
+        move = f"{first['msg']}: {known[key]['description']}."
+        raise SpecError((*at, key), place, cause, move) from error
     except VerifierError as error:
-        said = re.findall(r"\w+", error.cause)
-        key_at = next(((*at, key) for key in given if key in said), at)
+        words = re.findall(r"\w+", error.cause)
+        key_at = next(((*at, key) for key in given if key in words), at)
         raise SpecError(key_at, error.place, error.cause, error.move) from error
 
 
@@ -85,52 +84,16 @@ def find_file(name: str, folders: Sequence[Path]) -> Path | None:
 
 def require_file(name: str, folders: Sequence[Path], at: At) -> Path:
     """See `find_file`; SpecError where no folder has it."""
-    if found := find_file(name, folders):
-        return found
+    if file := find_file(name, folders):
+        return file
     names = sorted({file.name for folder in folders for file in folder.glob("*.py")})
-    nearest = get_close_matches(f"{Path(name).stem}.py", names, n=1, cutoff=0.5)
-    move = "Give a path, or see `studio data verifiers`."
-    if nearest:
-        move = f'Did you mean "{nearest[0]}"?'
     places = ", ".join(str(folder) for folder in folders) or "the current folder"
-    searched = "" if Path(name).is_absolute() else f" Searched: {places}."
-    raise SpecError((*at, "file"), f'verifier "{name}"', f"There is no such file.{searched}", move)
+    cause = f"There is no such file. Searched: {places}."
+    nearest = did_you_mean(f"{Path(name).stem}.py", names)
+    move = f"{nearest}Give a path, or see `studio data verifiers`."
+    raise SpecError((*at, "file"), f'verifier "{name}"', cause, move)
 
 
 def known_names_text(given: str, known: Iterable[str]) -> str:
     names = list(known)
     return f"{did_you_mean(given, names)}Known: {', '.join(names)}."
-
-
-def _value_text(value: object) -> str:
-    text = f'"{value}"' if isinstance(value, str) else repr(value)
-    return {"True": "true", "False": "false", "None": "null"}.get(text, text)[:60]
-
-
-def _matches_type(value: Any, hint: Any) -> bool:
-    origin, arguments = get_origin(hint), get_args(hint)
-    if origin is Literal:
-        return any(value == known and type(value) is type(known) for known in arguments)
-    if origin in (Union, types.UnionType):
-        return any(_matches_type(value, inner) for inner in arguments)
-    if origin is tuple:
-        if not isinstance(value, tuple):
-            return False
-        kinds = [arguments[0]] * len(value) if arguments[-1] is ... else list(arguments)
-        return len(kinds) == len(value) and all(map(_matches_type, value, kinds))
-    if hint is float:
-        return type(value) in (int, float) and math.isfinite(value)
-    return value is None if hint is type(None) else type(value) is hint
-
-
-def _type_text(hint: Any) -> str:
-    origin, arguments = get_origin(hint), get_args(hint)
-    if origin is Literal:
-        return " or ".join(str(known) for known in arguments)
-    if origin in (Union, types.UnionType):
-        return " or ".join(_type_text(inner) for inner in arguments)
-    if origin is tuple:
-        kinds = [_type_text(inner) for inner in arguments if inner is not ...]
-        return f"a list of {' and '.join(kinds)}"
-    names = {float: "a number", int: "a whole number", bool: "true or false", str: "a text"}
-    return names.get(hint, "null")

@@ -3,6 +3,7 @@
 The usual data set `gsm8k` has to be added to the workspace; the bundled model `tiny` has its own.
 """
 
+import inspect
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -12,15 +13,14 @@ from typing import Any
 
 from engines.core.codec import digest_bytes, dumps
 from engines.core.errors import ConfigError
-from engines.data.checks import check_rows, doubts_line
-from engines.data.dataset import read_numbered_problems
+from engines.data.dataset import check_rows, doubts_line, read_numbered_problems
 from engines.data.source import DataSource
 from engines.grpo.checkpoint.export import Kind, check_target
 from engines.grpo.loss.sft_data import demonstration_row, read_demonstrations
 from engines.record.appender import make_folder, write_atomic
 from engines.verifiers.open import KINDS
 from studio.api import practise
-from studio.api.practise import check_arguments, one_of, place_of
+from studio.api.practise import one_of, place_of
 from studio.api.tuner import policy_name
 from studio.config.source import Source
 from studio.data.catalogue import bundled_folder, find_data
@@ -55,10 +55,16 @@ class RLTrainingTool:
         given = dict(parameters)
         actions = ("load_dataset", "create_reward", "train", "evaluate")
         action = one_of("action", str(given.pop("action", "")), actions)
-        made: dict[str, Any] = getattr(self, action)(**given)
+        perform = getattr(self, action)
+        signature = inspect.signature(perform)
+        try:
+            signature.bind(**given)
+        except TypeError as error:
+            move = f"Supported: {', '.join(signature.parameters)}."
+            raise ConfigError(action, f"{error}.", move) from error
+        made: dict[str, Any] = perform(**given)
         return made
 
-    @check_arguments
     def load_dataset(
         self,
         format: str = "sft",
@@ -78,7 +84,6 @@ class RLTrainingTool:
         doubts = doubts_line(check_rows(problems))
         return {"format": format, "split": split, **found, "sample": rows[0], "doubts": doubts}
 
-    @check_arguments
     def create_reward(
         self,
         reward_type: str = "accuracy",
@@ -94,7 +99,6 @@ class RLTrainingTool:
         about = {"reward_type": reward_type, "description": KINDS[reward_type].about}
         return {**about, "verifier": self._reward}
 
-    @check_arguments
     def train(
         self,
         algorithm: str,
@@ -139,7 +143,6 @@ class RLTrainingTool:
         ran = {"use_lora": use_lora, "run": made.run, "exit_code": made.exit_code}
         return {**named, **facts, **ran}
 
-    @check_arguments
     def evaluate(
         self,
         model_path: str,

@@ -13,9 +13,8 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, closing
 from dataclasses import dataclass
-from functools import wraps
 from pathlib import Path
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, TypeVar
 
 from engines.core.codec import digest
 from engines.core.errors import ConfigError, did_you_mean
@@ -30,7 +29,6 @@ from engines.record.derived.catalogue import refresh_catalogue
 from engines.record.run_dir import RunDir, Workspace
 from engines.record.yaml_text import dump_yaml
 from studio import exit_codes
-from studio.config.settings.run import RunConfig
 from studio.config.source import Source
 from studio.evaluation import evaluate as evaluation
 from studio.evaluation.evaluate import EarlyEnd
@@ -48,7 +46,6 @@ RunFile = str | Path | Mapping[str, Any]
 Folder = str | Path | None
 Tell = Callable[[str], None]
 _Made = TypeVar("_Made")
-_Given = ParamSpec("_Given")
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,11 +231,6 @@ def find_or_write(runfile: RunFile, workspace: Workspace) -> str:
 
 def as_overrides(settings: Mapping[str, Any]) -> tuple[str, ...]:
     """Settings as the command line takes them."""
-    for key in settings:
-        section, _, rest = key.partition("_")
-        if rest and "." not in key and "__" not in key and section in RunConfig.model_fields:
-            move = f"Sections end with two underscores: {section}__{rest}."
-            raise ConfigError(key, "there is no such setting.", move)
     return tuple(f"{key.replace('__', '.')}={_spell(value)}" for key, value in settings.items())
 
 
@@ -284,34 +276,6 @@ def one_of(place: str, given: str, known: Iterable[str]) -> str:
         move = f"{did_you_mean(given, names)}There are {', '.join(names)}."
         raise ConfigError(place, f'"{given}" is not supported.', move)
     return given
-
-
-def check_arguments(call: Callable[_Given, _Made]) -> Callable[_Given, _Made]:
-    """The same function, whose wrong arguments are a ConfigError instead of a TypeError."""
-
-    @wraps(call)
-    def check_first(*args: _Given.args, **named: _Given.kwargs) -> _Made:
-        _check(call.__name__, call, args, named)
-        return call(*args, **named)
-
-    return check_first
-
-
-class Checked(type):
-    """The same for what makes the instances of a class."""
-
-    def __call__(cls, *args: Any, **named: Any) -> Any:
-        _check(cls.__name__, vars(cls)["__init__"], (None, *args), named)
-        return super().__call__(*args, **named)
-
-
-def _check(place: str, call: Callable[..., Any], args: Any, named: dict[str, Any]) -> None:
-    signature = inspect.signature(call)
-    try:
-        signature.bind(*args, **named)
-    except TypeError as error:
-        known = ", ".join(name for name in signature.parameters if name != "self")
-        raise ConfigError(place, f"{error}.", f"Supported: {known}.") from error
 
 
 def place_of(call: Callable[..., Any]) -> str:

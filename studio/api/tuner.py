@@ -20,7 +20,7 @@ from engines.data.source import DataSource
 from engines.policies.chat.endpoint import EndpointSettings
 from engines.policies.open import PREFIXES, open_policy
 from studio.api import practise
-from studio.api.practise import Checked, check_arguments, one_of, place_of
+from studio.api.practise import one_of, place_of
 from studio.config.source import Source
 from studio.data.catalogue import find_data
 from studio.evaluation.evaluate import EvalPlan, load_eval, plan_eval
@@ -48,7 +48,7 @@ Function = Callable[..., Any]
 
 
 @dataclass(frozen=True)
-class WorkflowOutput(metaclass=Checked):
+class WorkflowOutput:
     """What a workflow made of a task; with a reward no judge is needed."""
 
     response: Any = None
@@ -57,13 +57,13 @@ class WorkflowOutput(metaclass=Checked):
 
 
 @dataclass(frozen=True)
-class JudgeOutput(metaclass=Checked):
+class JudgeOutput:
     reward: float
     metrics: Mapping[str, float] | None = None
 
 
 @dataclass(frozen=True)
-class DatasetConfig(metaclass=Checked):
+class DatasetConfig:
     """A file, or a folder in Hugging Face's form; `name` is a folder in it."""
 
     path: str
@@ -99,7 +99,7 @@ class DatasetConfig(metaclass=Checked):
 
 
 @dataclass(frozen=True)
-class TunerModelConfig(metaclass=Checked):
+class TunerModelConfig:
     """The window is the model's own; `max_model_len` bounds a reply, as `max_tokens` does."""
 
     model_path: str
@@ -120,7 +120,7 @@ class TunerModelConfig(metaclass=Checked):
 
 
 @dataclass(frozen=True)
-class AlgorithmConfig(metaclass=Checked):
+class AlgorithmConfig:
     algorithm_type: str = "multi_step_grpo"
     learning_rate: float = 1e-6
     group_size: int = 8
@@ -130,7 +130,7 @@ class AlgorithmConfig(metaclass=Checked):
 
 
 @dataclass(frozen=True)
-class PromptTuneConfig(metaclass=Checked):
+class PromptTuneConfig:
     """`lm_model_name` draws the lessons; the workflow's own model replies."""
 
     lm_model_name: str = "openai:gpt-4o-mini"
@@ -147,7 +147,7 @@ def policy_name(name: str, otherwise: str) -> str:
     return f"hf:{folder.resolve()}" if is_folder else named
 
 
-class OpenAIChatModel(ChatModelBase, metaclass=Checked):
+class OpenAIChatModel(ChatModelBase):
     """A model behind an endpoint, or `rehearsal`, for workflows that run outside a tuning.
 
     Within one its calls are recorded like all of the try. `client_kwargs` may hold a `base_url`,
@@ -188,7 +188,6 @@ class OpenAIChatModel(ChatModelBase, metaclass=Checked):
             await policy.aclose()  # the next call may come from another event loop
 
 
-@check_arguments
 def tune(
     *,
     workflow_func: Function,
@@ -262,7 +261,6 @@ def _training(
     return run
 
 
-@check_arguments
 def tune_prompt(
     *,
     workflow: Function,
@@ -289,7 +287,6 @@ def tune_prompt(
     return system_messages(init_system_prompt, guidance)[0].content
 
 
-@check_arguments
 def select_model(
     *,
     workflow_func: Function,

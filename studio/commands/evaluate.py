@@ -222,8 +222,8 @@ def try_once(
         to_stderr("note: a try asks once and keeps nothing, so the budget is not kept either")
     workspace = open_workspace(context)
     run = None if versus is None else workspace.run(versus)
-    if problem is None and question is None:
-        problem = suggest_problem(loaded, workspace, run, library, without)
+    if problem is None and question is None and without is not None:
+        problem = suggest_problem(loaded, workspace, library, without)
     one = choose_problem(loaded, problem, question, answer)
     tries = trials_of(loaded, run, one, workspace, library, without, *given)
     code = print_trials(tries, workspace, json=json)

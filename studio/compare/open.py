@@ -3,35 +3,47 @@
 import gc
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from engines.core.errors import ConflictError, DataError, StudioError, did_you_mean
 from engines.record.run_dir import Workspace
-from studio.compare.formats import (
-    csv_table,
-    inspect_log,
-    lm_eval,
-    own,
-    promptfoo,
-    skills,
-    verifiers,
-)
-from studio.compare.log import Fields, Format, load_json, read_json
+from studio.compare import foreign, own
+from studio.compare.foreign import MOVE, Fields, load_json, read_json
 from studio.facts.comparison import Log
 
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Format:
+    """One form of a log: by which marks it is recognised, and what reads it.
+
+    `read` takes a path and the metric that is asked for, and returns the logs in it.
+    """
+
+    read: Callable[[Path, str | None], list[Log]]
+    file: str = ""  # a pattern of a file's name
+    folder: str = ""  # a pattern of a file in a folder of it
+    line: str = ""  # a field of the first line of a JSONL file
+    document: str = ""  # a field of a JSON file
+    start: bytes = b""  # a regular expression within the first bytes of a JSON file
+
+
 FORMATS = (
-    *own.FORMATS,
-    *verifiers.FORMATS,
-    *skills.FORMATS,
-    *lm_eval.FORMATS,
-    *promptfoo.FORMATS,
-    *inspect_log.FORMATS,
-    *csv_table.FORMATS,
-)
-_MOVE = (
-    "Give a run, an evaluation of the studio, CSV, or a log of inspect, lm-eval, promptfoo, "
-    "verifiers or agentskills."
+    Format(read=own.read_scores, folder="scores.jsonl", file="scores.jsonl"),
+    Format(read=own.read_evaluation, document="rewards"),
+    Format(read=own.read_printed, document="kind"),
+    Format(read=foreign.read_verifiers, folder="traces.jsonl", line="task"),
+    Format(read=foreign.read_skills, folder="**/grading.json"),
+    Format(read=foreign.read_skills, folder="benchmark.json", file="benchmark.json"),
+    Format(read=foreign.read_lm_eval, folder="**/samples_*.jsonl", line="doc_id"),
+    Format(read=foreign.read_promptfoo_lines, line="testIdx"),
+    Format(
+        read=foreign.read_promptfoo,
+        start=rb'"results"\s*:\s*\{\s*"(?:version|timestamp|prompts|results)"',
+    ),
+    Format(read=foreign.read_inspect, file="*.eval"),
+    Format(read=foreign.read_inspect_json, document="samples"),
+    Format(read=foreign.read_csv, file="*.csv"),
 )
 _START_BYTES = 1 << 16
 
@@ -80,11 +92,11 @@ def _open(reference: str, workspace: Workspace, metric: str | None) -> list[Log]
             return [own.read_reference(reference, workspace)]
         except StudioError as error:
             if not is_run and (path.suffix or len(path.parts) > 1):
-                raise DataError(reference, "there is no such file or folder.", _MOVE) from error
+                raise DataError(reference, "there is no such file or folder.", MOVE) from error
             raise
     logs = _find_format(path).read(path, metric)
     if not any(log.rows for log in logs):
-        raise DataError(str(path), "no scored try is in it.", _MOVE)
+        raise DataError(str(path), "no scored try is in it.", MOVE)
     matching = [log for log in logs if name in ("", log.label)]
     if not matching:
         move = f"{did_you_mean(name, [log.label for log in logs])}It holds: {_labels(logs)}."
@@ -97,7 +109,7 @@ def _find_format(path: Path) -> Format:
     if path.is_dir():
         by_folder = _first(lambda f: bool(f.folder) and any(True for _ in path.glob(f.folder)))
         if by_folder is None:
-            raise DataError(str(path), "no known log is in this folder.", _MOVE)
+            raise DataError(str(path), "no known log is in this folder.", MOVE)
         return by_folder
     if not path.is_file():
         move = "Give a file that can be read twice."
@@ -107,16 +119,16 @@ def _find_format(path: Path) -> Format:
     with path.open("rb") as file:
         if path.suffix == ".jsonl":
             place = f"{path}:1"
-            fields = Fields(load_json(file.readline(), place, _MOVE), place, _MOVE).row
+            fields = Fields(load_json(file.readline(), place), place).row
             by_content = _first(lambda f: f.line in fields)
         else:
             start = file.read(_START_BYTES)
             by_content = _first(lambda f: bool(f.start and re.search(f.start, start)))
             # Only where no start is known: as one value a long log takes hundreds of megabytes.
-            fields = {} if by_content else read_json(path, _MOVE).row
+            fields = {} if by_content else read_json(path).row
             by_content = by_content or _first(lambda f: f.document in fields)
     if by_content is None:
-        raise DataError(str(path), f"it has no known form: {', '.join(list(fields)[:6])}.", _MOVE)
+        raise DataError(str(path), f"it has no known form: {', '.join(list(fields)[:6])}.", MOVE)
     return by_content
 
 

@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice, product
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +40,6 @@ from studio.run.new_or_resume import RunRequest, check_run_name, plan_run
 from studio.session.control_socket import is_alive
 
 MOST_CELLS = 1_000
-_MOST_READ = 10 * MOST_CELLS  # values of a key
 _READABLE = 40  # characters of a cell's name where it cannot tell all
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
 
@@ -105,39 +105,34 @@ def parse_grid(
     from hydra.core.override_parser.overrides_parser import OverridesParser
     from hydra.errors import HydraException
 
-    parser, fixed, keys = OverridesParser.create(), list[str](), dict[str, tuple[str, ...]]()
+    parser, fixed = OverridesParser.create(), list[str]()
+    keys: dict[str, tuple[str, ...]] = {}
     seen = set[str]()
     for word in words:
         try:
-            found = parser.parse_override(word)
-            is_swept = found.is_sweep_override()
-            # A range may have more values than anybody waits for.
-            every = map(str, found.sweep_string_iterator()) if is_swept else ()
-            values = tuple(islice(every, _MOST_READ))
+            override = parser.parse_override(word)
+            values: tuple[str, ...] = ()
+            if override.is_sweep_override():
+                # A range may have more values than anybody waits for.
+                every = islice(override.sweep_string_iterator(), MOST_CELLS + 1)
+                values = tuple(map(str, every))
         except HydraException as error:
             cause = f"it cannot be read ({str(error).splitlines()[0][:120]})."
             move = "Write KEY=A,B; a value with a comma in quotes."
             raise ConfigError(word, cause, move) from error
-        if (key := found.key_or_group) in seen:
+        if (key := override.key_or_group) in seen:
             raise ConfigError(word, f"{key} is there already.", "Give all its values in one word.")
         seen.add(key)
-        if not is_swept:
+        if override.is_sweep_override():
+            keys[word.partition("=")[0]] = values
+        else:
             fixed.append(word)
-            continue
-        if not values:
-            raise ConfigError(word, "it gives no value.", "Write KEY=A,B.")
-        if len(set(values)) < len(values):
-            raise ConfigError(word, "a value is there twice.", "Give each once.")
-        keys[word.partition("=")[0]] = values
-    if not keys:
+    count = prod(map(len, keys.values()))
+    if not keys or not count:
         move = f"Give several values: `studio sweep {runfile} seed=1,2,3`."
         raise ConfigError("studio sweep", "no key has several values.", move)
-    count = 1
-    for values in keys.values():
-        count *= len(values)
     if count > MOST_CELLS:
-        more = " or more" * any(len(values) == _MOST_READ for values in keys.values())
-        cause = f"the grid has {count:,}{more} runs, and at most {MOST_CELLS:,} are possible."
+        cause = f"the grid has {count:,} runs or more, and at most {MOST_CELLS:,} are possible."
         raise ConfigError("studio sweep", cause, "Sweep fewer values at a time.")
     return tuple(fixed), keys
 
@@ -167,12 +162,6 @@ def remember_grid(grid: Grid, workspace: Workspace) -> None:
             raise ConflictError(f"sweep {grid.name}", cause, "Name this one: --name NAME.")
     make_folder(path.parent)
     write_atomic(path, add_seal(orjson.dumps(data)))
-
-
-def runfile_words(runfile: str) -> str:
-    """The run file as every cell finds it, wherever it is begun."""
-    path = Path(runfile).expanduser()
-    return str(path.resolve()) if path.is_file() else runfile
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,7 +248,6 @@ class SweepRun:
     own_limit_usd: float | None = None  # of each run, as its run file has it
     codes: set[int] = field(default_factory=set)
     _stopping: bool = False  # nothing more is begun
-    _too_little_usd: float = 0.0  # with which a run did not come to its end
     _running: dict[str, asyncio.subprocess.Process] = field(default_factory=dict)
     _reserved: dict[str, float] = field(default_factory=dict)  # dollars, at most, of runs under way
 
@@ -306,7 +294,7 @@ class SweepRun:
         if self.budget_usd is not None:
             most = self._reserve(name)
             if most is None:
-                left = f"what is left of the budget of ${self.budget_usd:g} would not do"
+                left = f"too little is left of the budget of ${self.budget_usd:g}"
                 self.tell(f"{where}: not begun, {left}")
                 self.codes.add(exit_codes.BUDGET_REACHED)
                 return
@@ -326,9 +314,7 @@ class SweepRun:
             process.terminate()
         _, said = await process.communicate()
         del self._running[name]
-        reserved = self._reserved.pop(name, 0.0)
-        if process.returncode == exit_codes.BUDGET_REACHED:
-            self._too_little_usd = max(self._too_little_usd, reserved)
+        self._reserved.pop(name, None)
         self._note_end(process.returncode or 0, where, said.decode("utf-8", "replace"))
 
     def _note_end(self, code: int, where: str, said: str) -> None:
@@ -344,21 +330,17 @@ class SweepRun:
         self.codes.add(code)
 
     def _reserve(self, name: str) -> float | None:
-        """The most that a run may cost in all; None: others took more than it would be left.
+        """The most that a run may cost in all; None: nothing is left, or not enough for another.
 
         Runs that may begin at the same time share what is left.
         """
         assert self.budget_usd is not None
-        results = {result.cell.name: result for result in read_results(self.grid, self.workspace)}
-        own = results.pop(name)
-        others = [r for cell, r in results.items() if cell not in self._reserved]
-        spent = own.cost_usd + sum(other.cost_usd for other in others)
-        left = self.budget_usd - spent - sum(self._reserved.values())
-        most = own.cost_usd + left / max(1, self.jobs - len(self._reserved))
-        # What a run of this grid took, or did not come to its end with, is too little for this one.
-        known = [result.cost_usd for result in results.values() if result.is_finished]
-        if most <= max(self._too_little_usd, *known, 0.0) or left <= 0:
+        spent = {r.cell.name: r.cost_usd for r in read_results(self.grid, self.workspace)}
+        others = sum(usd for cell, usd in spent.items() if cell not in (name, *self._reserved))
+        left = self.budget_usd - spent[name] - others - sum(self._reserved.values())
+        if left <= 0 or exit_codes.BUDGET_REACHED in self.codes:
             return None
+        most = spent[name] + left / max(1, self.jobs - len(self._reserved))
         self._reserved[name] = most
         return most if self.own_limit_usd is None else min(most, self.own_limit_usd)
 
@@ -381,7 +363,9 @@ def sweep(
     if name is not None:
         check_run_name(name)
     fixed, keys = parse_grid(runfile, words)
-    grid = Grid("sweep", runfile_words(runfile), fixed, keys)
+    file = Path(runfile).expanduser()
+    # As every cell finds it, wherever it is begun.
+    grid = Grid("sweep", str(file.resolve()) if file.is_file() else runfile, fixed, keys)
     loaded = _load_all(grid, workspace, budget_usd)
     library = loaded.config.library.name is not None
     grid = replace(grid, name=loaded.config.exp_id if name is None else name, own_library=library)

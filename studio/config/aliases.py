@@ -18,16 +18,17 @@ from studio.config.tree import (
     ABSENT,
     REFERENCE,
     Key,
+    Place,
     Tree,
     dotted_name,
     get_value,
     pop_value,
+    read_yaml_file,
     replace_value,
     set_value,
     walk,
     walk_texts,
 )
-from studio.config.yaml_file import Place, read_yaml_file
 
 ALIASES = {
     "evaluation.agent": "agent",
@@ -81,21 +82,15 @@ def apply_aliases(composed: ComposedConfig) -> None:
 
 def suggest_key(key: Key, siblings: Iterable[str], every: Iterable[str]) -> str:
     """The next move for an unknown key: the nearest of its `siblings`, else of `every` setting."""
-    known = sorted(siblings)
-    if close := similar_names(key, known, cutoff=0.6):
+    known, parent = sorted(siblings), dotted_name(key[:-1])
+    aliases = [a.rpartition(".")[2] for a in ALIASES if a.rpartition(".")[0] == parent]
+    if close := get_close_matches(key[-1], [*known, *aliases], n=1, cutoff=0.6):
         return f'Did you mean "{dotted_name((*key[:-1], close[0]))}"?'
     # Of settings with one name the first counts: practice comes before the stages of training.
     leaves = {name.rpartition(".")[2]: name for name in reversed((*every, *ALIASES))}
     if close := get_close_matches(key[-1], list(leaves), n=1, cutoff=0.7):
         return f'Did you mean "{leaves[close[0]]}"?'
     return f"Known here: {', '.join(known)}."
-
-
-def similar_names(key: Key, siblings: Iterable[str], *, cutoff: float) -> list[str]:
-    """The name, or alias, of where `key` stands that is most similar; empty below `cutoff`."""
-    parent = dotted_name(key[:-1])
-    aliases = [a.rpartition(".")[2] for a in ALIASES if a.rpartition(".")[0] == parent]
-    return get_close_matches(key[-1], [*sorted(siblings), *aliases], n=1, cutoff=cutoff)
 
 
 def move_value(composed: ComposedConfig, old: Key, new: Key) -> None:
@@ -153,11 +148,10 @@ def _rewrite_held_out(composed: ComposedConfig) -> None:
         if held_out.get(theirs) in (ours, None):  # as they are called here anyway
             held_out.pop(theirs, None)
         move_value(composed, (*at, theirs), ("data", "fields", ours))
-    kind = held_out.pop("type", None)
+    kind = held_out.pop("type", "single")
     if kind not in ("single", None):
-        cause = f'"{dotted_name(at)}.type" is "{kind}": only "single" is known here.'
-        move = "Name several sets as a list: evaluation.data=[A, B]."
-        raise composed.error((*at, "type"), cause, move)
+        note = f"data.type {kind} has no counterpart here: the set is measured as a single one"
+        composed.warnings.append(f"{composed.place((*at, 'type')).text}: {note}")
     if "dataset" in held_out and len(held_out) == 1:
         composed.tree["evaluation"]["data"] = held_out["dataset"]
         composed.places[at] = composed.place((*at, "dataset"))

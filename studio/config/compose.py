@@ -1,33 +1,34 @@
 """Composing a run file the Hydra way, and remembering where each key was written.
 
-Owns `defaults` lists, groups, packages, overrides and interpolations, and the place of every key: a
-file and line, or an override. Files are read and merged here, with their places. Hydra, which takes
-a tenth of a second to load, parses the values of overrides alone; OmegaConf resolves `${…}`.
+Owns `defaults` lists, packages, overrides and interpolations, and the place of every key: a file
+and line, or an override. Files are read and merged here, with their places. Hydra, which takes a
+tenth of a second to load, parses the values of overrides alone; OmegaConf resolves `${…}`.
 """
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from difflib import get_close_matches
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from engines.core.errors import ConfigError
+from engines.core.errors import ConfigError, did_you_mean
 from engines.record.yaml_text import unescape_interpolation
 from studio.config.tree import (
     ABSENT,
     REFERENCE,
     Key,
+    Place,
     Tree,
+    YamlFile,
     dotted_name,
     get_value,
     map_tree,
     merge_value,
     pop_value,
+    read_yaml_file,
     replace_value,
     walk_texts,
 )
-from studio.config.yaml_file import Place, YamlFile, read_yaml_file
 from studio.presets import GROUPS
 from studio.secrets.run_files import mask_override
 
@@ -37,10 +38,9 @@ SHORTHAND = {
 }
 """Sections that may be a plain text, with the key it stands for; an override of another key of
 such a section keeps that text."""
-REPLACED = ("verifier",)
+REPLACED = (("verifier",),)
 """Sections that are one choice: an override of the whole leaves nothing of the file's."""
 GLOBAL = "_global_"
-_CHOICE = re.compile(r"(?!(?i:null|true|false)$)[A-Za-z_][\w./-]*")
 _ENV = re.compile(r"(?<!\\)((?:\\\\)*)\$\{\s*oc\.env\s*:")
 _LONG_LIST = 200
 """Entries from which a list without references is kept from OmegaConf, which takes a third of a
@@ -81,18 +81,9 @@ def compose_run(path: Path, overrides: Sequence[str], roots: Sequence[Path]) -> 
     path = path.resolve()
     if path.suffix != ".yaml":
         raise ConfigError(str(path), "A run file's name ends in .yaml.", "Rename the file.")
-    folders = _search_folders(path, roots)
-    choices = [text for text in overrides if _is_choice(text, folders)]
-    composition = _Composition(folders, choices)
-    composed = ComposedConfig(path, {}, {}, composition.warnings)
-    for mounted in composition.list_parts(path):
-        package = tuple(filter(None, mounted.package.split(".")))
-        if package:
-            composed.places[package] = Place(f"{mounted.file.path}:1")
-        composed.places |= {(*package, *key): place for key, place in mounted.file.places.items()}
-        values = {name: value for name, value in mounted.file.tree.items() if name != "defaults"}
-        merge_value(composed.tree, package, values)
-    _apply_overrides(composed, [text for text in overrides if text not in choices])
+    composed = ComposedConfig(path, {}, {})
+    _mount_file(composed, _search_folders(path, roots), read_yaml_file(path), "", (path,))
+    _apply_overrides(composed, overrides)
     return composed
 
 
@@ -107,180 +98,88 @@ def _search_folders(path: Path, roots: Sequence[Path]) -> list[Path]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Part:
-    """A file and the section below which its keys stand."""
-
-    file: YamlFile
-    package: str
-
-
-@dataclass(slots=True)
-class _Default:
-    """One entry of a `defaults` list: which files it mounts, and where."""
+class _Mount:
+    """An entry of a `defaults` list: `[/]PATH[@PACKAGE]`, or `PATH[@PACKAGE]: NAMES`."""
 
     folder: str  # as written, without a leading slash
-    group: str  # the folder from where groups are searched
+    group: str  # the folder from where configs are searched
     names: list[str]
     package: str | None
-    place: str
-    is_group: bool  # written as `group: name`, so that it can be chosen otherwise
-    optional: bool = False
-    override: bool = False
-
-    def package_below(self, parent: str, header: str | None = None) -> str:
-        """Return where its files are mounted, in a file that is itself mounted at `parent`."""
-        package = self.package if self.package is not None else header
-        if package is None:
-            package = self.folder.replace("/", ".")
-        whole = f"{parent}.{package}".strip(".")
-        return whole.rpartition(GLOBAL)[2].strip(".") if GLOBAL in whole else whole
-
-    def choice_key(self, parent: str) -> str:
-        """Return the name by which an override chooses another file: its group, and package."""
-        package = self.package_below(parent)
-        usual = self.group.replace("/", ".")
-        return self.group if package == usual else f"{self.group}@{package or GLOBAL}"
+    place: str = ""
 
 
-class _Composition:
-    """The files that one run file reaches through its `defaults` lists."""
+_SELF = _Mount("", "", ["_self_"], None)
 
-    def __init__(self, folders: Sequence[Path], choices: Sequence[str]) -> None:
-        self.folders = folders
-        self.warnings: list[str] = []
-        self._chosen: dict[str, tuple[list[str], str]] = {}  # key → names, place
-        self._added: list[_Default] = []
-        self._unused: set[str] = set()
-        for text in choices:
-            self._read_choice(text)
 
-    def _read_choice(self, text: str) -> None:
-        key, _, value = text.partition("=")
-        names = [name.strip() for name in value.strip("[]").split(",") if name.strip()]
-        place = override_text(text)
-        if key.startswith("+"):
-            group, _, package = key.lstrip("+").partition("@")
-            added = _Default(group, group, names, package or None, place, is_group=False)
-            self._added.append(added)
-            return
-        key = key.lstrip("~")
-        self._chosen[key] = ([] if text.startswith("~") else names), place
-        self._unused.add(key)
-
-    def list_parts(self, path: Path) -> list[_Part]:
-        """Return the files in the order in which they are merged."""
-        file = read_yaml_file(path)
-        package = _Default("", "", [], None, "", is_group=False).package_below("", file.package)
-        parts = self._mount(file, "", package, (path,), self._added)
-        for key in self._unused:
-            _, place = self._chosen[key]
-            cause = f"It does not fit: Could not override '{key}'. No match in the defaults list."
-            raise ConfigError(place, cause, "Add it with a + in front, or mount it in the file.")
-        return parts
-
-    def _mount(
-        self,
-        file: YamlFile,
-        group: str,
-        package: str,
-        above: tuple[Path, ...],
-        added: Sequence[_Default] = (),
-    ) -> list[_Part]:
-        """List a file with all that it mounts; `above` are the files that mount it."""
-        own = _Part(file, package)
-        if "defaults" not in file.tree and not added:
-            return [own]
-        entries = [*_read_defaults(file, group), *added]
-        for entry in entries:
-            if entry.override:  # the outermost file chooses
-                key = entry.choice_key(package)
-                if key not in self._chosen:
-                    self._chosen[key] = entry.names, entry.place
-                    self._unused.add(key)
-        mounts = [entry for entry in entries if not entry.override]
-        if mounts and not any(_is_self(entry) for entry in mounts):
-            mounts.append(_SELF)
-            if len(above) == 1 and len(file.tree) > 1 and not added:
-                said = "`defaults` does not name `_self_`; the file itself goes last."
-                self.warnings.append(f"{file.path}: {said}")
-        parts: list[_Part] = []
-        # From the last: what it chooses by `override` counts for those before it.
-        for entry in reversed(mounts):
-            below = [own] if _is_self(entry) else self._mount_entry(entry, package, above)
-            parts = below + parts
-        return parts or [own]
-
-    def _mount_entry(self, entry: _Default, parent: str, above: tuple[Path, ...]) -> list[_Part]:
-        names, place = entry.names, entry.place
-        key = entry.choice_key(parent)
-        if entry.is_group and key in self._chosen:
-            names, place = self._chosen[key]
-            self._unused.discard(key)
-        parts: list[_Part] = []
-        for name in names:
-            target = f"{entry.group}/{name}".lstrip("/")
-            path = find_config(target, self.folders)
-            if path is None and entry.optional:
-                continue
+def _mount_file(
+    composed: ComposedConfig,
+    folders: Sequence[Path],
+    file: YamlFile,
+    package: str,
+    above: tuple[Path, ...],
+    group: str = "",
+) -> None:
+    """Merge a file and all that it mounts; `above` are the files that mount it."""
+    package = _join_packages(package, file.package and f"{GLOBAL}.{file.package}")
+    mounts = _read_defaults(file, group)
+    if not any(mount.names == _SELF.names for mount in mounts):
+        mounts.append(_SELF)
+    for mount in mounts:
+        if mount.names == _SELF.names:
+            _merge_file(composed, file, package)
+            continue
+        for name in mount.names:
+            target = f"{mount.group}/{name}".lstrip("/")
+            path = find_config(target, folders)
             if path is None:
-                raise _missing_group_error(place, target, self.folders)
+                raise _missing_config_error(mount.place, target, folders)
             if path in above:
                 cause = f'"{target}" mounts itself.'
-                raise ConfigError(place, cause, "Take it out of its `defaults`.")
-            file = read_yaml_file(path)
-            package = entry.package_below(parent, file.package and f"{GLOBAL}.{file.package}")
-            group = target.rpartition("/")[0]
-            parts += self._mount(file, group, package, (*above, path))
-        return parts
+                raise ConfigError(mount.place, cause, "Take it out of its `defaults`.")
+            inner = read_yaml_file(path)
+            if mount.package is not None:
+                inner = replace(inner, package=None)  # what is written here counts
+            written = mount.folder.replace("/", ".") if mount.package is None else mount.package
+            below = _join_packages(package, written)
+            _mount_file(composed, folders, inner, below, (*above, path), target.rpartition("/")[0])
 
 
-_SELF = _Default("", "", ["_self_"], None, "", is_group=False)
+def _join_packages(parent: str, package: str | None) -> str:
+    """The section below `parent` in which keys stand; `_global_` leads out of all others."""
+    whole = f"{parent}.{package or ''}".strip(".")
+    return whole.rpartition(GLOBAL)[2].strip(".") if GLOBAL in whole else whole
 
 
-def _is_self(entry: _Default) -> bool:
-    return entry.names == ["_self_"]
+def _merge_file(composed: ComposedConfig, file: YamlFile, package: str) -> None:
+    at = tuple(filter(None, package.split(".")))
+    if at:
+        composed.places[at] = Place(f"{file.path}:1")
+    composed.places |= {(*at, *key): place for key, place in file.places.items()}
+    values = {name: value for name, value in file.tree.items() if name != "defaults"}
+    merge_value(composed.tree, at, values)
 
 
-def _read_defaults(file: YamlFile, group: str) -> list[_Default]:
+def _read_defaults(file: YamlFile, group: str) -> list[_Mount]:
     """Read the `defaults` of a file that stands in a group itself."""
     written = file.tree.get("defaults") or []
-    entries: list[_Default] = []
+    mounts: list[_Mount] = []
     for number, entry in enumerate(written if isinstance(written, list) else [None]):
-        place = file.places.get(("defaults", str(number)), Place(str(file.path))).text
-        if isinstance(entry, str):
-            entries.append(_read_default(entry, None, group, place))
-        elif isinstance(entry, dict) and len(entry) == 1:
-            ((key, value),) = entry.items()
-            names = value if isinstance(value, list) else [value]
-            names = [str(name) for name in names if name is not None]
-            entries.append(_read_default(key, names, group, place))
-        else:
+        names: object = None
+        if isinstance(entry, dict) and len(entry) == 1:
+            ((entry, names),) = entry.items()
+            names = [] if names is None else names
+        if not isinstance(entry, str):
             cause = "Its `defaults` is no list of names of configs."
             raise ConfigError(str(file.path), cause, "Write it as defaults: [rehearsal, _self_].")
-    return entries
-
-
-def _read_default(text: str, names: list[str] | None, group: str, place: str) -> _Default:
-    """Read `[optional|override] [/]PATH[@PACKAGE]`; of `names` the path is their group."""
-    *words, target = text.split()
-    target, at, package = target.partition("@")
-    is_absolute = target.startswith("/")
-    folder = target.strip("/")
-    if names is None:
-        folder, _, name = folder.rpartition("/")
-    whole = folder if is_absolute or not group else f"{group}/{folder}".rstrip("/")
-    if package == "_here_":
-        package = ""
-    return _Default(
-        folder=folder,
-        group=whole,
-        names=[name.removesuffix(".yaml")] if names is None else names,
-        package=package.replace("_group_", f"{GLOBAL}.{whole.replace('/', '.')}") if at else None,
-        place=place,
-        is_group=names is not None,
-        optional="optional" in words,
-        override="override" in words,
-    )
+        target, at, package = entry.partition("@")
+        folder = target.strip("/")
+        if names is None:
+            folder, _, names = folder.rpartition("/")
+        whole = folder if target.startswith("/") or not group else f"{group}/{folder}".rstrip("/")
+        listed = names if isinstance(names, list) else [str(names).removesuffix(".yaml")]
+        place = file.places[("defaults", str(number))].text
+        mounts.append(_Mount(folder, whole, listed, package if at else None, place))
+    return mounts
 
 
 def find_config(target: str, folders: Sequence[Path]) -> Path | None:
@@ -289,34 +188,19 @@ def find_config(target: str, folders: Sequence[Path]) -> Path | None:
     return next((file for file in files if file.is_file()), None)
 
 
-def _missing_group_error(place: str, missing: str, folders: Sequence[Path]) -> ConfigError:
+def _missing_config_error(place: str, missing: str, folders: Sequence[Path]) -> ConfigError:
     names = {
         str(file.relative_to(folder).with_suffix(""))
         for folder in folders
         for pattern in ("*.yaml", *(f"{group}/**/*.yaml" for group in GROUPS))
         for file in folder.glob(pattern)
     }
-    group, _, last = missing.rpartition("/")
-    siblings = [name.rpartition("/")[2] for name in names if name.rpartition("/")[0] == group]
-    nearest = [f"{group}/{name}" for name in get_close_matches(last, siblings, n=1)]
-    # What stands elsewhere under this very name is meant: /practice/rehearsal is rehearsal.
-    nearest = nearest or sorted(name for name in names if name.rpartition("/")[2] == last)
-    nearest = nearest or get_close_matches(missing, sorted(names), n=1, cutoff=0.8)
     searched = ", ".join(str(folder) for folder in folders)
-    move = f'Did you mean "{nearest[0]}"?' if nearest else f"Write {missing}.yaml in one of them."
-    return ConfigError(place, f'"{missing}" is not found. Searched: {searched}.', move)
+    move = did_you_mean(missing, names) or f"Write {missing}.yaml in one of them."
+    return ConfigError(place, f'"{missing}" is not found. Searched: {searched}.', move.strip())
 
 
 # Overrides
-
-
-def _is_choice(text: str, folders: Sequence[Path]) -> bool:
-    """Tell whether an override chooses a file of a group; practice=5 is none of its group."""
-    key, _, value = text.partition("=")
-    key = key.lstrip("+~")
-    named = _CHOICE.fullmatch(value) or (text.startswith("~") and not value)
-    is_group = any((folder / key).is_dir() for folder in folders)
-    return "@" in key or bool(named and is_group)
 
 
 def override_text(override: str) -> str:
@@ -329,32 +213,23 @@ def _key_of(override: str) -> Key:
 
 
 def _apply_overrides(composed: ComposedConfig, overrides: Sequence[str]) -> None:
-    """Set what overrides say, in place; those in a section that may be a plain text come last."""
-    late = [text for text in overrides if dotted_name(_key_of(text)[:-1]) in SHORTHAND]
-    whole = {_key_of(text)[0]: at for at, text in enumerate(overrides) if len(_key_of(text)) == 1}
-    kept = [
-        text
-        for at, text in enumerate(overrides)
-        if _key_of(text)[0] not in REPLACED or at >= whole.get(_key_of(text)[0], 0)
-    ]
-    for text in (*(o for o in kept if o not in late), *(o for o in kept if o in late)):
+    """Set what overrides say, in place: whole sections first, then the keys in them."""
+    for text in sorted(overrides, key=lambda text: len(_key_of(text))):
         key = _key_of(text)
         value = _parse_override(text)
         _expand_section(composed.tree, key)
-        if text.startswith("~"):
-            if pop_value(composed.tree, key) is ABSENT:
+        is_removal = text.startswith("~")
+        if is_removal or key in REPLACED:
+            removed = pop_value(composed.tree, key)
+            if is_removal and removed is ABSENT:
                 raise _override_error(text, f"there is no {dotted_name(key)} to take away")
-            continue
-        if key[0] in REPLACED and len(key) == 1:
-            pop_value(composed.tree, key)
         try:
-            merge_value(composed.tree, key, value)
+            if not is_removal:
+                merge_value(composed.tree, key, value)
         except TypeError as error:
             cause = "The run file has a list there, and the entries of a list have no names."
             move = "Replace the whole list (key=[…]), or edit the run file."
             raise ConfigError(override_text(text), cause, move) from error
-    for text in overrides:
-        key = _key_of(text)
         # An override replaces what the files said below its key.
         composed.places = {k: p for k, p in composed.places.items() if k[: len(key)] != key}
         composed.places[key] = Place(override_text(text), override=True)
@@ -378,15 +253,8 @@ def _parse_override(text: str) -> Any:
         if parsed.is_sweep_override():
             raise _override_error(text, "Ambiguous value: a list of values for several runs")
         return map_tree(parsed.value())
-    except HydraException as error:
-        lines = [
-            line for line in str(error).splitlines() if not line.startswith(("See ", "Error "))
-        ]
-        reason = (lines or ["it cannot be read"])[0].replace("'++", "'").rstrip(".")
-        if mask_override(text) != text:
-            reason = "its value cannot be read"  # Hydra's words would quote the secret
-        elif "missing EQUAL" in reason:
-            reason = "it has no ="
+    except HydraException as error:  # whose words would quote a secret
+        reason = "its value cannot be read" if "=" in text else "it has no ="
         raise _override_error(text, reason) from error
 
 

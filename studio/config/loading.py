@@ -6,7 +6,6 @@ Typed names of files are looked up from the current folder, written ones beside 
 name that is no folder may be one of the hub, and is left as it is.
 """
 
-import math
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,6 +19,7 @@ from pydantic import ValidationError
 from engines.core.errors import ConfigError, DataError
 from engines.core.settings import SettingError
 from engines.data.source import HELD_OUT, PRACTISED, DataSource, locate, resolve_data
+from engines.grpo.checkpoint.folders import find_checkpoints
 from engines.policies.open import is_scripted
 from engines.record.cassette import Tape
 from engines.secrets.mask import MASK, Mask
@@ -38,10 +38,11 @@ from studio.config.aliases import (
 )
 from studio.config.compose import ComposedConfig, compose_run, resolve
 from studio.config.env_file import read_env_file
+from studio.config.from_youtu import flatten, mount_root, translate
 from studio.config.settings.agent import AgentConfig
 from studio.config.settings.base import declared_settings
 from studio.config.settings.run import RunConfig, every_setting, find_collector, section_of
-from studio.config.source import find_run_file
+from studio.config.source import YoutuConfig, find_run_file
 from studio.config.tree import (
     ABSENT,
     Key,
@@ -53,8 +54,6 @@ from studio.config.tree import (
     walk,
     walk_texts,
 )
-from studio.config.youtu.checkout import YoutuConfig
-from studio.config.youtu.translation import flatten, mount_root, translate
 from studio.errors import plain_words
 from studio.presets import presets_folder
 from studio.secrets.output import remember
@@ -69,9 +68,8 @@ from studio.secrets.run_files import (
     names_secret,
 )
 
-_SURROGATE = re.compile("[\ud800-\udfff]")
+_NO_TEXT = re.compile("[\0\ud800-\udfff]")
 _UNKNOWN = ("extra_forbidden", "unexpected_keyword_argument")  # of a model, of a dataclass
-_LISTS = ("tuple_type", "list_type")
 
 
 def explain_error(composed: ComposedConfig, error: ValidationError) -> ConfigError:
@@ -81,10 +79,10 @@ def explain_error(composed: ComposedConfig, error: ValidationError) -> ConfigErr
     context = first.get("ctx", {})
     more = f" ({len(others)} more to correct.)" if others else ""
     if isinstance(refused := context.get("error"), SettingError):  # of an engine's own check
-        at = (*key, refused.name)
-        return composed.error(at, f'"{dotted_name(at)}": {refused.cause}', refused.move + more)
+        context = {"at": refused.name, "move": refused.move}
+        first["msg"] = refused.cause.rstrip(".")
     at = (*key, *str(context["at"]).split(".")) if "at" in context else key
-    if first["type"] == "unmet":
+    if "move" in context:
         return composed.error(at, f'"{dotted_name(at)}": {first["msg"]}.', context["move"] + more)
     value = context.get("value", first["input"])
     cause, move = _cause_and_move(at, first["type"], first["msg"], value)
@@ -95,32 +93,25 @@ def _cause_and_move(key: Key, kind: str, message: str, value: object) -> tuple[s
     name, section = dotted_name(key), section_of(key)
     if kind in _UNKNOWN:
         if "." in key[-1]:
-            return f'"{name}" is not a setting.', f"Write it nested: {_nest_setting(key[-1])}."
+            return f'"{name}" is not a setting.', "Write it nested: a key on each line."
         parent = section_of(tuple(part for part in key[:-1] if not part.isdecimal()))
         siblings = declared_settings(parent) if parent else ()
         return f'"{name}" is not a setting.', suggest_key(key, siblings, every_setting())
-    if section is not None and kind != "value_error":
-        known = declared_settings(section)
-        required = [field for field, declared in known.items() if declared.required]
-        if kind in _LISTS:
-            return f'"{name}" is no list.', 'Begin each entry with "- ".'
-        keys = ", ".join(f"{name}.{field}" for field in required or known)
-        misplaced = f'"{name}" is {_value_text(key, value)}; it holds settings of its own.'
-        return f'"{name}" is missing.' if kind == "missing" else misplaced, f"Set {keys}."
+    keys = declared_settings(section) if section is not None and kind != "value_error" else {}
+    required = [inner for inner, declared in keys.items() if declared.required]
     meaning = every_setting().get(name, "").rstrip(".")
     move = f"Set {name}: {meaning}." if meaning else "Correct it."
+    if keys:
+        move = f"Set {', '.join(f'{name}.{inner}' for inner in required or keys)}."
     if kind == "missing":
         return f'"{name}" is missing.', move
-    if kind == "string_pattern_mismatch":
-        return f'"{name}" is {_value_text(key, value)}, which does not fit.', move
     shown = "" if isinstance(value, dict) else f" is {_value_text(key, value)}"
-    return f'"{name}"{shown}: {plain_words(message).split(", unable to")[0]}.', move
-
-
-def _nest_setting(dotted: str) -> str:
-    """`data.limit` as YAML has it."""
-    first, _, rest = dotted.partition(".")
-    return f"{first}: {{{_nest_setting(rest)}}}" if rest else f"{first}: …"
+    reason = f": {plain_words(message).split(', unable to')[0]}"
+    if kind == "string_pattern_mismatch":
+        reason = ", which does not fit"
+    elif "instance of" in message:
+        reason = "; it holds settings of its own"
+    return f'"{name}"{shown}{reason}.', move
 
 
 def _value_text(key: Key, value: object) -> str:
@@ -131,23 +122,15 @@ def _value_text(key: Key, value: object) -> str:
 
 
 def check_plain_values(composed: ComposedConfig, tree: Tree) -> None:
-    """Refuse the first such value, with the place where it is written."""
+    """Refuse the first value that no file of a run can hold, with the place where it is written."""
     for key, value in walk(tree):
-        if fault := _find_fault(key, value):
-            raise composed.error(key, f'"{dotted_name(key)}" {fault[0]}.', fault[1])
-
-
-def _find_fault(key: Key, value: object) -> tuple[str, str] | None:
-    if isinstance(value, str):
-        if "\0" in value:
-            return "holds a NUL character", "Remove it."
-        if _SURROGATE.search(value):
-            return "holds half of a surrogate pair", "Remove that character."
-    elif isinstance(value, int) and not -(2**63) <= value < 2**63:
-        return "is a number beyond 64 bits", "Give a smaller one, or a text in quotes."
-    elif isinstance(value, float) and not math.isfinite(value) and "extra_body" in key:
-        return "is no number that JSON knows", "Give a finite one."
-    return None
+        fault = ""
+        if isinstance(value, str) and _NO_TEXT.search(value):
+            fault = "holds a NUL character or half of a surrogate pair"
+        elif isinstance(value, int) and not -(2**63) <= value < 2**63:
+            fault = "is a number beyond 64 bits"
+        if fault:
+            raise composed.error(key, f'"{dotted_name(key)}" {fault}.', "Give another value.")
 
 
 _ASKED = re.compile(r"oc\.env\s*:\s*(\w+)")
@@ -183,13 +166,8 @@ class LoadedRun:
             prefer = HELD_OUT if key.startswith("evaluation") else PRACTISED
             return resolve_data(name, self.roots, prefer)
         except DataError as error:
-            cause, move = f"{error.place}: {error.cause}", error.move
-            searched = error.cause.removeprefix("It is not found. ")
-            if searched != error.cause:
-                cause = f'There is no data set "{name}". {searched}'
-                if os.sep not in name:
-                    move += f" Or add it: studio data add FILE --name {name.partition(':')[0]}."
-            raise DataError(self.place(key), cause, move) from error
+            move = f"{error.move} Or add it: studio data add FILE --name {name.partition(':')[0]}."
+            raise DataError(self.place(key), f"{error.place}: {error.cause}", move) from error
 
 
 def load_run(
@@ -226,19 +204,29 @@ def load_run(
     tree = resolve(composed, values)
     if absent:
         leave_out_masked(tree)
-    origins = _secret_origins(composed)
+    origins = {  # of each setting that is stored as its text with `${…}`
+        dotted_name(key): text
+        for key, text in walk_texts(composed.tree)
+        if "${" in text and is_kept_as_written(key, text)
+    }
     secrets = known_secrets(walk(tree), origins, values)
     remember(secrets)  # before any refusal can quote the file
     check_plain_values(composed, tree)
-    _note_common_secrets(composed, tree)  # before the environment's own keys join
+    # Before the environment's own keys join. One would wonder at gaps in ordinary text.
+    composed.warnings += [
+        f"{dotted_name(key)} is a common word: it is masked wherever it occurs."
+        for key, value in walk_texts(tree)
+        if is_secret(key, value) and is_common(value)
+    ]
     if not keyless:
         _refuse_masked(composed, tree)
     _name_experiment(composed, tree, preset)
     read_endpoints(tree, origins, values)
     share_temperature(composed, tree)
-    _drop_empty_sections(tree)
+    for name in [key for key, value in tree.items() if value is None and section_of((key,))]:
+        del tree[name]  # `evaluation:` with nothing below it is an empty section
     # Last: roles may have taken over a path from each other.
-    roots = _pin_paths(composed, tree, workspace, variables, is_preset=preset)
+    roots = _pin_paths(composed, tree, workspace, variables, youtu=youtu, is_preset=preset)
     config = _validate(composed, tree, origins, values)
     warnings = [*composed.warnings, *_doubtful_settings(config)]
     warnings += variables.notes(composed, origins)
@@ -250,48 +238,31 @@ def load_run(
 
 @dataclass(frozen=True, slots=True)
 class _Environment:
-    """The variables that a run file may name, and which files they come from."""
+    """The variables that a run file may name, and the working folder."""
 
-    outer: Mapping[str, str]  # of the process, or of the caller
-    folder: Path  # the working folder
+    values: Mapping[str, str]
+    folder: Path
     own: Mapping[str, str]  # what its `.env` adds
-    youtu: YoutuConfig | None  # a checkout, whose `.env` adds further ones
-
-    @property
-    def values(self) -> dict[str, str]:
-        theirs = self.youtu.environment() if self.youtu else {}
-        return {**self.own, **theirs, **self.outer}
 
     def notes(self, composed: ComposedConfig, origins: Mapping[str, str]) -> Iterator[str]:
-        """Say which files were read, and what of them a resume will miss."""
+        """Say what the working folder's `.env` gave."""
         texts = (*origins.values(), *(text for _, text in walk_texts(composed.tree)))
         if given := {name for name in _ASKED.findall(" ".join(texts)) if name in self.own}:
             yield f"{self.folder / '.env'} gives {', '.join(sorted(given))}"
-        if self.youtu is None or not self.youtu.env_file.is_file():
-            return
-        theirs, asked = self.youtu.environment(), _ASKED.findall(" ".join(origins.values()))
-        missed = sorted({name for name in asked if name in theirs and name not in self.outer})
-        need = f"; --resume needs {', '.join(missed)} in the environment" if missed else ""
-        yield f"{self.youtu.env_file} is read for what the environment does not set{need}"
 
 
 def _read_environment(
     environ: Mapping[str, str] | None, folder: Path, youtu: YoutuConfig | None
 ) -> _Environment:
     """Read the variables; `.env` counts where no `environ` is given, and is not printed then."""
+    outer = youtu.environment() if youtu else {}
     if environ is not None:
-        return _Environment(environ, folder, {}, youtu)
+        return _Environment({**outer, **environ}, folder, {})
+    outer |= os.environ
     own = read_env_file(folder / ".env")
     remember(environment_secrets(own))
-    others = {**(youtu.environment() if youtu else {}), **os.environ}
-    added = {name: value for name, value in own.items() if name not in others}
-    return _Environment(os.environ, folder, added, youtu)
-
-
-def _drop_empty_sections(tree: Tree) -> None:
-    """Take `evaluation:` with nothing below it for an empty section."""
-    for name in [key for key, value in tree.items() if value is None and section_of((key,))]:
-        del tree[name]
+    own = {name: value for name, value in own.items() if name not in outer}
+    return _Environment({**own, **outer}, folder, own)
 
 
 def _rewrite_text(
@@ -332,24 +303,6 @@ def _validate(
     return config
 
 
-def _secret_origins(composed: ComposedConfig) -> dict[str, str]:
-    """The text with `${…}` of each setting that is stored as that text, by dotted key."""
-    return {
-        dotted_name(key): text
-        for key, text in walk_texts(composed.tree)
-        if "${" in text and is_kept_as_written(key, text)
-    }
-
-
-def _note_common_secrets(composed: ComposedConfig, tree: Tree) -> None:
-    """A reader would wonder at the gaps that a masked word leaves in ordinary text."""
-    composed.warnings += [
-        f"{dotted_name(key)} is a common word: it is masked wherever it occurs."
-        for key, value in walk_texts(tree)
-        if is_secret(key, value) and is_common(value)
-    ]
-
-
 def _refuse_masked(composed: ComposedConfig, tree: Tree) -> None:
     for key, value in walk(tree):
         # An agent's model that is asked has become the policy.
@@ -377,18 +330,19 @@ def _pin_paths(
     workspace: Path,
     variables: _Environment,
     *,
+    youtu: YoutuConfig | None,
     is_preset: bool,
 ) -> tuple[Path, ...]:
     """Make names of files absolute; returns where data sets are looked up, what is typed last."""
-    youtu, cwd = variables.youtu, variables.folder
+    cwd = variables.folder
     beside = () if is_preset or youtu else (composed.path.parent,)
     own = (workspace / "datasets", _BUNDLED)
     theirs = youtu.data_roots(variables.values, composed.warnings) if youtu else ()
     roots = (*beside, own[0], *theirs, _BUNDLED, cwd)
     pin_data(composed, tree, roots, own, cwd)
     pin_models(composed, tree, workspace, cwd)
-    pin_programs(composed, tree, (*beside, _BUNDLED / "agents", cwd), cwd)
-    pin_sources(composed, tree, (*beside, workspace, own[0], _BUNDLED, cwd), cwd)
+    programs = (*beside, _BUNDLED / "agents", cwd)
+    pin_programs(composed, tree, programs, (workspace, *own), cwd)
     own = (workspace / "verifiers", _BUNDLED / "verifiers")
     files = (youtu.verifiers,) if youtu else ()
     pin_verifiers(composed, tree, (*beside, own[0], *files, own[1], cwd), own, cwd)
@@ -396,25 +350,32 @@ def _pin_paths(
 
 
 def _doubtful_settings(config: RunConfig) -> tuple[str, ...]:
-    notes = []
-    evaluation, practice = config.evaluation, config.practice
-    if evaluation.data and evaluation.k > 1 and evaluation.temperature == 0:
-        same = "its tries are likely all the same; set evaluation.temperature, or k to 1"
-        notes.append(f"evaluation.k is {evaluation.k} at temperature 0: {same}.")
-    if (
-        practice.group_size > 1
-        and practice.temperature == 0
-        and not is_scripted(config.policy.model)
-    ):
-        same = "all tries of a group are likely the same, and nothing is learned from that"
-        notes.append(f"practice.temperature is 0: {same}.")
-    if config.practice.group_size == 1 and config.data.practice is not None:
-        contrast = "a single try shows no contrast, so nothing can be learned from it"
-        notes.append(f"practice.group_size is 1: {contrast}.")
+    evaluation, practice, agent = config.evaluation, config.practice, config.agent
     usual = AgentConfig().max_turns
-    if config.agent.kind == "single_turn" and config.agent.max_turns != usual:
-        notes.append("agent.max_turns has no effect: an agent of kind single_turn replies once.")
-    return tuple(notes)
+    doubts = (
+        (
+            bool(evaluation.data) and evaluation.k > 1 and evaluation.temperature == 0,
+            f"evaluation.k is {evaluation.k} at temperature 0: its tries are likely all the same; "
+            "set evaluation.temperature, or k to 1.",
+        ),
+        (
+            practice.group_size > 1
+            and practice.temperature == 0
+            and not is_scripted(config.policy.model),
+            "practice.temperature is 0: all tries of a group are likely the same, and nothing is "
+            "learned from that.",
+        ),
+        (
+            practice.group_size == 1 and config.data.practice is not None,
+            "practice.group_size is 1: a single try shows no contrast, so nothing can be learned "
+            "from it.",
+        ),
+        (
+            agent.kind == "single_turn" and agent.max_turns != usual,
+            "agent.max_turns has no effect: an agent of kind single_turn replies once.",
+        ),
+    )
+    return tuple(note for holds, note in doubts if holds)
 
 
 _UNCONDITIONAL = re.compile(r"oc\.env\s*:\s*(\w+)\s*}")  # one with a default is never missing
@@ -446,9 +407,6 @@ def leave_out_masked(tree: Tree) -> None:
 def _absent_text(key: Key, names: Sequence[str]) -> str:
     why = f"the environment variable {names[-1]} is not set" if names else "it is masked"
     return f"{dotted_name(key)} is left out, since {why}: only a run needs it."
-
-
-_STEP = "global_step_"
 
 
 def pin_data(
@@ -519,31 +477,22 @@ def _adapter_path(
     kind, _, named = value.partition(":")
     if kind == "run" and named:
         run, _, step = named.partition("@")
-        steps = newest_checkpoints(workspace / "runs" / run)
-        wanted = [path for path in steps if step in ("", path.name.removeprefix(_STEP))]
-        if not wanted:
+        saved = find_checkpoints(workspace / "runs" / run)
+        chosen = [checkpoint for checkpoint in saved if step in ("", str(checkpoint.step))]
+        if not chosen:
             of = f" of step {step}" if step else ""
-            cause = f"run {run} has no checkpoint{of} in {workspace}."
-            there = ", ".join(path.name.removeprefix(_STEP) for path in steps)
+            steps = ", ".join(str(checkpoint.step) for checkpoint in saved)
             move = "Name another run (studio runs list), or the folder of an adapter."
-            raise composed.error(key, cause, f"It has those of steps {there}." if there else move)
-        return wanted[0].resolve()
+            if saved:
+                move = f"It has those of steps {steps}."
+            raise composed.error(key, f"run {run} has no checkpoint{of} in {workspace}.", move)
+        return chosen[-1].folder.resolve()
     folder = (root / Path(value).expanduser()).resolve()
     if not (folder / "adapter_config.json").is_file():
         cause = f"{folder} is no folder with an adapter_config.json."
         move = "Give the folder of a LoRA adapter, run:RUN (its newest checkpoint) or run:RUN@STEP."
         raise composed.error(key, cause, move)
     return folder
-
-
-def newest_checkpoints(run: Path) -> list[Path]:
-    """The checkpoints of a run's folder, the newest step of the newest experiment first."""
-    found = {
-        path: (path.parent.name, int(step))
-        for path in run.glob(f"checkpoints/*/*/{_STEP}*")
-        if (step := path.name.removeprefix(_STEP)).isdecimal() and path.is_dir()
-    }
-    return sorted(found, key=lambda path: found[path], reverse=True)
 
 
 def pin_verifiers(
@@ -554,35 +503,34 @@ def pin_verifiers(
         key = ("verifier", *below)
         if key[-1] != "file" or not name.strip():
             continue
-        found = find_file(name, (cwd, *roots) if _is_typed_path(composed, key, name) else roots)
-        if found is None or any(found.is_relative_to(folder) for folder in own):
+        file = find_file(name, (cwd, *roots) if _is_typed_path(composed, key, name) else roots)
+        if file is None or any(file.is_relative_to(folder) for folder in own):
             continue  # a missing file is refused where it is opened, with its line
-        replace_value(tree, key, str(found.resolve()))
+        replace_value(tree, key, str(file.resolve()))
 
 
-def pin_programs(composed: ComposedConfig, tree: Tree, beside: Sequence[Path], cwd: Path) -> None:
-    """Make one's own programs absolute: files in commands of agents and tools, and of functions."""
-    for key, text in walk_texts(tree.get("agent")):
-        place: Key = ("agent", *key)
-        is_function = key[-1] == "function" or (key[0] == "tools" and ".py:" in text)
-        if not is_function and not {"command", "readable"} & set(key):
+def pin_programs(
+    composed: ComposedConfig, tree: Tree, beside: Sequence[Path], own: Sequence[Path], cwd: Path
+) -> None:
+    """Make one's own programs absolute, and in the `own` folders too where tools find their pages.
+
+    Programs are files in commands of agents and tools, and of functions.
+    """
+    for below, text in walk_texts(tree.get("agent")):
+        key: Key = ("agent", *below)
+        is_function = key[-1] == "function" or (key[1] == "tools" and ".py:" in text)
+        is_source = key[-1] == "source" and (
+            get_value(tree, (*key[:-1], "provider")) in ("fixture", "folder")
+        )
+        if not is_function and not is_source and not {"command", "readable"} & set(key):
             continue
         name, colon, function = text.rpartition(":") if is_function else (text, "", "")
-        roots = (cwd, *beside) if _is_typed_path(composed, place, name) else beside
-        found = next((path for root in roots if (path := root / name).exists()), None)
-        if found is not None and name and (found.is_file() or "readable" in key):
-            replace_value(tree, place, f"{found.resolve()}{colon}{function}")
-
-
-def pin_sources(composed: ComposedConfig, tree: Tree, beside: Sequence[Path], cwd: Path) -> None:
-    """Make the files and folders absolute in which tools find their pages."""
-    for key, text in walk_texts(get_value(tree, ("agent", "tools"))):
-        place: Key = ("agent", "tools", *key)
-        local = get_value(tree, (*place[:-1], "provider")) in ("fixture", "folder")
-        if key[-1] == "source" and local:
-            roots = (cwd, *beside) if _is_typed_path(composed, place, text) else beside
-            if found := next((path for root in roots if (path := root / text).exists()), None):
-                replace_value(tree, place, str(found.resolve()))
+        roots = (*beside, *own) if is_source else beside
+        if _is_typed_path(composed, key, name):
+            roots = (cwd, *roots)
+        path = next((path for root in roots if name and (path := root / name).exists()), None)
+        if path is not None and (path.is_file() or is_source or "readable" in key):
+            replace_value(tree, key, f"{path.resolve()}{colon}{function}")
 
 
 def own_programs(agent: AgentConfig) -> tuple[Path, ...]:

@@ -114,8 +114,9 @@ def fingerprint(
     plain = config.model_dump(mode="json")
     for role in ("policy", "reflector", "judge"):
         settings = config.role(role).model_dump(mode="json")
-        body = _with_origins(config, role, settings["extra_body"])
-        settings["extra_body"] = without_secrets(body)
+        settings["extra_body"] = without_secrets(
+            _with_origins(config, role, settings["extra_body"])
+        )
         settings["model"] = _portable_model(settings["model"])
         if settings["adapter"] is not None:  # a run's, as a moved workspace has it too
             settings["adapter"] = settings["adapter"].rpartition("/runs/")[2]

@@ -12,9 +12,8 @@ from typing import Any
 
 from engines.core.codec import digest_bytes
 from engines.core.errors import ConfigError, ConflictError, DataError
-from engines.data.checks import Numbered, check_rows
-from engines.data.dataset import check_dataset, read_numbered_problems
-from engines.data.rows import Row, Unit, open_table
+from engines.data.dataset import Numbered, check_dataset, check_rows, read_numbered_problems
+from engines.data.rows import Unit, open_table
 from engines.data.source import (
     PRACTISED,
     SUFFIXES,
@@ -144,8 +143,9 @@ def add_talks(
         move = "Leave --question and --answer out: they follow from the roles."
         raise ConfigError("--as-chat", "Talks have no such fields.", move)
     source = resolve_data(path, (Path.cwd(),), PRACTISED)
-    talks = [row for row in map(_parse_talk, open_table(source).rows) if row]
-    with_tools = sum(1 for _ in open_table(source).rows) - len(talks)
+    rows = [_parse_talk(place, row) for _, place, row in open_table(source).good_rows()]
+    talks = [row for row in rows if row is not None]
+    with_tools = len(rows) - len(talks)
     if not talks:
         cause = f"No talk is left; {with_tools} rows with calls of tools are left out."
         raise DataError(str(source), cause, "Give talks without tools.")
@@ -184,9 +184,7 @@ def _read_data(
         return source.files()[0].read_bytes(), numbered, table.unit
     problems = dict(numbered)
     rows = []
-    for number, _, row in table.rows:
-        if isinstance(row, DataError):  # cannot be: `numbered` was read from the same rows
-            raise row
+    for number, _, row in table.good_rows():
         problem = problems.get(number)
         if fields and problem is not None:
             used = {"question", "answer", *fields.values()}
@@ -240,14 +238,11 @@ _TURNS = ("messages", "conversations")
 _SHAPES = 'Write {"messages": [{"role": …, "content": …}]}, or "conversations" of from and value.'
 
 
-def _parse_talk(numbered: Row) -> dict[str, Any] | None:
+def _parse_talk(place: str, row: Mapping[str, Any]) -> dict[str, Any] | None:
     """A row as a problem; None where it has calls of tools.
 
     Raises DataError: it holds no talk, or one in which nothing is asked.
     """
-    _, place, row = numbered
-    if isinstance(row, DataError):
-        raise row
     turns = next((row[name] for name in _TURNS if isinstance(row.get(name), list)), None)
     if turns is None:
         cause = f"The row holds no talk; its fields are: {', '.join(row)}."

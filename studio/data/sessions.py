@@ -12,16 +12,16 @@ from typing import Any
 
 from engines.core.codec import digest
 from engines.core.errors import ConfigError, DataError
-from engines.data.checks import MARK, ORIGIN, content_hash, is_unreviewed, outcome_word, set_mark
+from engines.data.dataset import MARK, ORIGIN, content_hash, is_unreviewed, outcome_word, set_mark
 from engines.data.rows import open_table
-from engines.data.sessions.reading import read_sessions
+from engines.data.sessions.agents import read_sessions
 from engines.data.sessions.steps import Intake, as_object, parse_json
 from engines.data.sessions.tries import Try, read_tries
 from engines.record.appender import write_atomic
 from engines.record.lock import write_lock
 from engines.record.run_dir import Workspace
 from engines.secrets.redactor import Redactor
-from studio.data.catalogue import check_data_name, find_data, write_dataset
+from studio.data.catalogue import check_data_name, write_dataset
 from studio.facts.data_set import Item, SessionImport
 from studio.render.data_lines import clip_text, item_text
 from studio.render.words import count_text
@@ -146,25 +146,14 @@ def find_items(workspace: Workspace, name: str) -> Path:
     """The file of a data set of the workspace, whose items can be marked."""
     target = workspace.datasets / f"{check_data_name(name)}.jsonl"
     if not target.is_file():
-        try:
-            found = find_data(name, workspace)
-        except DataError:
-            cause, move = "The workspace has no data set of that name.", "See studio data."
-        else:
-            cause = f"It is {found}, which was not imported: such data needs no review."
-            move = "Review what studio data import wrote as JSONL here; see studio data."
-        raise DataError(f"data set {name}", cause, move)
+        cause = "The workspace has no imported data set of that name; other data needs no review."
+        raise DataError(f"data set {name}", cause, "See those there are: studio data.")
     return target
 
 
 def read_items(target: Path) -> list[Row]:
     """The items of a data set, in order; raises DataError for the first that is none."""
-    rows = []
-    for _, _, row in open_table(target).rows:
-        if isinstance(row, DataError):
-            raise row
-        rows.append(row)
-    return rows
+    return [row for _, _, row in open_table(target).good_rows()]
 
 
 Change = Callable[[Row], Row | None]
@@ -241,9 +230,7 @@ def take_out(row: Row) -> None:
 def read_marks(file: Path) -> dict[str, Change]:
     """Decisions of a script: the output of `--json` with `reviewed` set to true, or "out"."""
     changes: dict[str, Change] = {}
-    for _, place, row in open_table(file).rows:
-        if isinstance(row, DataError):
-            raise row
+    for _, place, row in open_table(file).good_rows():
         wanted, content = row.get(MARK), row.get("content")
         if not isinstance(content, str) or wanted not in (True, False, "out"):
             cause = 'A decision has "content" and "reviewed": true, false or "out".'
@@ -303,12 +290,8 @@ def replay_lines(name: str, rows: Sequence[Row]) -> list[str]:
     size = several[len(several) // 2] if several else 1  # more than half of those fill it
     words = f"studio headless replay data.practice={quote(name)} verifier=recorded"
     words += f" practice.group_size={size} reflector=openai:MODEL"
-    notes = ["without a model as reflector the preset's scripted one shows the mechanics alone"]
-    if over := sum(max(0, n - size) for n in sizes):
-        notes.append(f"{count_text(over, 'try', 'tries')} left out by practice.group_size={size}")
-    if lone := sizes.count(1):
-        notes.append(f"{count_text(lone, 'item')} with one try: it has no contrast to learn from")
-    return [words, *notes]
+    note = "without a model as reflector the preset's scripted one shows the mechanics alone"
+    return [words, note]
 
 
 def review_items(

@@ -78,10 +78,6 @@ def gate_run(
             locked.runner.run(_try_offline(plan, locked, [op.id for op in wanted], early))
         except asyncio.CancelledError:
             to_stderr(f"{early.reason}; the tries are kept, and the same command goes on")
-    if plan.loaded.config.collector is not None:
-        from studio.tracing.run_spans import send_newer
-
-        send_newer(plan.loaded, run, state, to_stderr)
     code = _print_effects(run, wanted, json=json)
     return early.exit_code if early.ended else code
 

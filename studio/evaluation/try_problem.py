@@ -9,7 +9,6 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import chain
-from math import inf
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -18,7 +17,6 @@ from engines.agents.single_turn import first_messages
 from engines.core.codec import call_seed, digest, fix_surrogates, to_dict
 from engines.core.errors import ConfigError
 from engines.core.library import Library
-from engines.core.state.run_state import StepHistory
 from engines.core.text.tool_text import count_acts
 from engines.core.types import CallKey, Job, Message, Problem, Rollout, Verdict
 from engines.data.dataset import read_problems
@@ -28,7 +26,6 @@ from engines.policies.limits import Slots
 from engines.record.cassette import is_played, open_cassette
 from engines.record.ledger import RecordLedger
 from engines.record.run_dir import RunDir, Workspace
-from engines.record.step_history import read_history
 from engines.verifiers.open import asks_judge, needs_answer
 from studio import exit_codes
 from studio.config.loading import LoadedRun, load_run
@@ -294,54 +291,26 @@ def print_piece(text: str) -> None:
 
 
 def suggest_problem(
-    loaded: LoadedRun,
-    workspace: Workspace,
-    run: RunDir | None,
-    library: str | None,
-    without: str | None,
-) -> str | None:
-    """One that practice began with failing, or that an experience was drawn from; None: any."""
-    if without is not None:
-        return _learned_from(loaded, workspace, library, without)
-    return None if run is None else _unsolved_problem(run)
-
-
-def _unsolved_problem(run: RunDir) -> str | None:
-    """The first problem that at least half of its first tries failed; None: there is none."""
-    for _, step in sorted(read_history(run).steps.items()):
-        for position, name in enumerate(step.problems):
-            if _mean_reward(step, position) <= 0.5:
-                return name
-    return None
-
-
-def _mean_reward(step: StepHistory, position: int) -> float:
-    """Of the tries of a problem that were judged; `math.inf` without any."""
-    tried = [one.reward for (at, _), one in step.rollouts.items() if at == position]
-    rewards = [reward for reward in tried if reward is not None]
-    return sum(rewards) / len(rewards) if rewards else inf
-
-
-def _learned_from(
     loaded: LoadedRun, workspace: Workspace, given: str | None, name: str
 ) -> str | None:
-    """Of the problems of the data that an experience was drawn from the one that failed most.
-
-    None: none is known.
-    """
-    found, _ = choose_library(loaded, workspace, given)
-    experience = found.get(name) if found is not None else None
-    for mark in experience.history[:1] if experience else ():
-        run = workspace.runs_folder / mark.run
-        if mark.run and run.is_dir() and loaded.config.data.practice is not None:
-            here = {p.id for p in read_problems(loaded.data_path(loaded.config.data.practice))}
-            step = read_history(RunDir(run)).steps.get(mark.step)
-            if step is not None:
-                # `s1p0r2`, `s1p5r0`: the position of each problem in its batch
-                places = {int(one.partition("p")[2].partition("r")[0]) for one in mark.evidence}
-                known = [at for at in sorted(places) if step.problems[at] in here]
-                hardest = min(known, key=partial(_mean_reward, step), default=None)
-                return None if hardest is None else step.problems[hardest]
+    """Of the problems of the data one that an experience was drawn from; None: none is known."""
+    library, _ = choose_library(loaded, workspace, given)
+    experience = library.get(name) if library is not None else None
+    if experience is None or not experience.history or loaded.config.data.practice is None:
+        return None
+    mark = experience.history[0]
+    run = workspace.runs_folder / mark.run
+    if not mark.run or not run.is_dir():
+        return None
+    step = RunDir(run).state().steps.get(mark.step)
+    here = {p.id for p in read_problems(loaded.data_path(loaded.config.data.practice))}
+    if step is None:
+        return None
+    for rollout in mark.evidence:
+        # `s1p5r0`: the position of the problem in its batch
+        problem = step.problems[int(rollout.partition("p")[2].partition("r")[0])]
+        if problem in here:
+            return problem
     return None
 
 

@@ -18,15 +18,13 @@ from engines.data.dataset import read_problems
 from engines.pipeline.effect.regression import (
     Effects,
     Observation,
-    PairEffect,
-    leave_one_out_rollouts,
     regress,
     smallest_effect,
 )
 from engines.pipeline.evaluation.evaluate import HeldOutSet
+from engines.record.derived.run_state import read_history
 from engines.record.run_dir import RunDir, Workspace
 from engines.record.scores import problem_digest
-from engines.record.step_history import read_history
 from engines.verifiers.open import needs_answer
 from studio import exit_codes
 from studio.config.loading import LoadedRun, load_run
@@ -197,7 +195,7 @@ def read_practice(priced: Priced, workspace: Workspace) -> Utility | None:
     texts = {e.id: e.text for e in priced.library.experiences}
     folder, tries = workspace.library(priced.library.name), list[Observation]()
     for run in workspace.runs() if folder.exists() else ():
-        history = read_history(run)
+        history = read_history(run.journal)
         if history.started is None or history.started.library != folder.name:
             continue
         for step in history.steps.values():
@@ -289,12 +287,8 @@ def print_utility(found: Utility, workspace: Workspace, *, offer: bool, json: bo
     folder = workspace.library(library.name)
     if folder.exists():
         with folder.lock_for_commit() as locked:
-            known, told = locked.head.effects, found.effects.single
-            # What other problems tell in fewer tries takes no better figure away.
-            weaker = {n for n, e in told.items() if n in known and _is_weaker(e, known[n])}
-            locked.measure(library, {n: e for n, e in told.items() if n not in weaker})
-        stays = f"; {', '.join(sorted(weaker))} as more tries told before" if weaker else ""
-        lines.append(f"kept     studio library show {quote(library.name)}{stays}")
+            locked.measure(library, found.effects.single)
+        lines.append(f"kept     studio library show {quote(library.name)}")
     if opened and opened.run:
         lines.append(f"offered  {', '.join(offered)} to be deleted, in run {opened.run}")
     elif offer:
@@ -310,7 +304,6 @@ def print_utility(found: Utility, workspace: Workspace, *, offer: bool, json: bo
         "pending": list(found.priced.pending),
         "dispensable": list(found.dispensable),
         "offered": offered,
-        "leave_one_out_rollouts": leave_one_out_rollouts(effects.rollouts, len(effects.single)),
         "paid": to_dict(found.paid),
     }
     print_result(data, "\n".join(lines), json=json)
@@ -319,12 +312,8 @@ def print_utility(found: Utility, workspace: Workspace, *, offer: bool, json: bo
     return exit_codes.WITH_LOSSES if found.unjudged else exit_codes.DONE
 
 
-def _is_weaker(effect: Effect, known: Effect) -> bool:
-    return effect.method == known.method and effect.rollouts < known.rollouts
-
-
 def utility_lines(found: Utility, *, offer: bool) -> list[str]:
-    """A row for each experience, the best first; pairs, and what it all rests on."""
+    """A row for each experience, the best first, and what it all rests on."""
     effects, texts = found.effects, {e.id: e.text for e in found.priced.library.experiences}
     halves = all(e.method == "inclusion" for e in effects.single.values())
     how = "each with a random half of it" if halves else "of practice with dropout, for free"
@@ -349,14 +338,9 @@ def utility_lines(found: Utility, *, offer: bool) -> list[str]:
     lines += [table(headings, rows), ""] if rows else []
     if missing := [name for name in texts if name not in effects.single]:
         lines.append(f"not told {', '.join(missing)} varied too little")
-    lines += [_pair_text(pair) for pair in effects.pairs]
-    if not effects.pairs:
-        lines.append(f"pairs    none stands out, of {effects.pairs_tested:,} that could be told")
     if found.unjudged:
         lines.append(f"unjudged {count_text(found.unjudged, 'rollout')} left out")
     if rows and halves:
-        alone = leave_one_out_rollouts(effects.rollouts, len(rows))
-        lines.append(f"instead  {alone:,} rollouts, leaving one out at a time, for the same error")
         lines.append(f"paid     {usage_text(found.paid)}")
     if gone := found.dispensable:
         names = ", ".join(f"{n} hurts" if e.verdict == "hurts" else n for n, e in gone.items())
@@ -364,12 +348,3 @@ def utility_lines(found: Utility, *, offer: bool) -> list[str]:
         lines.append(f"can go   {names}: surely less than {MARGIN:g}{move}")
     lines.append("FALSE: of this one and those at least as sure, this share is false at most")
     return wrap_text("\n".join(lines), 80).split("\n")
-
-
-def _pair_text(pair: PairEffect) -> str:
-    """`pair     E2 + E3: together 0.35 less than both alone add up to [-0.45, -0.25]: …`."""
-    less = pair.difference < 0
-    why = "they say the same, or cancel each other" if less else "one needs the other"
-    size = f"{abs(pair.difference):.2f} {'less' if less else 'more'} than both alone add up to"
-    interval = f"[{pair.interval.low:+.2f}, {pair.interval.high:+.2f}]"
-    return f"pair     {pair.first} + {pair.second}: together {size} {interval}: {why}"

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from engines.core.types import Problem
-from engines.data.checks import DataReport, recorded_rewards
+from engines.data.dataset import DataReport, recorded_rewards
 from engines.data.rows import Unit
 from studio.facts.subject import LIFTED, Subject
 

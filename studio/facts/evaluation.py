@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import Any, Literal
 
+from engines.core.codec import fields_of
 from engines.core.events import CellMeasured, EvaluationFinished
 from engines.core.state.run_state import RunState
 from engines.core.types import GroupOutcome, Usage
@@ -64,17 +65,11 @@ class EvaluationFacts(Subject):
 
 def evaluation_facts(finished: EvaluationFinished, learned: Learned = "library") -> EvaluationFacts:
     return EvaluationFacts(
-        step=finished.step,
-        data=finished.data,
-        library_version=finished.library_version,
-        policy_version=finished.policy_version,
+        **fields_of(finished, "step", "data", "library_version", "policy_version"),
+        **fields_of(finished, "n", "unjudged", "reused", "left_out"),
         learned=learned,
         mean_reward=finished.mean,
         interval=mean_interval(tuple(question_rewards(finished).values())),
-        n=finished.n,
-        unjudged=finished.unjudged,
-        reused=finished.reused,
-        left_out=finished.left_out,
         tool_calls_per_try=finished.tool_calls / max(1, finished.n + finished.unjudged),
     )
 

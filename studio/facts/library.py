@@ -383,7 +383,7 @@ def _marks(
         if decision.action == "reject" or effective.target != change.id:
             continue
         if effective.kind in kinds:
-            uses = before.uses.get(change.id) if change.sign == "-" else None
+            uses = before.notes.uses.get(change.id) if change.sign == "-" else None
             mark = provenance(effective, decision, after.version, commit.run, commit.step)
             marks.append(replace(mark, uses_before=uses))
     return tuple(marks[-1:])

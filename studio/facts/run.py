@@ -10,6 +10,7 @@ from shlex import quote
 from typing import Any, get_args
 
 from engines.core import events as ev
+from engines.core.codec import fields_of
 from engines.core.errors import StudioError
 from engines.core.library import Library
 from engines.core.state.run_state import (
@@ -207,17 +208,13 @@ def run_facts(
         run=run,
         exp_id=started.exp_id if started else run,
         standing=run_status(state, run, alive=alive),
-        ending=state.ending,
-        reason=state.reason,
-        curates=state.curates,
+        **fields_of(state, "ending", "reason", "curates", "cassette", "reviewer", "withheld"),
+        **fields_of(state, "steps_finished", "doubts", "best_step", "repaired", "lost", "remarks"),
         rehearsal=bool(started and started.rehearsal),
         scripted=origin_note(state),
-        cassette=state.cassette,
-        reviewer=state.reviewer,
         seed=started.seed if started else None,
         forked_from=started.forked_from if started else None,
         forked_steps=started.forked_steps if started else 0,
-        steps_finished=state.steps_finished,
         steps_planned=started.steps_per_epoch * state.epochs if started else 0,
         library=started.library if started else None,
         library_before=started.library_version if started else 0,
@@ -227,7 +224,6 @@ def run_facts(
         groups=group_counts(state),
         nothing_read=run_nothing_read(state),
         doubted=sum(step.doubts for step in state.steps.values()),
-        doubts=state.doubts,
         training=training_facts(state) if state.trains_weights else None,
         epochs=tuple(
             EpochFacts(epoch, rewards.mean, rewards.n)
@@ -238,18 +234,13 @@ def run_facts(
         evaluations=tuple(evaluation_facts(e, learned) for e in state.evaluations),
         changes=tuple(change_facts(change, learned) for change in rate_changes(state.evaluations)),
         comparable=len(comparable_evaluations(state.evaluations)),
-        best_step=state.best_step,
         cells=cell_facts(state),
         diagnosis=epoch_diagnoses(state),
         open=state.open_operations,
         repairs=tuple(state.repairs.values()),
-        repaired=state.repaired,
-        withheld=state.withheld,
         curation={name: _reviewer_facts(stats) for name, stats in state.curation.items()},
         agent=state.agent_facts,
-        lost=state.lost,
         losses=tuple(state.losses),
-        remarks=state.remarks,
         usage=state.total_usage,
         spent_on={name: state.spent_on[name] for name in get_args(Stage) if name in state.spent_on},
         places=places or {},
@@ -258,22 +249,12 @@ def run_facts(
 
 def _step_row(step: StepState) -> StepRow:
     return StepRow(
-        step=step.step,
-        epoch=step.epoch,
-        learns=step.learns,
-        finished=step.finished,
+        **fields_of(step, "step", "epoch", "learns", "finished", "failed", "rollouts_done"),
+        **fields_of(step, "turns", "tool_calls", "failed_calls", "unjudged", "doubts"),
+        **fields_of(step, "operations", "groups"),
         problems=len(step.problems),
         mean_reward=step.rewards.mean,
         n=step.rewards.n,
-        failed=step.failed,
-        rollouts_done=step.rollouts_done,
-        turns=step.turns,
-        tool_calls=step.tool_calls,
-        failed_calls=step.failed_calls,
-        unjudged=step.unjudged,
-        doubts=step.doubts,
-        operations=step.operations,
-        groups=step.groups,
         applied=Counter(outcome.kind for outcome in step.outcomes if outcome.applied),
         library_version=step.committed_version,
         tokens=step.usage.tokens,
@@ -292,15 +273,10 @@ def _acts(state: RunState) -> ActsFacts | None:
 
 def _reviewer_facts(stats: ReviewerStats) -> ReviewerFacts:
     return ReviewerFacts(
-        n=stats.n,
-        approved=stats.approved,
-        edited=stats.edited,
-        rejected=stats.rejected,
-        accept_rate=stats.accept_rate,
+        **fields_of(stats, "n", "approved", "edited", "rejected", "accept_rate"),
+        **fields_of(stats, "median_s", "mean_s"),
         approved_flagged=stats.flagged,
         timed=len(stats.times_s),
-        median_s=stats.median_s,
-        mean_s=stats.mean_s,
     )
 
 

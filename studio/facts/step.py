@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from engines.core import events as ev
+from engines.core.codec import fields_of
 from engines.core.errors import ConflictError
 from engines.core.events import RolloutFinished
 from engines.core.library import OperationOutcome
@@ -25,9 +26,9 @@ from engines.core.types import (
     group_id,
     rollout_id,
 )
+from engines.record.derived.run_state import HistoryReader, read_history, read_step
 from engines.record.ledger import Record, read_record
 from engines.record.run_dir import RunDir
-from engines.record.step_history import HistoryReader, read_history, read_step
 from studio.facts.subject import LIFTED, Subject
 
 
@@ -67,7 +68,7 @@ class StepFacts(Subject):
 
 def step_facts(run: RunDir, number: int) -> StepFacts:
     """Return everything about one step. Raises ConflictError: the run has no such step."""
-    step = read_step(run, number)
+    step = read_step(run.journal, number)
     if step.started is None:
         last = run.state().step
         move = f"Choose 1 to {last}." if last else "It has not begun any."
@@ -140,10 +141,7 @@ def read_calls(run: RunDir, refs: Sequence[RecordRef]) -> tuple[ModelCall, ...]:
 
 def _make_call(record: Record, ref: RecordRef) -> ModelCall:
     return ModelCall(
-        purpose=record.key.purpose,
-        turn=record.key.turn,
-        index=record.key.index,
-        position=record.key.position,
+        **fields_of(record.key, "purpose", "turn", "index", "position"),
         model=record.reply.model or record.policy,
         prompt=tuple(message.content for message in record.messages),
         reply=record.reply.text,
@@ -200,11 +198,11 @@ def read_rollout(run: RunDir, finished: RolloutFinished, verdict: Verdict | None
 def rollout_facts(run: RunDir, name: str) -> RolloutFacts:
     """Return the facts of a rollout by its id. Raises ConflictError: there is none such."""
     step = re.fullmatch(r"s(\d{1,9})p\d+r\d+", name)
-    candidates = HistoryReader(run, int(step[1])).read().rollouts if step else ()
+    candidates = HistoryReader(run.journal, int(step[1])).read().rollouts if step else ()
     for rollout in candidates:
         if rollout.id == name:
             return read_rollout(run, rollout.finished, rollout.verdict)
-    ended = (rollout.finished for rollout in read_history(run).rollouts)
+    ended = (rollout.finished for rollout in read_history(run.journal).rollouts)
     places = sorted((event.step, event.position, event.index) for event in ended)
     move = "It has none yet."
     if places:

@@ -31,7 +31,7 @@ from engines.core.types import (
 )
 from engines.pipeline.effect.roll_back import Change
 from engines.record.appender import sync_folder, write_atomic
-from engines.record.derived.catalogue import load_run_rows, refresh_catalogue
+from engines.record.derived.catalogue import refresh_catalogue
 from engines.record.formats.source import ForeignEntry, ForeignLibrary
 from engines.record.journal import Journal
 from engines.record.libraries import check_name, is_label
@@ -128,7 +128,7 @@ def _rows_of(workspace: Workspace, library: str) -> list[Row]:
     """The rows of all runs on a library, oldest first; one that is damaged hides no other."""
     if not workspace.runs_folder.is_dir():
         return []
-    return [row for row in load_run_rows(workspace) if row["library"] == library]
+    return [row for row in refresh_catalogue(workspace) if row["library"] == library]
 
 
 def _run_file(workspace: Workspace, rows: Sequence[Row]) -> bytes:

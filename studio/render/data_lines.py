@@ -4,7 +4,7 @@ import re
 import textwrap
 from collections.abc import Mapping, Sequence
 
-from engines.data.checks import doubts_line
+from engines.data.dataset import doubts_line
 from engines.data.rows import Unit
 from studio.facts.data_set import (
     AddedData,

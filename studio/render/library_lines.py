@@ -64,9 +64,9 @@ def library_lines(
         lines.append(f"{experience.id}{pinned}  {sanitize(experience.text)}")
         if experience.history:
             lines.append(f"      {origin_line(experience.history[-1])}")
-        if (uses := library.uses.get(experience.id)) is not None:
+        if (uses := library.notes.uses.get(experience.id)) is not None:
             lines.append(f"      attempts: {uses.text}")
-        if (effect := library.effects.get(experience.id)) is not None:
+        if (effect := library.notes.effects.get(experience.id)) is not None:
             tokens_each = prompt_tokens(experience.text)
             lines.append(f"      worth: {effect.worth}; {tokens_each} tokens a prompt")
     return lines

@@ -82,7 +82,17 @@ def run_text(facts: RunFacts) -> str:
     sections = practice_sections(facts)
     if facts.steps:
         sections.append(("steps", _step_lines(facts)))
-    sections += [
+    places = [f"{name:<10} {sanitize(path)}" for name, path in facts.places.items()]
+    sections += [*record_sections(facts), ("places", places)]
+    for title, texts in sections:
+        if texts:
+            lines += [title, *(indent_text(text) for text in texts), ""]
+    return "\n".join(lines).rstrip()
+
+
+def record_sections(facts: RunFacts) -> list[Section]:
+    """Return what waits, what was decided, lost and spent; `runs show` and a report tell it."""
+    sections = [
         ("open weight updates" if _waits_for_updates(facts) else "open operations",
          [operation_line(op) for op in facts.open]),
         ("replies to mend", _repair_lines(facts)),
@@ -93,12 +103,8 @@ def run_text(facts: RunFacts) -> str:
         ("acts with", agent_lines(facts.agent)),
         ("notes", [one_line(remark, 300) for remark in facts.remarks]),
         ("spent", [usage_text(facts.usage), *_spent_lines(facts.spent_on)]),
-        ("places", [f"{name:<10} {sanitize(path)}" for name, path in facts.places.items()]),
     ]  # fmt: skip
-    for title, texts in sections:
-        if texts:
-            lines += [title, *(indent_text(text) for text in texts), ""]
-    return "\n".join(lines).rstrip()
+    return [(title, lines) for title, lines in sections if lines]
 
 
 def summary_text(facts: RunFacts, before: Library, after: Library) -> str:
@@ -152,7 +158,9 @@ def _origin_lines(facts: RunFacts) -> list[str]:
     return lines
 
 
-def practice_sections(facts: RunFacts, levels: str = LEVELS, *, place: str = "") -> list[Section]:
+def practice_sections(
+    facts: RunFacts, levels: str = LEVELS, *, place: str = "", every_epoch: bool = False
+) -> list[Section]:
     """Return rewards, training and held-out sets, for every face.
 
     See `training_lines` for `levels` and `place`.
@@ -169,8 +177,9 @@ def practice_sections(facts: RunFacts, levels: str = LEVELS, *, place: str = "")
         title = f"held-out reward (one version of the {learned} each)"
         measured = [measured_line(evaluation) for evaluation in facts.evaluations]
         sections.append((title, [*change_lines(facts), *measured]))
-    if facts.diagnosis and (lines := diagnosis_lines(facts.diagnosis[-1])):
-        sections.append((diagnosis_title(facts.diagnosis[-1]), lines))
+    for diagnosis in facts.diagnosis[0 if every_epoch else -1 :]:
+        if lines := diagnosis_lines(diagnosis):
+            sections.append((diagnosis_title(diagnosis), lines))
     if facts.cells:
         title = "weights and library, each without the other (held-out reward)"
         sections.append((title, cell_lines(facts.cells)))
@@ -180,7 +189,9 @@ def practice_sections(facts: RunFacts, levels: str = LEVELS, *, place: str = "")
 def _practice_lines(facts: RunFacts) -> list[str]:
     lines = []
     for epoch in facts.epochs:
-        lines.append(f"epoch {epoch.epoch}  {reward_rate_text(epoch.mean_reward, epoch.n)}")
+        ends = f" [{epoch.interval.low:.2f}, {epoch.interval.high:.2f}]" if epoch.interval else ""
+        rate = reward_rate_text(epoch.mean_reward, epoch.n)
+        lines.append(f"epoch {epoch.epoch}  {rate}{ends}")
     if acts := acts_text(facts):
         lines.append(f"tools    {acts}")
     lines.append(f"groups   {counted_outcomes(facts.groups)}")
@@ -293,14 +304,7 @@ def _loss_lines(facts: RunFacts, most: int) -> list[str]:
 def _spent_lines(stages: Mapping[Any, Usage]) -> list[str]:
     if len(stages) < 2:
         return []
-    priced = any(usage.cost_usd is not None for usage in stages.values())
-    headings = ["STAGE", "CALLS", "PROMPT TOKENS", "REPLY TOKENS", *["COST"] * priced]
-    rows = []
-    for stage, usage in stages.items():
-        counts = (usage.calls, usage.prompt_tokens, usage.completion_tokens)
-        cost = "unknown" if usage.cost_usd is None else f"${usage.cost_usd:.4f}"
-        rows.append([stage, *(f"{n:,}" for n in counts), *[cost] * priced])
-    return table(headings, rows).split("\n")
+    return [f"{stage}: {usage_text(usage)}" for stage, usage in stages.items()]
 
 
 def _step_lines(facts: RunFacts) -> list[str]:
@@ -414,7 +418,7 @@ def _call_lines(calls: Sequence[ModelCall], prompts: bool) -> list[str]:
         if name == "summary":
             name += f" of r{call.index}"
         elif name == "consolidation" and call.index != NOT_ONE:
-            name = f"{name}, level {call.index} call {call.position + 1}"
+            name = f"{name}, part {call.position + 1}"
         if call.turn:
             name += " (repair)"
         lines.append(f"  {name}, {sanitize(call.model)}, {call.tokens} tokens, {call.record}")

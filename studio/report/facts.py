@@ -15,8 +15,8 @@ from engines.core.state.list_row import Point
 from engines.core.state.run_state import RunHistory, RunState
 from engines.core.types import Operation
 from engines.pipeline.evaluation.statistics import Interval, group_by_question, mean_interval
+from engines.record.derived.run_state import read_history
 from engines.record.run_dir import RunDir, Workspace
-from engines.record.step_history import read_history
 from studio.facts.curves import RunCurves, Series, metric_points, run_curves
 from studio.facts.library import ExperienceChange, experience_changes
 from studio.facts.run import RunFacts, existing_places, load_state_with_parents, run_facts
@@ -76,7 +76,7 @@ def report_facts(run: RunDir, workspace: Workspace, *, alive: bool) -> ReportFac
     state, evidence = load_state_with_parents(run, workspace), EvidenceLoader(run)
     places = existing_places(run, workspace, state)
     facts = run_facts(state, run.run, alive=alive, places=places)
-    intervals = _epoch_intervals(read_history(run))
+    intervals = _epoch_intervals(read_history(run.journal))
     epochs = tuple(replace(one, interval=intervals.get(one.epoch)) for one in facts.epochs)
     began = datetime.fromtimestamp(run.started_at(), UTC).strftime("%Y-%m-%d %H:%M UTC")
     versions = _library_versions(state, workspace)
@@ -150,7 +150,7 @@ def _lesson(
     *,
     has_evidence: bool,
 ) -> LessonFacts:
-    uses = library.uses.get(experience.id)
+    uses = library.notes.uses.get(experience.id)
     mark = experience.history[-1] if experience.history else None
     groups: tuple[GroupEvidence, ...] = ()
     if mark is not None and mark.run == run.run and has_evidence:
@@ -167,7 +167,7 @@ def _lesson(
         cites=mark.evidence if mark else (),
         evidence=tuple(map(_evidence_facts, groups)),
         uses=uses.text if uses else "",
-        effect=library.effects.get(experience.id),
+        effect=library.notes.effects.get(experience.id),
     )
 
 

@@ -14,12 +14,6 @@ from engines.record.run_dir import Workspace
 from studio.facts.curves import Series
 from studio.facts.run import GROUP_OUTCOMES
 from studio.render.difference_page import changes_table
-from studio.render.evaluation_lines import (
-    cell_lines,
-    diagnosis_lines,
-    diagnosis_title,
-    evaluation_text,
-)
 from studio.render.page import (
     BarChart,
     Block,
@@ -34,43 +28,35 @@ from studio.render.page import (
     Text,
     plain_words,
 )
-from studio.render.run_lines import acts_text, change_lines, head_text
-from studio.render.training_lines import training_lines
+from studio.render.run_lines import head_text, practice_sections, record_sections
 from studio.render.words import (
     count_text,
-    lost_text,
-    operation_line,
-    reward_rate_text,
-    usage_text,
-    withheld_text,
 )
 from studio.report.facts import MOST_LESSONS, EvidenceFacts, LessonFacts, ReportFacts
 
-_MOST_POINTS, _MOST_ROWS, _MOST_BARS = 200, 50, 12
+_MOST_POINTS, _MOST_BARS = 200, 12
 _OVER = ("finished", "stopped", "failed")
 _STANCE = {"+": "right", "-": "wrong", "?": "not judged"}
 
 
 def report_page(report: ReportFacts) -> Page:
     """Return the whole page; what the run has nothing of is left out, but never a loss."""
-    sections: dict[str, Callable[[ReportFacts], list[Block]]] = {
-        "Did it help?": _held_out,
-        "What each epoch changed": _epochs,
-        "Practice": _practice,
-        "Training": _training,
-        "Lessons": _lessons,
-        "What changed": _changes,
-        "Decisions": _decisions,
-        "Cost": _cost,
-        "Lost and doubted": _lost,
-        "Settings": _settings,
+    facts = report.facts
+    make_charts: dict[str, Callable[[ReportFacts], list[Block]]] = {
+        "practice": _practice_charts,
+        "training": _training_charts,
+        "held-out": _held_out_charts,
+        "spent": _cost_charts,
     }
-    if report.facts.curates:
-        # It practised nothing: nothing was measured, and its settings are none.
-        names = ("Lessons", "What changed", "Decisions", "Lost and doubted")
-        sections = {name: sections[name] for name in names}
-    parts = [Part(name, blocks) for name, make in sections.items() if (blocks := make(report))]
-    return Page(f"Report of run {report.facts.run}", [*_head(report), *parts])
+    parts = []
+    for title, lines in [*practice_sections(facts, every_epoch=True), *record_sections(facts)]:
+        make = make_charts.get(title.partition(" ")[0])
+        charts = make(report) if make is not None else []
+        items = Items([line.strip() for line in lines])
+        parts.append(Part(title[:1].upper() + title[1:], [*charts, items]))
+    own = {"Lessons": _lessons, "What changed": _changes, "Settings": _settings}
+    parts += [Part(title, blocks) for title, make in own.items() if (blocks := make(report))]
+    return Page(f"Report of run {facts.run}", [*_head(report), *parts])
 
 
 def _head(report: ReportFacts) -> list[Block]:
@@ -78,6 +64,9 @@ def _head(report: ReportFacts) -> list[Block]:
     blocks: list[Block] = [Text(line) for line in head_text(facts).split("\n")]
     if facts.scripted:
         blocks.append(Text(facts.scripted, "notice"))
+    if facts.practises and not facts.evaluations:
+        text = "No held-out set was measured: whether practice helped cannot be told."
+        blocks.append(Text(text, "notice"))
     if facts.standing.status not in _OVER:
         blocks.append(Text("This run has not ended: all figures are those so far.", "notice"))
     learned = f"library {facts.library} v{facts.library_before} → v{facts.library_after}"
@@ -93,53 +82,19 @@ def _head(report: ReportFacts) -> list[Block]:
     return blocks
 
 
-def _held_out(report: ReportFacts) -> list[Block]:
-    facts = report.facts
-    if not facts.evaluations:
-        return [Text("No held-out set was measured: whether practice helped cannot be told.")]
-    rows = [(e.data, str(e.step), e.version, evaluation_text(e)) for e in facts.evaluations]
-    table = Table("Held-out sets", ("Set", "After step", "Version", "Reward"), rows)
+def _held_out_charts(report: ReportFacts) -> list[Block]:
     lines = _lines(report.curves.held_out)
-    chart = LineChart("Held-out reward, 95 % intervals", lines, high=1.0)
-    blocks: list[Block] = []
-    if changes := change_lines(facts):
-        blocks.append(Items(changes))
-    if cells := cell_lines(facts.cells):
-        blocks.append(Part("Weights and library, each without the other", [Items(cells)]))
-    return [*blocks, *_charts(chart), table]
+    return _charts(LineChart("Held-out reward, 95 % intervals", lines, high=1.0))
 
 
-def _epochs(report: ReportFacts) -> list[Block]:
-    blocks: list[Block] = []
-    for diagnosis in report.facts.diagnosis:
-        if lines := diagnosis_lines(diagnosis):
-            items = Items([line.strip() for line in lines])
-            blocks.append(Part(diagnosis_title(diagnosis), [items]))
-    return blocks
-
-
-def _practice(report: ReportFacts) -> list[Block]:
-    facts = report.facts
-    if not facts.practises:
-        return []
-    outcomes = {epoch.epoch: Counter[str]() for epoch in facts.epochs}
-    for step in facts.steps:
+def _practice_charts(report: ReportFacts) -> list[Block]:
+    outcomes = {epoch.epoch: Counter[str]() for epoch in report.facts.epochs}
+    for step in report.facts.steps:
         outcomes.setdefault(step.epoch, Counter()).update(step.groups)
     labels = [*outcomes][-_MOST_BARS:]
     parts = [(name, [float(outcomes[at][name]) for at in labels]) for name in GROUP_OUTCOMES]
     bars = BarChart("Groups by outcome", [f"epoch {epoch}" for epoch in labels], parts)
-    blocks = _charts(_reward_chart(report), bars)
-    shown = [name for name in GROUP_OUTCOMES if facts.groups[name]]
-    rows = []
-    for e in facts.epochs:
-        ends = f"[{e.interval.low:.2f}, {e.interval.high:.2f}]" if e.interval else "-"
-        counts = [str(outcomes[e.epoch][name]) for name in shown]
-        rows.append([str(e.epoch), reward_rate_text(e.mean_reward, e.n), ends, *counts])
-    if rows:
-        headings = ("Epoch", "Reward", "95 % interval", *(f"Groups {name}" for name in shown))
-        blocks.append(Table("Reward and groups by epoch", headings, rows))
-    texts = [acts_text(facts), facts.nothing_read]
-    return [*blocks, *(Text(text) for text in texts if text)]
+    return _charts(_reward_chart(report), bars)
 
 
 def _reward_chart(report: ReportFacts) -> LineChart:
@@ -153,15 +108,18 @@ def _reward_chart(report: ReportFacts) -> LineChart:
     return LineChart(title, _lines([report.curves.practice]), high=1.0, marks=marks)
 
 
-def _training(report: ReportFacts) -> list[Block]:
+def _training_charts(report: ReportFacts) -> list[Block]:
     training, curves = report.facts.training, report.curves
-    if not training:
-        return []
-    series = [curves.practice] if training.demonstrations else []
+    series = [curves.practice] if training and training.demonstrations else []
     lines = _lines([*series, *curves.updates, report.learning_rate])
-    charts = _charts(*(LineChart(line.name, [line]) for line in lines))
-    texts = [text.strip() for text in training_lines(training) if not text.startswith("curve ")]
-    return [*charts, Items(texts)]
+    return _charts(*(LineChart(line.name, [line]) for line in lines))
+
+
+def _cost_charts(report: ReportFacts) -> list[Block]:
+    spent = report.facts.spent_on
+    prompts = ("prompt", [float(usage.prompt_tokens) for usage in spent.values()])
+    replies = ("reply", [float(usage.completion_tokens) for usage in spent.values()])
+    return _charts(BarChart("Tokens by stage", [*spent], [prompts, replies]))
 
 
 def _lessons(report: ReportFacts) -> list[Block]:
@@ -221,55 +179,6 @@ def _changes(report: ReportFacts) -> list[Block]:
     table = changes_table(title, list(report.diff))
     same = len(report.diff) - len(table.rows)
     return [table, Text(f"{same} stayed as they were.")] if table.rows else [Text("Nothing.")]
-
-
-def _decisions(report: ReportFacts) -> list[Block]:
-    rows = []
-    for name, stats in report.facts.curation.items():
-        counts = (stats.n, stats.approved, stats.edited, stats.rejected, stats.approved_flagged)
-        median = "-" if stats.median_s is None else f"{stats.median_s:g}"
-        rows.append([name, *map(str, counts), median])
-    blocks: list[Block] = []
-    if rows:
-        headings = ("Reviewer", "Decided", "Approved", "Edited", "Rejected",
-                    "Flagged but approved", "Median s")  # fmt: skip
-        blocks.append(Table("Committed decisions by reviewer and outcome", headings, rows))
-    if waiting := [operation_line(operation) for operation in report.facts.open]:
-        blocks += [Text(f"{len(waiting)} to be decided:", "notice"), Items(waiting)]
-    if report.facts.withheld:
-        blocks.append(Text(withheld_text(report.facts.withheld)))
-    return blocks
-
-
-def _cost(report: ReportFacts) -> list[Block]:
-    stages = report.facts.spent_on
-    if not stages:
-        return []
-    spent = stages.values()
-    prompts = ("prompt", [float(usage.prompt_tokens) for usage in spent])
-    replies = ("reply", [float(usage.completion_tokens) for usage in spent])
-    chart = BarChart("Tokens by stage", [*stages], [prompts, replies])
-    rows = []
-    for stage, usage in stages.items():
-        counts = (usage.calls, usage.prompt_tokens, usage.completion_tokens)
-        cost = "not known" if usage.cost_usd is None else f"${usage.cost_usd:,.4f}"
-        rows.append([stage, *(f"{n:,}" for n in counts), cost])
-    headings = ("Stage", "Calls", "Prompt tokens", "Reply tokens", "Cost")
-    table = Table("What each stage cost", headings, rows)
-    return [Text(f"{usage_text(report.facts.usage)} in all"), *_charts(chart), table]
-
-
-def _lost(report: ReportFacts) -> list[Block]:
-    facts = report.facts
-    blocks: list[Block] = [Text(lost_text(facts.lost) or "Nothing was lost.")]
-    losses = [(loss.kind, loss.where, loss.reason) for loss in facts.losses[:_MOST_ROWS]]
-    if losses:
-        title = f"The first {len(losses)} of {facts.losses_in_all}"
-        blocks.append(Table(title, ("What", "Where", "Why"), losses))
-    items = [f"{reply.id}: {' '.join(reply.reasons)}" for reply in facts.repairs]
-    items += [f"verdict of {name} doubted: {why}" for name, why in facts.doubts.items()]
-    items += facts.remarks
-    return [*blocks, Items(items)] if items else blocks
 
 
 def _settings(report: ReportFacts) -> list[Block]:

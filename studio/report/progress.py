@@ -1,13 +1,11 @@
-"""Shows a person how a run goes while it goes: lines in a pipe, a display on a terminal.
+"""Shows a person how a run goes while it goes, in plain lines.
 
 Owns stderr. Listens to events and reads the folded state; decides nothing.
 """
 
 import statistics
-import time
 from collections.abc import Callable
 from shlex import quote
-from typing import TYPE_CHECKING, TextIO
 
 from engines.core import events as ev
 from engines.core.library import OperationOutcome
@@ -15,15 +13,13 @@ from engines.core.state.run_state import RunState, StepState
 from engines.core.types import Lesson, Verdict, group_id, rollout_id
 from studio.facts.evaluation import cell_name, diagnose_epoch, nothing_read_text
 from studio.facts.run import run_progress
-from studio.facts.training import is_fine_tuning, measured_steps, trained_step, trained_steps
+from studio.facts.training import is_fine_tuning, trained_step
 from studio.render.evaluation_lines import diagnosis_lines, finished_text
 from studio.render.run_lines import NO_WORKER
 from studio.render.training_lines import (
-    change_text,
     engine_text,
     figures_text,
     update_outcome_text,
-    value_curve,
 )
 from studio.render.words import (
     count_text,
@@ -34,10 +30,6 @@ from studio.render.words import (
     usage_text,
 )
 from studio.secrets.sanitize import one_line
-
-if TYPE_CHECKING:
-    from rich.text import Text
-
 
 SHOWN_FAILURES = 3
 """Failed rollouts of a step that are printed one by one: an outage has hundreds."""
@@ -187,89 +179,6 @@ def _is_first_unjudged(step: StepState, event: ev.RolloutJudged) -> bool:
     return step.unjudged == 1 and (rollout is None or rollout.status != "failed")
 
 
-class Display:
-    """A few lines redrawn in place on a terminal, above them what `LinePrinter` says."""
-
-    def __init__(
-        self, state: RunState, stream: TextIO, clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        from rich.console import Console
-        from rich.live import Live
-
-        self._state = state
-        self._clock = clock
-        self._console = Console(file=stream, highlight=False, markup=False, emoji=False)
-        self._print_lines = LinePrinter(
-            state, lambda line: self._console.print(line, soft_wrap=True)
-        )
-        self._steps = StepClock()
-        self._steps.update(state, clock())
-        self._place = (state.step, state.under_review)
-        self._live = Live(console=self._console, get_renderable=self._block_text, transient=True)
-
-    def __enter__(self) -> "Display":
-        self._live.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._live.stop()
-
-    def __call__(self, event: ev.DurableEvent | ev.TransientEvent) -> None:
-        self._steps.update(self._state, self._clock())
-        self._print_lines(event)
-        place = (self._state.step, self._state.under_review)
-        if place != self._place:
-            self._place = place
-            self._live.refresh()  # the block must not lag behind the line above it
-
-    def _block_text(self) -> "Text":
-        from rich.text import Text
-
-        eta = self._steps.remaining_text(self._state)
-        return Text("\n".join(display_lines(self._state, eta)))
-
-
-def display_lines(state: RunState, eta: str = "") -> list[str]:
-    """The redrawn block: where the run stands, the batch's stages, reward, spending."""
-    where, step = run_progress(state), state.current
-    head = f"epoch {where.epoch}/{where.epochs}  step {where.step}/{where.steps}  {state.status}"
-    if state.started and state.started.rehearsal:
-        head += "  rehearsal"
-    if state.cassette:
-        head += "  cassette"
-    if (evaluating := state.live.evaluation) is not None:
-        bar = progress_bar(evaluating.done, evaluating.total)
-        return [head, f"held-out {evaluating.data}  {bar}"]
-    if step is None or state.started is None:
-        return [head]
-    groups = len(step.problems)
-    rollouts = sum(state.group_sizes(step))
-    # Nobody knows how long a person takes: it would stand still meanwhile.
-    eta = f"  ETA {eta}" if eta and not state.undecided_operations else ""
-    if is_fine_tuning(state):
-        lines = [head, f"learning from {count_text(groups, 'demonstration')}{eta}"]
-    else:
-        lines = [
-            head,
-            f"rollouts  {progress_bar(step.rollouts_done, rollouts)}",
-            f"verdicts  {progress_bar(len(step.verdicts), rollouts)}",
-            f"groups    {progress_bar(len(step.reflections), groups)}",
-            f"reward so far {mean_reward_text(step.rewards)}  {usage_text(state.total_usage)}{eta}",
-        ]
-    if state.trains_weights and (known := measured_steps(trained_steps(state))):
-        change = f"{change_text(known)} in {count_text(len(known), 'step')}"
-        curve = f"{known[0].measure:<9} {value_curve(known, 40)}"
-        lines.append(f"{curve} {change}, policy v{state.policy_version}")
-    if state.undecided_operations:
-        lines.append(f"REVIEW {len(state.undecided_operations)}: studio review {state.started.run}")
-    return lines
-
-
-def progress_bar(done: int, total: int, width: int = 24) -> str:
-    filled = width * done // total if total else 0
-    return f"[{'#' * filled}{'.' * (width - filled)}] {done}/{total}"
-
-
 def step_line(step: StepState, lesson: Lesson) -> str:
     """What came of a step, which may be through by now: then it holds its lesson no longer."""
     groups = ", ".join(f"{n} {name}" for name, n in sorted(step.groups.items()))
@@ -299,18 +208,13 @@ def commit_line(outcomes: tuple[OperationOutcome, ...], version: int) -> str:
     return f"library v{version}: {counted or 'no change'}"
 
 
-_LEAST_STEP_S = 1.0
-
-
 class StepClock:
     """Times the steps whose beginning it sees; a person's time to decide is not the run's."""
 
     def __init__(self) -> None:
-        self.began: float | None = None  # of the work under way; None while a person decides
         self._step: int | None = None  # under way, 0: none is; None: nothing was seen yet
-        self._deciding = False
-        self._whole = False  # the step under way was seen from its beginning
-        self._worked_s = 0.0
+        self._began: float | None = None  # None: nobody works, or a person decides
+        self._worked_s: float | None = None  # in this step; None: its beginning was not seen
         self._steps_s: list[float] = []
 
     def update(self, state: RunState, now: float) -> None:
@@ -319,44 +223,26 @@ class StepClock:
         number = 0 if step is None else state.step
         if number != before:
             is_through = before in state.steps and state.steps[before].finished
-            if self.began is not None and self._whole and is_through:
-                self._steps_s.append(self._worked_s + now - self.began)
+            if self._worked_s is not None and self._began is not None and is_through:
+                self._steps_s.append(self._worked_s + now - self._began)
             # Of a step that is under way already it is not known since when.
-            self._whole = bool(number) and before is not None
-            self._step, self._worked_s, self._deciding = number, 0.0, False
-            self.began = now if self._whole else None
-        if step is None:
+            self._worked_s = 0.0 if number and before is not None else None
+            self._step, self._began = number, now
+        if step is None or self._worked_s is None:
             return
-        if state.live.stage_name == "review" and not self._deciding:
-            self._deciding = True  # the clock stops until the commit
-            if self.began is not None:
-                self._worked_s += now - self.began
-            self.began = None
-        elif step.committed and self._deciding:
-            self._deciding, self.began = False, now
-
-    def remaining_s(self, state: RunState) -> tuple[float, float] | None:
-        """Seconds left, from and to: the median step's, or the range until three are known."""
-        if not self._steps_s or state.started is None or state.ending:
-            return None
-        steps = state.started.steps_per_epoch * state.epochs - state.steps_finished
-        if len(self._steps_s) >= 3:
-            typical = statistics.median(self._steps_s[-20:])
-            return typical * steps, typical * steps
-        return min(self._steps_s) * steps, max(self._steps_s) * steps
+        if self._began is not None and state.live.stage_name == "review" and not step.committed:
+            self._worked_s += now - self._began
+            self._began = None  # the clock stops until the commit
+        elif step.committed and self._began is None:
+            self._began = now
 
     def remaining_text(self, state: RunState) -> str:
-        """The same in words: `12m 30s`, `2m 00s to 5m 10s`, `< 1 min`; "" where nobody knows."""
-        left = self.remaining_s(state)
-        # Of steps that take no time it cannot be said how long the next one takes.
-        if left is None or min(self._steps_s[-20:]) < _LEAST_STEP_S:
+        """The time left by the median step, such as `12m 30s`; "" where nobody knows."""
+        if not self._steps_s or state.started is None or state.ending:
             return ""
-        low, high = left
-        if high < 60:
-            return "< 1 min"
-        if low == high:
-            return duration_text(high)
-        return f"{duration_text(low) if low >= 60 else '< 1 min'} to {duration_text(high)}"
+        steps = state.started.steps_per_epoch * state.epochs - state.steps_finished
+        left_s = statistics.median(self._steps_s[-20:]) * steps
+        return duration_text(left_s) if left_s >= 60 else "< 1 min"
 
 
 def duration_text(seconds: float) -> str:

@@ -29,14 +29,18 @@ _AROUND = 2
 """Lines of a call that are shown before and after the one where it parts."""
 _MOST_SHOWN = 240
 """Characters of a step that stand together where only its words are shown."""
-_SAME_WORDS = 0.8
+_SAME_WORDS = 0.85
 """Share of words in common of a step with the same numbers."""
 
 _SENTENCE = re.compile(r"[^\n]+?(?:[.!?。！？]+(?=\s|$)|$)", re.MULTILINE)
 _LINE = re.compile(r"[^\n]+")
 _CALL_LINE = re.compile(r"\A[^\n]+\n[^\n]+|[^\n]+")
 """The name of a tool is no step by itself: it goes with the first line of the code."""
-_NUMBERING = re.compile(r"\s*(?:[-*•#>]+\s+)*(?:\(?(?:step\s*)?\d{1,2}\s?[.:)](?:\s|$))?", re.I)
+_NUMBERING = re.compile(
+    r"\s*(?:[-*•#>]+\s+)*"
+    r"(?:\**(?:step\s*\d+\s*(?:\([^()]*\)\s*)?|\(?\d{1,2}\s?)[.:)]\**(?:\s|$))?",
+    re.IGNORECASE,
+)
 _TOKEN = re.compile(r"\.?\d+(?:,\d{3})*(?:\.\d+)?|[^\W\d_]+|[^\w\s]")
 
 
@@ -48,7 +52,7 @@ class _Step:
     tokens: tuple[tuple[str, int, int], ...]  # normalized, and where they stand in the piece
     words: frozenset[str]
     numbers: frozenset[str]
-    result: str  # the number behind its last "=", "" where it computes nothing
+    results: frozenset[str]  # numbers behind its last "=", those of the question left away
     finds: bool  # a number that was not said before; so does each call of a tool
 
     @property
@@ -123,7 +127,7 @@ def find_divergence(
     parting, used = len(theirs) - 1, set[str]()
     for i in range(len(theirs) - 1, -1, -1):
         step = theirs[i]
-        if i in shared or step.result in used:
+        if i in shared or step.results & used:
             used |= step.numbers
         elif step.finds or not computes:
             parting = i
@@ -178,12 +182,12 @@ def _split_steps(pieces: Sequence[Piece], asked: set[str]) -> list[_Step]:
             words = frozenset(name for name in names if name[0].isalpha())
             if not words and not numbers:
                 continue
-            result = ""
+            results = frozenset[str]()
             if "=" in names and pattern is not _CALL_LINE:  # `n = 2` in a program finds nothing
                 behind = names[len(names) - names[::-1].index("=") :]
-                result = next((name for name in behind if name in numbers), "")
-            finds = pattern is _CALL_LINE or bool(result or numbers - said)
-            steps.append(_Step(key, at, part.end(), tokens, words, numbers, result, finds))
+                results = (numbers & {*behind}) - asked
+            finds = pattern is _CALL_LINE or bool(results or numbers - said)
+            steps.append(_Step(key, at, part.end(), tokens, words, numbers, results, finds))
             said |= numbers
     return steps[:_MOST_STEPS]
 
@@ -196,23 +200,37 @@ def _is_same(step: _Step, other: _Step) -> bool:
         return True
     if step.is_call:
         return False  # `<` is not `<=`, and n + 1 is not n - 1
-    if step.result:
-        return step.result == other.result
     total = len(step.words) + len(other.words)
     alike = 2 * len(step.words & other.words) >= _SAME_WORDS * total
+    if step.results:
+        # By other numbers and in other words another step happens to find the same.
+        common = step.numbers & other.numbers
+        return step.results == other.results and (alike or common > step.results)
     return alike and step.numbers == other.numbers
 
 
 def _mark_words(ours: _Step, theirs: _Step) -> tuple[PartingStep, PartingStep]:
     """Both steps with what only one of them says."""
     old, new = ([token for token, _, _ in step.tokens] for step in (ours, theirs))
-    ours_marked, theirs_marked = list[tuple[int, int]](), list[tuple[int, int]]()
+    only_ours, only_theirs = list[tuple[int, int]](), list[tuple[int, int]]()
     for tag, i, j, k, m in SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
-        if tag in ("replace", "delete"):
-            ours_marked.append((ours.tokens[i][1], ours.tokens[j - 1][2]))
-        if tag in ("replace", "insert"):
-            theirs_marked.append((theirs.tokens[k][1], theirs.tokens[m - 1][2]))
-    return (
-        PartingStep(ours.key, ours.start, ours.end, tuple(ours_marked)),
-        PartingStep(theirs.key, theirs.start, theirs.end, tuple(theirs_marked)),
-    )
+        if tag != "equal":
+            only_ours.append((i, j))
+            only_theirs.append((k, m))
+    return _marked_step(ours, only_ours), _marked_step(theirs, only_theirs)
+
+
+def _marked_step(step: _Step, spans: Sequence[tuple[int, int]]) -> PartingStep:
+    """Mark these tokens; up to two words in between go with them."""
+    joined: list[tuple[int, int]] = []
+    for start, end in spans:
+        first, last = joined[-1] if joined else (0, -9)
+        between = {token for token, _, _ in step.tokens[max(0, last) : start]}
+        if start == end:
+            continue
+        if start - last <= 2 and not between & {*"=+-*/", *step.numbers}:
+            joined[-1] = first, end
+        else:
+            joined.append((start, end))
+    marked = tuple((step.tokens[a][1], step.tokens[b - 1][2]) for a, b in joined)
+    return PartingStep(step.key, step.start, step.end, marked)

@@ -25,9 +25,10 @@ from engines.record.appender import write_atomic
 from engines.record.lock import write_lock
 from studio.render.words import decided_text
 from studio.review.evidence import EvidenceLoader, GroupEvidence
-from studio.review.line_mode import Ask, operation_text
+from studio.review.line_mode import Ask
 from studio.review.review_run import RunReview
 from studio.review.scripted import Todo, Wish, carry_out, check_wishes, refuse, result_text
+from studio.review.wording import operation_text
 from studio.secrets.sanitize import sanitize
 from studio.session.requests import ReviewQueue
 

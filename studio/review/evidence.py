@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache, partial
 from threading import Lock
 
 from engines.core import events as ev
@@ -16,9 +17,9 @@ from engines.core.types import (
     operation_step,
     rollout_id,
 )
+from engines.record.derived.run_state import HistoryReader
 from engines.record.ledger import read_trajectory
 from engines.record.run_dir import RunDir
-from engines.record.step_history import HistoryReader
 from studio.review.divergence import MOST_OF_A_SIDE, Piece, choose_pair, said_pieces
 from studio.session.unparsed_replies import ReplySource, find_reply_source
 
@@ -62,21 +63,18 @@ class EvidenceLoader:
     def __init__(self, run: RunDir) -> None:
         self._run = run
         self._reading = Lock()  # the readers; pages use them in worker threads
-        self._readers: dict[int, HistoryReader] = {}  # by step, the one asked for last at the end
+        self._reader = lru_cache(_KEPT_STEPS)(partial(HistoryReader, run.journal))  # of a step
 
     def _members(self, step: int, position: int | None = None) -> list[EvidenceRollout]:
         """The rollouts of a step's group as far as it is now, in index order; None: of all."""
         with self._reading:
-            reader = self._readers.pop(step, None) or HistoryReader(self._run, step)
-            self._readers[step] = reader
-            if len(self._readers) > _KEPT_STEPS:
-                del self._readers[next(iter(self._readers))]
-            found = reader.read().steps.get(step) or StepHistory(step)
-            doubts, every = found.doubts, sorted(found.rollouts)
-            own = (found.rollouts[at] for at in every if position in (None, at[0]))
+            history = self._reader(step).read().steps.get(step) or StepHistory(step)
             return [
-                EvidenceRollout(each.finished, each.verdict, doubts.get(each.id, ""))
-                for each in own
+                EvidenceRollout(
+                    rollout.finished, rollout.verdict, history.doubts.get(rollout.id, "")
+                )
+                for at, rollout in sorted(history.rollouts.items())
+                if position in (None, at[0])
             ]
 
     def operation_groups(self, operation: Operation) -> tuple[GroupEvidence, ...]:

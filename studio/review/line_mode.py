@@ -1,45 +1,44 @@
 """Review in line mode, as `git add -p` does it: one operation, one key, one line.
 
 After the operations come replies that could not be parsed; what a corrected one holds is asked
-about at once. It works on dumb terminals, with screen readers and from scripts: the texts above
-`LineReview` are all without colour.
+about at once. It works on dumb terminals, with screen readers and from scripts.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from textwrap import indent
 from typing import TypeVar
 
 from engines.core.errors import ConflictError, StudioError
-from engines.core.text.similarity import format_changes, word_diff
 from engines.core.text.tool_text import said_text
 from engines.core.types import (
-    DUPLICATE,
-    FROM_TOOL,
     GATE,
-    HELD_OUT_LEAK,
-    LEAK,
-    REJECTED_BEFORE,
-    TOO_LONG,
     Decision,
-    Flag,
     Operation,
     OperationKind,
     UnparsedReply,
 )
-from studio.render.words import DONE, count_text, kind_title, misfit_text
+from studio.render.words import DONE, count_text, misfit_text
 from studio.review.decider import Decider, Pair, new_flags
 from studio.review.evidence import EvidenceLoader, GroupEvidence
 from studio.review.review_run import RunReview
 from studio.review.wording import (
-    ChangedPart,
+    HELP,
+    REPLY_HELP,
+    WEIGHTS_AS_A_WHOLE,
+    WEIGHTS_HELP,
+    WEIGHTS_KEYS,
     changed_parts,
-    find_similar,
+    flag_text,
     merge_decisions,
+    operation_text,
+    queue_lines,
+    reply_lines,
     text_with_parts,
+    unknown_key_hint,
+    whole_lines,
 )
 from studio.secrets.sanitize import one_line, sanitize
 from studio.session.requests import Drop, Mend, Preview, Propose, Request, ReviewQueue
@@ -168,7 +167,12 @@ class LineReview:
                 return False
             if is_weights and key in ("e", "E", "t", "M", "p", "w"):
                 self._say(WEIGHTS_AS_A_WHOLE)
-            elif self._carry_out(key, rest, operation, queue):
+                continue
+            try:
+                if self._carry_out(key, rest, operation, queue):
+                    return True
+            except ConflictError as error:  # decided and committed elsewhere meanwhile
+                self._say(sanitize(str(error)))
                 return True
 
     def _carry_out(self, key: str, rest: str, operation: Operation, queue: ReviewQueue) -> bool:
@@ -251,12 +255,7 @@ class LineReview:
             self._say(f"pin which? p ID, one of: {known}")
             return False
         kind: OperationKind = "unpin" if name in queue.pinned else "pin"
-        try:
-            proposal = Propose(Operation("", kind, name), self._person)
-            made = self._send(proposal)
-        except ConflictError as error:
-            self._say(sanitize(str(error)))
-            return False
+        made = self._send(Propose(Operation("", kind, name), self._person))
         self._say(f"{made.id} is open: {kind} {name}")
         self._first = made.id
         return True
@@ -359,13 +358,9 @@ class LineReview:
         reason = decision.reason or self._note_on(operation, queue)
         decision = replace(decision, reviewer=self._person, took_s=took_s, reason=reason)
         pairs = [*others, (operation, decision)]
-        try:
-            result = self.review.wait_for(
-                self._decider.decide(self.review.session, pairs, dict(queue.draft))
-            )
-        except ConflictError as error:  # decided and committed elsewhere meanwhile
-            self._say(f"{error}")
-            return True
+        result = self.review.wait_for(
+            self._decider.decide(self.review.session, pairs, dict(queue.draft))
+        )
         self._first = ""
         for entry in result.made:
             made = entry.decision
@@ -392,11 +387,7 @@ class LineReview:
                 self._say("nothing was saved, so nothing is decided")
                 return False
             self._wordings[operation.id] = decision.text
-            try:
-                (found,) = self._send(Preview((decision,)))
-            except ConflictError as error:  # decided and committed elsewhere meanwhile
-                self._say(sanitize(str(error)))
-                return True
+            (found,) = self._send(Preview((decision,)))
             if found.objection:
                 self._say(f"{sanitize(found.objection)}: not decided; edit again, or r REASON")
                 return False
@@ -456,11 +447,7 @@ class LineReview:
 
     def _undo(self, queue: ReviewQueue) -> bool:
         last = [one.id for step in self._decider.sitting.steps[-1:] for one in step]
-        try:
-            done = self.review.wait_for(self._decider.undo(self.review.session, dict(queue.draft)))
-        except StudioError as error:
-            self._say(f"{error}")
-            return False
+        done = self.review.wait_for(self._decider.undo(self.review.session, dict(queue.draft)))
         if done.failed:
             self._say(done.text)
             return False
@@ -487,192 +474,3 @@ class LineReview:
                 for message in replies:
                     mark = f"[{message.speaker or message.role}]\n" if len(replies) > 1 else ""
                     self._say(mark + sanitize(said_text(message)))
-
-
-WEIGHTS_AS_A_WHOLE = "a weight update is approved or rejected as a whole: a, or r REASON"
-
-PIN_MEANING = {
-    "pin": "nothing may change or delete it, until a person unpins it",
-    "unpin": "it may be changed and deleted again",
-}
-
-HELP = """\
-a [1 3]      approve; with numbers only these parts of a change
-e [TEXT]     edit the wording (in $EDITOR without TEXT), then approve it
-E            edit the wording in $EDITOR, then approve it
-r [REASON]   reject
-R [REASON]   reject with a reason, which is asked for
-t [REASON]   later: leave it open without holding the run up
-m [NOTE]     keep a note, which goes with the decision (without NOTE: none)
-M ID [TEXT]  merge it with operation ID, or into experience ID (in $EDITOR without TEXT)
-p [ID]       propose to pin, or unpin, the experience it is about, or ID
-u            undo the last decision of this session (again: the one before)
-n            leave it for later and show the next
-N            go back to the one before that you left for later
-o            open the rollouts it rests on, whole
-w            show the wording before and after, each whole
-l            list what is open, what was dropped, and the library as it would become
-q            quit; go on later with the same command
-h            this help; also ?"""
-
-WEIGHTS_KEYS = "a r R m u n N o l q"
-WEIGHTS_HELP = "\n".join(
-    line if line[0] != "a" else "a            approve"
-    for line in HELP.splitlines()
-    if line[0] in WEIGHTS_KEYS + "h"
-)
-
-REPLY_HELP = """\
-e [TEXT]     mend: change the reply (in $EDITOR without TEXT), and read it again
-d REASON     let it go: nobody can understand it, it stays lost
-o            open the whole reply, the prompt, and the rollouts behind it
-n            leave it for later and show the next
-l            list what is open, and the library as it would become
-q            quit; go on later with the same command
-h            this help; also ?"""
-
-
-def unknown_key_hint(key: str) -> str:
-    """What is said of a letter without a meaning."""
-    return f"{one_line(key, 20)} does nothing here; ? lists the letters"
-
-
-def change_lines(operation: Operation, texts: Mapping[str, str]) -> list[str]:
-    """What the operation would do to the draft, in words that need no colour."""
-    before = texts.get(operation.target or "", "")
-    match operation.kind:
-        case "add":
-            return [f"+ {sanitize(operation.text)}"]
-        case "modify":
-            changes = word_diff(before, operation.text)
-            same = sum(len(text.split()) for kind, text in changes if kind == "same")
-            lines = [f"~ {sanitize(format_changes(changes))}"]
-            if 2 * same < max(len(before.split()), len(operation.text.split())):
-                lines = [f"- {sanitize(before)}", f"+ {sanitize(operation.text)}"]
-            parts = changed_parts(before, operation.text)
-            if len(parts) > 1:  # `a 1` takes one of them alone
-                lines += [f"  {part.number}: {_part_text(part)}" for part in parts]
-            return lines
-        case "delete":
-            return [f"- {sanitize(before)}"]
-        case "keep":
-            return [f"= {sanitize(before)}"]
-        case "pin" | "unpin":
-            return [f"* {sanitize(before)}", f"  {PIN_MEANING[operation.kind]}"]
-        case "weights":
-            return [f"^ {sanitize(figure)}" for figure in operation.text.split(", ")]
-
-
-def _part_text(part: ChangedPart) -> str:
-    cut, new = one_line(part.cut, 120), one_line(part.new, 120)
-    if not (cut and new):
-        return f"put in {new}" if new else f"cut {cut}"
-    return f"{cut} -> {new}"
-
-
-def whole_lines(operation: Operation, texts: Mapping[str, str]) -> list[str]:
-    """The wording before and after, each on a line of its own."""
-    before = texts.get(operation.target or "", "")
-    after = operation.text or (before if operation.kind in ("keep", "pin", "unpin") else "")
-    return [f"before  {sanitize(before) or '(none)'}", f"after   {sanitize(after) or '(none)'}"]
-
-
-def reply_lines(reply: UnparsedReply, left: int) -> list[str]:
-    """A reply that could not be parsed: what it is, what is wrong, how it begins."""
-    several = f"  ({left} to mend)" if left > 1 else ""
-    lines = [f"{reply.id}  {reply.kind} reply that could not be understood{several}"]
-    lines += [f"  wrong     {one_line(reason, 400)}" for reason in reply.reasons[:10]]
-    if len(reply.reasons) > 10:
-        lines.append(f"  wrong     … and {len(reply.reasons) - 10} more")
-    return [*lines, f"  reply     {one_line(reply.reply, 160)}"]
-
-
-_SCORES = {
-    DUPLICATE: "similarity",
-    REJECTED_BEFORE: "similarity",
-    LEAK: "certainty",
-    HELD_OUT_LEAK: "certainty",
-    TOO_LONG: "too much by",
-    FROM_TOOL: "share of its words",
-}
-"""What the score of a flag is one of, by its name; in [0, 1]."""
-
-
-def flag_text(flag: Flag) -> str:
-    """`duplicate (similarity 0.91): of E3`."""
-    measure = _SCORES.get(flag.name, "score")
-    score = "" if flag.score is None else f" ({measure} {flag.score:.2f})"
-    detail = f": {one_line(flag.detail, 200)}" if flag.detail else ""
-    return f"{flag.name}{score}{detail}"
-
-
-def evidence_lines(group: GroupEvidence) -> list[str]:
-    lines = [f"  {group.id}  {group.won} of {group.n} won  {one_line(group.question, 90)}"]
-    for witness in group.witnesses:
-        answer = witness.rollout.tail or witness.rollout.error or ""
-        critique = witness.verdict.critique if witness.verdict and witness.verdict.critique else ""
-        last = answer.strip().rsplit("\n", 1)[-1]
-        tail = f"  ({one_line(critique, 60)})" if critique else ""
-        tail += f"  verdict doubted: {one_line(witness.doubt, 120)}" if witness.doubt else ""
-        lines.append(f"    {witness.sign} r{witness.rollout.index}  {one_line(last, 60)}{tail}")
-    for sign, name, words in group.parting:
-        text = one_line(format_changes(words), 400)
-        lines.append(f"    {sign} r{name.rpartition('r')[2]}  parts here: {text}")
-    return lines
-
-
-def operation_text(
-    operation: Operation,
-    queue: ReviewQueue,
-    groups: Sequence[GroupEvidence],
-    note: str = "",
-    *,
-    brief: bool = False,
-) -> str:
-    """An operation as it is shown before the question about it; `note` is what is kept of it.
-
-    With `brief` each group of its evidence has one line, and what it is like is not looked for.
-    """
-    texts = dict(queue.draft)
-    target = f" {operation.target}" if operation.target else ""
-    lines = ["", f"{operation.id}  {kind_title(operation.kind)}{target}  ({len(queue.open)} open)"]
-    if queue.stale is not None:
-        lines.append(f"  ! the library has moved to v{queue.stale} since this was proposed")
-    lines += [f"  {line}" for line in change_lines(operation, texts)]
-    if (uses := queue.uses.get(operation.target or "")) is not None:
-        lines.append(f"  so far    {uses.text}")
-    why = sanitize(operation.rationale) or "(no reason given)"
-    lines.append(f"  why       {indent(why, 12 * ' ').lstrip()}")
-    lines.append(f"  proposed  by {sanitize(operation.proposer) or '(unknown)'}")
-    if merged := queue.merged.get(operation.id):
-        lines.append(f"  merges    {merged}")
-    lines += [f"  flag      {flag_text(flag)}" for flag in operation.flags]
-    lines += [f"  note      {sanitize(note)}"] if note else []
-    for group in groups:
-        # A batch may have hundreds of rollouts: of each group a line, and v shows all.
-        lines += evidence_lines(group)[: 1 if brief or operation.kind == "weights" else None]
-    for made in queue.decided:  # what it became is not like it, but it
-        if made.operation_id == operation.id:
-            texts = {n: text for n, text in texts.items() if n not in (made.assigned, made.target)}
-    texts.pop(operation.target or "", None)
-    if operation.text and operation.kind != "weights" and not brief:
-        for name, score, text in find_similar(operation.text, texts.items())[:1]:
-            lines.append(f"  similar   {name} {score:.2f}  {one_line(text, 90)}")
-    return "\n".join(lines)
-
-
-def queue_lines(queue: ReviewQueue) -> list[str]:
-    """What is open, and the library as the standing decisions would leave it."""
-    lines = [
-        f"{operation.id:8} {operation.kind:7} "
-        f"{one_line(operation.text or operation.target or '', 90)}"
-        for operation in queue.open
-    ]
-    lines += [
-        f"{reply.id:8} to mend {one_line(' '.join(reply.reasons), 90)}" for reply in queue.repairs
-    ]
-    lines += [f"dropped  proposal {sanitize(one)}" for one in queue.dropped]
-    if queue.draft or not any(operation.kind == "weights" for operation in queue.open):
-        empty = "" if queue.draft else " empty"
-        lines.append(f"the library as it would become:{empty}")
-    return lines + [f"  {name}  {sanitize(text)}" for name, text in queue.draft]

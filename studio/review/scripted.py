@@ -23,8 +23,8 @@ from studio.render.json import print_json, print_result
 from studio.render.words import DONE
 from studio.review.decider import new_flags
 from studio.review.evidence import EvidenceLoader
-from studio.review.line_mode import flag_text
 from studio.review.review_run import RunReview
+from studio.review.wording import flag_text
 from studio.session.requests import Decide, Preview, Propose, ReviewQueue, Undo
 from studio.session.session import Session
 

@@ -1,11 +1,28 @@
-"""Wordings that a reviewer puts together or compares: parts of a modify, two as one. Pure."""
+"""Wordings of a review: parts of a change, merges, and what line mode prints of them. Pure."""
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from textwrap import indent
 
-from engines.core.text.similarity import similarity, word_diff
-from engines.core.types import MERGED, Decision, Operation
+from engines.core.text.similarity import format_changes, similarity, word_diff
+from engines.core.types import (
+    DUPLICATE,
+    FROM_TOOL,
+    HELD_OUT_LEAK,
+    LEAK,
+    MERGED,
+    REJECTED_BEFORE,
+    TOO_LONG,
+    Decision,
+    Flag,
+    Operation,
+    UnparsedReply,
+)
+from studio.render.words import kind_title
+from studio.review.evidence import GroupEvidence
+from studio.secrets.sanitize import one_line, sanitize
+from studio.session.requests import ReviewQueue
 
 Near = tuple[str, float, str]
 """Id, similarity in [0, 1] and text of an experience."""
@@ -79,3 +96,192 @@ def find_similar(text: str, others: Iterable[tuple[str, str]]) -> tuple[Near, ..
     scores = ((name, similarity(text, said), said) for name, said in others)
     near = [each for each in scores if each[1] >= _NEAR_FROM]
     return tuple(sorted(near, key=lambda each: -each[1])[:_NEAR_MOST])
+
+
+WEIGHTS_AS_A_WHOLE = "a weight update is approved or rejected as a whole: a, or r REASON"
+
+PIN_MEANING = {
+    "pin": "nothing may change or delete it, until a person unpins it",
+    "unpin": "it may be changed and deleted again",
+}
+
+HELP = """\
+a [1 3]      approve; with numbers only these parts of a change
+e [TEXT]     edit the wording (in $EDITOR without TEXT), then approve it
+E            edit the wording in $EDITOR, then approve it
+r [REASON]   reject
+R [REASON]   reject with a reason, which is asked for
+t [REASON]   later: leave it open without holding the run up
+m [NOTE]     keep a note, which goes with the decision (without NOTE: none)
+M ID [TEXT]  merge it with operation ID, or into experience ID (in $EDITOR without TEXT)
+p [ID]       propose to pin, or unpin, the experience it is about, or ID
+u            undo the last decision of this session (again: the one before)
+n            leave it for later and show the next
+N            go back to the one before that you left for later
+o            open the rollouts it rests on, whole
+w            show the wording before and after, each whole
+l            list what is open, what was dropped, and the library as it would become
+q            quit; go on later with the same command
+h            this help; also ?"""
+
+WEIGHTS_KEYS = "a r R m u n N o l q"
+WEIGHTS_HELP = "\n".join(
+    line if line[0] != "a" else "a            approve"
+    for line in HELP.splitlines()
+    if line[0] in WEIGHTS_KEYS + "h"
+)
+
+REPLY_HELP = """\
+e [TEXT]     mend: change the reply (in $EDITOR without TEXT), and read it again
+d REASON     let it go: nobody can understand it, it stays lost
+o            open the whole reply, the prompt, and the rollouts behind it
+n            leave it for later and show the next
+l            list what is open, and the library as it would become
+q            quit; go on later with the same command
+h            this help; also ?"""
+
+
+def unknown_key_hint(key: str) -> str:
+    """What is said of a letter without a meaning."""
+    return f"{one_line(key, 20)} does nothing here; ? lists the letters"
+
+
+def change_lines(operation: Operation, texts: Mapping[str, str]) -> list[str]:
+    """What the operation would do to the draft, in words that need no colour."""
+    before = texts.get(operation.target or "", "")
+    match operation.kind:
+        case "add":
+            return [f"+ {sanitize(operation.text)}"]
+        case "modify":
+            changes = word_diff(before, operation.text)
+            same = sum(len(text.split()) for kind, text in changes if kind == "same")
+            lines = [f"~ {sanitize(format_changes(changes))}"]
+            if 2 * same < max(len(before.split()), len(operation.text.split())):
+                lines = [f"- {sanitize(before)}", f"+ {sanitize(operation.text)}"]
+            parts = changed_parts(before, operation.text)
+            if len(parts) > 1:  # `a 1` takes one of them alone
+                lines += [f"  {part.number}: {_part_text(part)}" for part in parts]
+            return lines
+        case "delete":
+            return [f"- {sanitize(before)}"]
+        case "keep":
+            return [f"= {sanitize(before)}"]
+        case "pin" | "unpin":
+            return [f"* {sanitize(before)}", f"  {PIN_MEANING[operation.kind]}"]
+        case "weights":
+            return [f"^ {sanitize(figure)}" for figure in operation.text.split(", ")]
+
+
+def _part_text(part: ChangedPart) -> str:
+    cut, new = one_line(part.cut, 120), one_line(part.new, 120)
+    if not (cut and new):
+        return f"put in {new}" if new else f"cut {cut}"
+    return f"{cut} -> {new}"
+
+
+def whole_lines(operation: Operation, texts: Mapping[str, str]) -> list[str]:
+    """The wording before and after, each on a line of its own."""
+    before = texts.get(operation.target or "", "")
+    after = operation.text or (before if operation.kind in ("keep", "pin", "unpin") else "")
+    return [f"before  {sanitize(before) or '(none)'}", f"after   {sanitize(after) or '(none)'}"]
+
+
+def reply_lines(reply: UnparsedReply, left: int) -> list[str]:
+    """A reply that could not be parsed: what it is, what is wrong, how it begins."""
+    several = f"  ({left} to mend)" if left > 1 else ""
+    lines = [f"{reply.id}  {reply.kind} reply that could not be understood{several}"]
+    lines += [f"  wrong     {one_line(reason, 400)}" for reason in reply.reasons[:10]]
+    if len(reply.reasons) > 10:
+        lines.append(f"  wrong     … and {len(reply.reasons) - 10} more")
+    return [*lines, f"  reply     {one_line(reply.reply, 160)}"]
+
+
+_SCORES = {
+    DUPLICATE: "similarity",
+    REJECTED_BEFORE: "similarity",
+    LEAK: "certainty",
+    HELD_OUT_LEAK: "certainty",
+    TOO_LONG: "too much by",
+    FROM_TOOL: "share of its words",
+}
+"""What the score of a flag is one of, by its name; in [0, 1]."""
+
+
+def flag_text(flag: Flag) -> str:
+    """`duplicate (similarity 0.91): of E3`."""
+    measure = _SCORES.get(flag.name, "score")
+    score = "" if flag.score is None else f" ({measure} {flag.score:.2f})"
+    detail = f": {one_line(flag.detail, 200)}" if flag.detail else ""
+    return f"{flag.name}{score}{detail}"
+
+
+def evidence_lines(group: GroupEvidence) -> list[str]:
+    lines = [f"  {group.id}  {group.won} of {group.n} won  {one_line(group.question, 90)}"]
+    for witness in group.witnesses:
+        answer = witness.rollout.tail or witness.rollout.error or ""
+        critique = witness.verdict.critique if witness.verdict and witness.verdict.critique else ""
+        last = answer.strip().rsplit("\n", 1)[-1]
+        tail = f"  ({one_line(critique, 60)})" if critique else ""
+        tail += f"  verdict doubted: {one_line(witness.doubt, 120)}" if witness.doubt else ""
+        lines.append(f"    {witness.sign} r{witness.rollout.index}  {one_line(last, 60)}{tail}")
+    for sign, name, words in group.parting:
+        text = one_line(format_changes(words), 400)
+        lines.append(f"    {sign} r{name.rpartition('r')[2]}  parts here: {text}")
+    return lines
+
+
+def operation_text(
+    operation: Operation,
+    queue: ReviewQueue,
+    groups: Sequence[GroupEvidence],
+    note: str = "",
+    *,
+    brief: bool = False,
+) -> str:
+    """An operation as it is shown before the question about it; `note` is what is kept of it.
+
+    With `brief` each group of its evidence has one line, and what it is like is not looked for.
+    """
+    texts = dict(queue.draft)
+    target = f" {operation.target}" if operation.target else ""
+    lines = ["", f"{operation.id}  {kind_title(operation.kind)}{target}  ({len(queue.open)} open)"]
+    if queue.stale is not None:
+        lines.append(f"  ! the library has moved to v{queue.stale} since this was proposed")
+    lines += [f"  {line}" for line in change_lines(operation, texts)]
+    if (uses := queue.uses.get(operation.target or "")) is not None:
+        lines.append(f"  so far    {uses.text}")
+    why = sanitize(operation.rationale) or "(no reason given)"
+    lines.append(f"  why       {indent(why, 12 * ' ').lstrip()}")
+    lines.append(f"  proposed  by {sanitize(operation.proposer) or '(unknown)'}")
+    if merged := queue.merged.get(operation.id):
+        lines.append(f"  merges    {merged}")
+    lines += [f"  flag      {flag_text(flag)}" for flag in operation.flags]
+    lines += [f"  note      {sanitize(note)}"] if note else []
+    for group in groups:
+        # A batch may have hundreds of rollouts: of each group a line, and v shows all.
+        lines += evidence_lines(group)[: 1 if brief or operation.kind == "weights" else None]
+    for made in queue.decided:  # what it became is not like it, but it
+        if made.operation_id == operation.id:
+            texts = {n: text for n, text in texts.items() if n not in (made.assigned, made.target)}
+    texts.pop(operation.target or "", None)
+    if operation.text and operation.kind != "weights" and not brief:
+        for name, score, text in find_similar(operation.text, texts.items())[:1]:
+            lines.append(f"  similar   {name} {score:.2f}  {one_line(text, 90)}")
+    return "\n".join(lines)
+
+
+def queue_lines(queue: ReviewQueue) -> list[str]:
+    """What is open, and the library as the standing decisions would leave it."""
+    lines = [
+        f"{operation.id:8} {operation.kind:7} "
+        f"{one_line(operation.text or operation.target or '', 90)}"
+        for operation in queue.open
+    ]
+    lines += [
+        f"{reply.id:8} to mend {one_line(' '.join(reply.reasons), 90)}" for reply in queue.repairs
+    ]
+    lines += [f"dropped  proposal {sanitize(one)}" for one in queue.dropped]
+    if queue.draft or not any(operation.kind == "weights" for operation in queue.open):
+        empty = "" if queue.draft else " empty"
+        lines.append(f"the library as it would become:{empty}")
+    return lines + [f"  {name}  {sanitize(text)}" for name, text in queue.draft]

@@ -189,8 +189,8 @@ def open_acting(
     if not played or agent.kind == "command":
         check_variables(agent, acting.environ)
     from engines.process.confinement import Limits
-    from engines.tools.open import open_toolbox
     from engines.tools.sandbox.sandbox import Sandbox
+    from engines.tools.toolbox import open_toolbox
 
     sandbox = None
     boxed = any(tool.name in BOXED or _is_contained(tool) for tool in agent.tools)

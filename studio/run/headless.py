@@ -28,7 +28,7 @@ from studio.process import on_stop_signal, silence_stream
 from studio.render.json import print_json, print_result
 from studio.render.lines import tell_next, to_stderr
 from studio.render.run_lines import summary_text
-from studio.report.progress import Display, LinePrinter
+from studio.report.progress import LinePrinter
 from studio.run.assemble import open_run_context
 from studio.run.detached import announce
 from studio.run.held_out import set_power_lines, trial_text
@@ -105,7 +105,8 @@ async def run_headless(
 
 async def _practise(context: RunContext, json: bool) -> None:
     """Carry the run out, and tell on stdout or stderr how it goes."""
-    with _progress_listener(context.recorder.state, json) as listener, _spare_what_is_open():
+    listener = _print_event if json else LinePrinter(context.recorder.state, to_stderr)
+    with _spare_what_is_open():
         context.recorder.listen(QuietListener(listener))
         await practise(context)
 
@@ -226,18 +227,6 @@ class QuietListener:
             self._listener(event)
         except (OSError, ValueError):  # the reader left, the disk is full, the stream closed
             self._listener = None
-
-
-@contextmanager
-def _progress_listener(state: RunState, json: bool) -> Iterator[Listener]:
-    """What shows how the run goes: events on stdout, a display, or plain lines."""
-    if json:
-        yield _print_event
-    elif sys.stderr.isatty():
-        with Display(state, sys.stderr) as display:
-            yield display
-    else:
-        yield LinePrinter(state, to_stderr)
 
 
 def _print_event(event: DurableEvent | TransientEvent) -> None:

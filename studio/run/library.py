@@ -6,6 +6,7 @@ agent with its experiences, and the catalogue.
 
 import os
 from collections.abc import Callable, Hashable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -104,8 +105,7 @@ def opening_event(
         settings=settings,
         forked_from=plan.parent.run if plan.parent else None,
         forked_steps=plan.adopted_steps,
-        remembered=head.remembered,
-        credited=head.credited,
+        notes=head.notes.mark,
         streaks=adopted.streaks if config.practice.sampling == "learnable" else {},
         shown_questions=tuple(sorted(adopted.shown_questions)),
         policy_version=policy_version_after(past),
@@ -136,9 +136,9 @@ def _starting_library(plan: RunPlan, name: str) -> tuple[Library | None, str | N
     """What the run begins with, and where that was copied from."""
     config, workspace = plan.loaded.config, plan.workspace
     if plan.parent is not None:
-        source, version, remembered, credited = forked_library(plan.parent, plan.adopted_steps)
-        start = workspace.library(source).at(version).as_of_memory(remembered)
-        return start.as_of_credits(credited), f"{source}@{version}"
+        source, version, mark = forked_library(plan.parent, plan.adopted_steps)
+        start = workspace.library(source).at(version)
+        return replace(start, notes=start.notes.as_of(mark)), f"{source}@{version}"
     mounted = mounted_library(config, name)
     if config.library.start == "empty":
         return mounted, None

@@ -45,7 +45,7 @@ from engines.record.cassette import (
     TapedEmbedder,
     is_played,
 )
-from engines.record.derived.usage import usage_sums
+from engines.record.derived.run_state import usage_sums
 from engines.rollouts.manager import RolloutManager
 from engines.verifiers.judge import JudgeContext
 from engines.verifiers.open import asks_judge

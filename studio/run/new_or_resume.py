@@ -15,10 +15,10 @@ import yaml
 
 from engines.core.codec import digest
 from engines.core.errors import ConfigError, ConflictError, StudioError
+from engines.core.library_notes import NotesMark
 from engines.core.state.run_state import RunState
 from engines.core.types import Problem
-from engines.data.checks import check_rows, doubts_line
-from engines.data.dataset import read_problems
+from engines.data.dataset import check_rows, doubts_line, read_problems
 from engines.data.sampler import Sampler
 from engines.grpo.checkpoint.folders import ADAPTER, check_seal
 from engines.pipeline.replay_training import HistorySegment, load_history
@@ -470,22 +470,20 @@ def _parse_restart_step(text: str) -> int | None:
     )
 
 
-def forked_library(parent: RunDir, steps: int) -> tuple[str, int, int | None, int]:
+def forked_library(parent: RunDir, steps: int) -> tuple[str, int, NotesMark]:
     """Name and version of the library as it stood after the parent's first steps.
 
-    The third is how many past decisions it held as the next step began; None: not known. The
-    last is how many steps had been credited by then.
+    The third is how far its notes had come as the next step began.
     """
     state = parent.state()
     started = state.started
     assert started is not None
-    version, remembered, credited = started.library_version, started.remembered, started.credited
+    version, mark = started.library_version, started.notes
     for number in range(1, steps + 1):
         found = state.steps.get(number)
         if found is not None and found.committed_version is not None:
-            version, remembered = found.committed_version, found.remembered_after
-            credited = found.credited_after
+            version, mark = found.committed_version, found.notes_after
     then = state.steps.get(steps + 1)
     if then is not None and then.library_version == version:
-        remembered, credited = then.remembered, then.credited
-    return started.library, version, remembered, credited
+        mark = then.notes
+    return started.library, version, mark

@@ -230,7 +230,7 @@ class LibraryService:
 
 
 def _content(library: Library) -> tuple[object, ...]:
-    return library.version, library.content_hash, library.effects
+    return library.version, library.content_hash, library.notes.effects
 
 
 _FRESH = {"resultType": "complete", "ttlMs": 0, "cacheScope": "private"}

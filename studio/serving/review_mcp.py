@@ -24,8 +24,8 @@ from engines.record.run_dir import RunDir, Workspace
 from studio.render.words import DONE, misfit_text
 from studio.review.decider import new_flags
 from studio.review.evidence import EvidenceLoader
-from studio.review.line_mode import flag_text, operation_text
 from studio.review.scripted import result_text
+from studio.review.wording import flag_text, operation_text
 from studio.run.linter import LazyLinter
 from studio.secrets.output import current_mask, mask_text
 from studio.secrets.sanitize import one_line, sanitize

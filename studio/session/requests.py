@@ -212,7 +212,7 @@ class ReviewQueue:
             base_version=state.base_version,
             pinned=draft.pinned_ids,
             notes=dict(state.notes),
-            uses=draft.uses,
+            uses=draft.notes.uses,
             merged={op.id: merged_text(op.id, fates) for op in state.open_operations},
             dropped=tuple(dropped_texts(fates, texts)),
         )

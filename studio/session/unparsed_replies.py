@@ -16,9 +16,9 @@ from engines.core.types import (
     UnparsedReply,
     group_id,
 )
+from engines.record.derived.run_state import read_step
 from engines.record.ledger import read_record
 from engines.record.run_dir import RunDir
-from engines.record.step_history import read_step
 from engines.training_free.consolidation import Idea, ReplyOrigin, Resubmission, read_resubmission
 from studio.secrets.sanitize import one_line, sanitize
 
@@ -57,7 +57,7 @@ def find_reply_source(run: RunDir, repair: UnparsedReply) -> ReplySource:
 
     Raises ConflictError: the run's journal knows nothing of it.
     """
-    step = read_step(run, repair.step)
+    step = read_step(run.journal, repair.step)
     evidence: dict[int, tuple[str, ...]]
     if repair.kind == "extraction":
         position = int(repair.id.rpartition("p")[2])

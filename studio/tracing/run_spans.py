@@ -9,7 +9,6 @@ from itertools import chain, islice
 
 from engines.core.errors import ConfigError, ConflictError, install_command
 from engines.core.events import DurableEvent, RunEnded, TransientEvent
-from engines.core.state.fold import fold
 from engines.core.state.run_state import RunState
 from engines.pipeline.recorder import Recorder
 from engines.record.journal import Entry, read_journal
@@ -60,28 +59,6 @@ def open_tracing(
 
     recorder.listen(listen)
     stack.push_async_callback(asyncio.to_thread, sending.close, tell)
-
-
-def send_newer(loaded: LoadedRun, run: RunDir, known: RunState, tell: Tell) -> None:
-    """Send what was recorded of a run since it stood as `known`, as a run does at its end."""
-    if loaded.config.collector is None or not is_installed():
-        return
-    recent: list[Entry] = []
-    newer: list[Entry] = []
-    sent = RunState()
-    for entry in read_journal(run.journal):
-        if sent.events == known.events:
-            newer.append(entry)
-            continue
-        step = sent.step
-        fold(sent, entry.event)
-        if sent.step != step:
-            recent.clear()
-        recent.append(entry)
-    sending = _Sending(loaded, run, known, recent)
-    for entry in newer:
-        sending.put(entry)
-    sending.close(tell)
 
 
 class _Sending:

@@ -8,9 +8,9 @@ import orjson
 from engines.core.errors import ConflictError
 from engines.core.types import rollout_id
 from engines.record.appender import write_atomic
+from engines.record.derived.run_state import read_history
 from engines.record.ledger import read_record
 from engines.record.run_dir import RunDir
-from engines.record.step_history import read_history
 from engines.record.yaml_text import load_yaml
 from engines.secrets.mask import Mask
 from engines.tracing.atif import write_trajectory
@@ -21,7 +21,7 @@ def export_trajectories(run: RunDir, folder: Path, mask: Mask, rollout: str | No
 
     Raises ConflictError: there is no such rollout, or the folder is not empty. DamagedError.
     """
-    found = {one.id: one for one in read_history(run).rollouts}
+    found = {one.id: one for one in read_history(run.journal).rollouts}
     if rollout is not None and rollout not in found:
         move = f"See them: studio runs show {run.run}."
         raise ConflictError(f"run {run.run}, rollout {rollout}", "it has no such rollout.", move)

@@ -183,16 +183,15 @@ def choose_checkpoint(
     if not found:
         move = "Let it reach the end of an epoch, or set grpo.checkpoint_steps."
         raise ConflictError(place, "it has no checkpoint.", move)
-    steps = ", ".join(map(str, sorted({one.step for one in found})))
     step = state.best_step if best else step
-    if best and step is None:
-        cause = "no held-out set was measured, so no step is the best."
-        raise ConflictError(place, cause, f"Name one with --step: there are {steps}.")
-    chosen = [one for one in found if step is None or one.step == step]
+    chosen = [one for one in found if one.step == step or (step is None and not best)]
     if not chosen:
-        why = "is the best, but it " if best else ""
-        cause = f"step {step} {why}has no checkpoint."
-        raise ConflictError(place, cause, f"There are those of step {steps}.")
+        cause = f"step {step}"
+        if best:
+            cause = f"the best step, {step or 'which nothing has measured'},"
+        steps = ", ".join(map(str, sorted({one.step for one in found})))
+        move = f"Name one with --step: there are {steps}."
+        raise ConflictError(place, f"{cause} has no checkpoint.", move)
     return chosen[-1]
 
 

@@ -8,9 +8,9 @@ folder of the run whose verdicts it learned.
 from typing import TYPE_CHECKING, Any, Literal
 
 from engines.core.errors import ConfigError, ConflictError
+from engines.record.derived.run_state import read_history
 from engines.record.ledger import read_trajectory
 from engines.record.run_dir import RunDir, Workspace
-from engines.record.step_history import read_history
 from studio import exit_codes
 from studio.config.loading import LoadedRun
 from studio.estimate.cost import tell_estimate
@@ -80,7 +80,7 @@ def _judged_answers(run: RunDir) -> "list[JudgedAnswer]":
 
     numbers: dict[tuple[int, int], int] = {}
     found = []
-    for rollout in read_history(run).rollouts:
+    for rollout in read_history(run.journal).rollouts:
         done, verdict = rollout.finished, rollout.verdict
         if verdict is None or verdict.reward is None or done.status == "failed":
             continue

@@ -146,8 +146,7 @@ class MainScreen(FirstScreen, inherit_bindings=False):
         return True
 
     def miss_key(self, pressed: str) -> None:
-        heard, page = self.heard_keys, self._navigation.page_name
-        self._host.tell(unused_key_text(pressed, page, self._host.keys, heard))
+        self._host.tell(unused_key_text(pressed, self.heard_keys))
 
     def _control(self, request: Request[Mapping[str, Any]], answer: str) -> None:
         """Send the run a command, and tell the answer once it was taken."""
@@ -179,7 +178,7 @@ class MainScreen(FirstScreen, inherit_bindings=False):
         self._control(Step(), "one batch through its commit, then it holds")
 
     def action_stop(self) -> None:
-        self.run_worker(self._host.expect_question(self._stop()))
+        self.run_worker(self._stop())
 
     async def _stop(self) -> None:
         session = self._host.session

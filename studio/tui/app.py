@@ -7,6 +7,7 @@ import asyncio
 import os
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -15,33 +16,42 @@ from textual.app import ComposeResult, SystemCommand
 from textual.binding import BindingType
 from textual.containers import Container
 from textual.screen import Screen
-from textual.widgets import ContentSwitcher
+from textual.widgets import ContentSwitcher, TextArea
 
 from engines.core.errors import StudioError
 from engines.record.run_dir import Workspace
 from studio.process import login_name
+from studio.secrets.sanitize import sanitize
 from studio.session.session import Session
 from studio.tui.actions import MainScreen
 from studio.tui.attachment import Attachment
 from studio.tui.drafts import Drafts
-from studio.tui.drawing.lines import Lines, line
-from studio.tui.header import SessionStatus
-from studio.tui.keymap import KEYS, PAGES, Key, bindings, remap_keys
+from studio.tui.drawing.cells import cell_width, fit
+from studio.tui.drawing.lines import Line, Lines, crop_line, line
+from studio.tui.header import SessionStatus, header_line, tab_presses, tabs_line
+from studio.tui.keymap import KEYS, PAGES, Key, bindings, keys_of_scope, remap_keys
 from studio.tui.navigation import Navigation
-from studio.tui.painter import Painter, is_small
+from studio.tui.pages.demo_hint import DemoHints, is_demo
 from studio.tui.palette import commands
 from studio.tui.settings.file import ScreenSettings
 from studio.tui.terminal.frames import install_frame_clock
 from studio.tui.terminal.look import apply_look, register_themes
-from studio.tui.terminal.opening import current_line
+from studio.tui.terminal.notify import Notifier
+from studio.tui.terminal.opening import resume_collection
 from studio.tui.terminal.terminal import exit_on_hangup, stop_between_events
 from studio.tui.terminal.textual_parts import TerminalApp
-from studio.tui.widgets.line_view import Chrome
+from studio.tui.widgets.line_view import Chrome, footer_line, footer_presses
 from studio.tui.widgets.prompt import Confirm, Prompt
 
 if TYPE_CHECKING:
     from studio.run.detached import StartingProcess
 
+RATE_S = 1.0
+"""Between two drawings of a rate that falls because nothing comes."""
+MESSAGE_S, ERROR_S = 8.0, 20.0
+"""How long the line above the keys says something; what went wrong stands longer."""
+SEEN_S = 2.0
+"""So long a message stands although the run has gone on from what it speaks of."""
 TWICE_S = 2.0
 """Within this time ctrl+c is pressed twice."""
 
@@ -83,7 +93,13 @@ class StudioApp(TerminalApp, inherit_bindings=False):
         self.attachment = Attachment(
             self, self, self.navigation, session=session, run=run, starting=starting
         )
-        self.painter = Painter(self, self, self.navigation, self.attachment)
+        self.notifier = Notifier(self, self.send_to_terminal)
+        self._needs_drawing = False
+        self._shows_rate, self._chrome_at = False, 0.0
+        self._message: Line = ()  # above the keys
+        self._told_at = 0.0
+        self._told_of: object = None  # where the run stood then
+        self._is_told_small = False  # it was said since the terminal is too small
         self._interrupted_at = float("-inf")
         self._is_leaving = False
 
@@ -105,15 +121,12 @@ class StudioApp(TerminalApp, inherit_bindings=False):
         self.keys = remap_keys(self.settings.keys, self.settings.place)
         self.set_keymap(dict(self.settings.keys))
         clock = install_frame_clock(self, self.environ, low_bandwidth=self.settings.low_bandwidth)
-        clock.add_drain(self.painter.draw_frame)
+        clock.drains.append(self.draw_frame)
         stop_between_events(self)
         # After ctrl+z and fg the terminal is another page; Textual draws only what changed.
         self.app_resume_signal.subscribe(self, lambda _: self.redraw_all())
         self.apply_settings()
-        if (line := current_line()) is not None:
-            line.stop()
-            if line.was_left:
-                self.leave()
+        resume_collection()
         has_run = self.session or self.attachment.shown_run or self.attachment.starting
         self.open_page("live" if has_run else "start")
         self.run_worker(self._process_requests())
@@ -157,28 +170,13 @@ class StudioApp(TerminalApp, inherit_bindings=False):
 
     async def on_unmount(self) -> None:
         """However the screen ends: drafts on disk, the session closed, the title given back."""
-        self.painter.notifier.restore_title()
+        self.notifier.restore_title()
         await self.attachment.close()
 
     # -- what pages ask (see Host) -------------------------------------------------------
 
     def open_page(self, name: str, target: str = "", *, keep_trail: bool = False) -> None:
         self.navigation.open_page(name, target, keep_trail=keep_trail)
-
-    def tell(self, text: str, style: str = "") -> None:
-        self.painter.tell(text, style)
-
-    def forget_message(self, *, also_errors: bool = True) -> None:
-        self.painter.forget_message(also_errors=also_errors)
-
-    def redraw_soon(self) -> None:
-        self.painter.redraw_soon()
-
-    def draw_now(self) -> None:
-        self.painter.draw_now()
-
-    def draw_chrome(self) -> None:
-        self.painter.draw_chrome()
 
     def attach(self, run: str) -> None:
         self.attachment.attach(run)
@@ -204,7 +202,7 @@ class StudioApp(TerminalApp, inherit_bindings=False):
 
     @property
     def is_small(self) -> bool:
-        return is_small(self.size)
+        return self.size.width < 60 or self.size.height < 16
 
     @property
     def is_asking(self) -> bool:
@@ -259,6 +257,130 @@ class StudioApp(TerminalApp, inherit_bindings=False):
                 self.tell(str(error), "failed")
             self.redraw_soon()
             self._requests.task_done()
+
+    # -- drawing: in the next frame for events, at once for keys -----------------------------
+
+    def redraw_soon(self) -> None:
+        self._needs_drawing = True
+
+    def draw_frame(self) -> None:
+        """Called by the frame clock, at most ten times a second."""
+        now, drafts = self.clock(), self.drafts
+        self.notifier.tick(self.attachment.state, now, self.last_key)
+        drafts.save_if_due(now)
+        if drafts.trouble:
+            self.tell(drafts.trouble, "failed")
+            drafts.trouble = ""
+        if not self._has_chrome:
+            return  # the screen is being left, and a frame was under way
+        if self._message:
+            age_s, is_error = now - self._told_at, bool(self._message[0][1])
+            is_past = self._told_of != self._standing or self.last_key > self._told_at
+            if age_s >= (ERROR_S if is_error else MESSAGE_S) or (
+                age_s >= SEEN_S and is_past and not is_error
+            ):
+                self.forget_message()
+        if self._needs_drawing:
+            self.draw_now()
+        elif self._shows_rate and now - self._chrome_at >= RATE_S:
+            self.draw_chrome()  # nothing comes any more, and the rate is to say so
+        elif is_demo(self.attachment.state):
+            self._draw_demo_hint()  # it follows the cursor, which no event tells of
+
+    def draw_now(self) -> None:
+        self._needs_drawing = False
+        if self._has_chrome:
+            self.navigation.page().draw()
+            self.draw_chrome()  # its keys follow from what is on the page
+
+    @property
+    def _has_chrome(self) -> bool:
+        """Whether there is something to draw on; not so while the screen is left."""
+        screens = self.screen_stack
+        # Asked at each beat: a query would look at every widget of all pages.
+        return bool(screens) and any(child.id == "top" for child in screens[0].children)
+
+    def draw_chrome(self) -> None:
+        if not self._has_chrome:
+            return
+        top, size = self.screen_stack[0].query_one("#top", Chrome), self.size
+        state, status = self.attachment.state, self.session_status
+        self._shows_rate, self._chrome_at = status.tokens_per_s is not None, self.clock()
+        name, page, keys = self.navigation.page_name, self.navigation.page(), self.keys
+        top.show_line(0, header_line(state, status, size.width))
+        tabs = tabs_line(state, name, size.width)
+        top.show_line(1, tabs, tab_presses(tabs))
+        self._draw_demo_hint()
+        base = self.screen_stack[0]
+        shown = base.heard_keys if isinstance(base, MainScreen) else ()
+        if not shown:
+            shown = [*page.usable_keys(keys_of_scope(name, keys)), *self._common_keys(status)]
+        self._bottom.show_line(1, footer_line(shown, size.width), footer_presses(shown))
+        message = self._message
+        if not self.is_small:
+            self._is_told_small = False
+        elif not self._is_told_small:
+            text = f"terminal is {size.width}x{size.height}, studio wants 80x24"
+            message = line((f" {text} (works from 60x16)", "flag"))
+        self._bottom.show_line(0, message)
+
+    def _draw_demo_hint(self) -> None:
+        """A third line, where a demo is shown and there is room for it."""
+        state, size = self.attachment.state, self.size
+        top = self.screen_stack[0].query_one("#top", Chrome)
+        shown = state is not None and is_demo(state) and not self.is_small
+        top.set_class(shown, "-hinting")  # lays the page out anew, and only where it differs
+        if state is not None and shown:
+            types = isinstance(self.focused, TextArea)
+            hint = DemoHints(self.keys).hint(
+                state, self.navigation.page_name, self.drafts.cursor, types=types
+            )
+            top.show_line(2, crop_line(line((" look: ", "flag"), hint), size.width))
+
+    def _common_keys(self, status: SessionStatus) -> list[Key]:
+        """Those of every page that are of use now; of a run to resume this one comes first."""
+        keys, state, left_out = self.keys, self.attachment.state, set()
+        if not status.living:
+            left_out.add("global.steer")
+        page = self.navigation.page()
+        has_some = page.scope == "review" and not page.has_nothing and not self.is_small
+        if status.replay or (not status.ready and not has_some):
+            left_out.add("global.commit")
+        shown = [key for key in keys_of_scope("global", keys) if key.id not in left_out]
+        can_resume = state is not None and state.started and state.ending != "finished"
+        if can_resume and not status.living and (page.scope == "live" or page.has_nothing):
+            loop = keys_of_scope("loop", keys)
+            shown += [replace(key, rank=10) for key in loop if key.id == "loop.resume"]
+        return shown
+
+    @property
+    def _bottom(self) -> Chrome:
+        return self.screen_stack[0].query_one("#bottom", Chrome)
+
+    @property
+    def _standing(self) -> object:
+        """What a message speaks of: the run, what it does, and whether its process is there."""
+        state, session = self.attachment.state, self.attachment.session
+        return session, state.status if state else "", self.attachment.is_living
+
+    def forget_message(self, *, also_errors: bool = True) -> None:
+        """It is not true any more: a page was opened, or the run has gone on."""
+        if also_errors or not (self._message and self._message[0][1]):
+            self._message = ()
+            self._bottom.show_line(0, ())
+
+    def tell(self, text: str, style: str = "") -> None:
+        path = self.workspace.path
+        # What failed needs the line for what happened; a file that was written has to be found.
+        text = text.replace(f"{path.absolute()}/", f"{path}/")
+        if style == "failed":
+            text = text.replace(f"{path}/", "")
+        elif cell_width(text) >= self.size.width:  # its end names the file
+            text = text.replace(f"{path}/", f".../{path.absolute().name}/")
+        self._message = ((" " + fit(sanitize(text), 400), style),)
+        self._told_at, self._told_of = self.clock(), self._standing
+        self._is_told_small = self.is_small
+        self._bottom.show_line(0, self._message)
 
 
 def open_screen(

@@ -7,13 +7,11 @@ import contextlib
 from collections import deque
 from collections.abc import Iterable, Sequence
 from functools import partial
-from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from engines.core.errors import StudioError
-from engines.core.state.run_state import RunState, StepState
+from engines.core.state.run_state import RunState
 from engines.core.text.tool_text import said_length
-from engines.core.types import Decision
 from studio.facts.next_command import curation_text
 from studio.report.progress import StepClock
 from studio.session.session import (
@@ -61,9 +59,7 @@ class Attachment:
         self.session = session
         self.shown_run = run  # the last one, also once the screen is left
         self.ended_here = ""  # how the run ended while the screen was attached
-        # As they were at the last look, to notice what has changed since.
-        self._ending = ""
-        self._decisions: dict[str, Decision] = {}
+        self._ending = ""  # as it was at the last look
         self.drafts = Drafts(None)
         self._throughput = Throughput()
         self._budget: dict[str, float] = {}  # limits of the run: calls, tokens, cost_usd
@@ -83,11 +79,12 @@ class Attachment:
 
     @property
     def status(self) -> SessionStatus:
-        session, now = self.session, self._host.clock()
-        eta = ""
+        session, eta, in_view, ended = self.session, "", 0.0, 0.0
         is_held = session is not None and session.state.status in ("paused", "held")
         if session is not None and not (is_held or session.state.undecided_operations):
             eta = self._throughput.steps.remaining_text(session.state)
+        if self.is_living and not is_held:
+            in_view, ended = self._throughput.rates(self._host.clock())
         return SessionStatus(
             living=self.is_living,
             drives=session is not None and session.controls,
@@ -97,10 +94,8 @@ class Attachment:
             opening=session is not None and session.state.started is None,
             parted=self._is_cut,
             ready=session is not None and session.state.live.stage_name == "ready",
-            tokens_per_s=(
-                self._throughput.tokens_per_s(now) if self.is_living and not is_held else None
-            ),
-            rate_of_shown=self._throughput.is_shown_only(now),
+            tokens_per_s=max(in_view, ended) or None,
+            rate_of_shown=in_view > ended,
             budget=self._budget,
             replay=session.label if session is not None else "",
             pace_tokens_per_s=session.pace_tokens_per_s if session is not None else None,
@@ -266,9 +261,6 @@ class Attachment:
         if state.ending and not self._ending:
             self.ended_here = state.ending
         self._ending = state.ending
-        if state.decisions != self._decisions:
-            self._decisions = dict(state.decisions)
-            self.drafts.save()
 
     def _change_controller(self, mine: bool, who: str) -> None:
         """Who decides keeps the drafts: they go from screen to screen through their file."""
@@ -306,79 +298,43 @@ _WINDOW_S = 10.0
 
 
 class Throughput:
-    """Takes events and pieces of text; answers for the header."""
+    """How fast a run goes, in tokens a second; in seconds of any monotonic clock."""
 
     def __init__(self) -> None:
         self.steps = StepClock()
-        self._step: StepState | None = None
-        self._number, self._has_looked = 0, False
-        self._counted = 0  # rollouts of it that were seen
         self._since: float | None = None  # when something was heard first
-        self._known: dict[str, int] = {}  # rollout → characters
-        self._chars: deque[tuple[float, int]] = deque()
-        # When rollouts ended, their tokens, and the seconds these took.
-        self._ended: deque[tuple[float, int, float]] = deque()
+        self._paid: int | None = None  # reply tokens of the run so far
+        self._lengths: dict[str, int] = {}  # rollout → characters
+        self._seen: deque[tuple[float, float]] = deque()  # when, and tokens in view
+        self._ended: deque[tuple[float, float]] = deque()  # when, and tokens of calls that ended
 
     def update(self, state: RunState, now: float) -> None:
-        """Look at what has ended since the last look."""
+        """Count what has ended since the last look; before the first one it says nothing."""
         self._since = now if self._since is None else self._since
         self.steps.update(state, now)
-        step = state.current
-        if step is not self._step or not self._has_looked:
-            # What had ended before the first look, or in a gap, says nothing of how fast it goes.
-            is_next = self._has_looked and (step is None or step.step != self._number)
-            self._counted = 0 if is_next or step is None else len(step.rollouts)
-            self._step, self._has_looked = step, True
-            self._number = step.step if step is not None else 0
-            self._known.clear()
-        if step is None:
-            return
-        if state.live.stage_name == "review":
-            self._chars.clear()
-            self._ended.clear()
-        # One that failed and is rolled out again leaves its place and comes last.
-        for rollout in islice(step.rollouts.values(), self._counted, None):
-            self._ended.append((now, rollout.usage.completion_tokens, rollout.elapsed_s))
-        self._counted = len(step.rollouts)
+        before, self._paid = self._paid, state.total_usage.completion_tokens
+        if before is not None and self._paid > before:
+            self._ended.append((now, self._paid - before))
 
     def add_pieces(self, pieces: Iterable[TextPiece], now: float) -> None:
         """Count what grew. A text that is sent from its beginning may be an old one."""
         self._since = now if self._since is None else self._since
-        chars = 0
         for piece in pieces:
-            if piece.offset and piece.offset == self._known.get(piece.rollout):
-                chars += said_length(piece.text)
-            self._known[piece.rollout] = piece.offset + len(piece.text)
-        if chars:
-            self._chars.append((now, chars))
+            if piece.offset and piece.offset == self._lengths.get(piece.rollout):
+                self._seen.append((now, said_length(piece.text) / 4))
+            self._lengths[piece.rollout] = piece.offset + len(piece.text)
 
-    def tokens_per_s(self, now: float) -> float | None:
-        """Of the last ten seconds, or as long as was looked at; None: nothing came."""
-        rates = self._rates(now)
-        return max(rates) or None
-
-    def is_shown_only(self, now: float) -> bool:
-        """Whether that is the rate of the panes in view: no rollout has ended to tell of all."""
-        shown, ended = self._rates(now)
-        return shown > ended
-
-    def _rates(self, now: float) -> tuple[float, float]:
+    def rates(self, now: float) -> tuple[float, float]:
         """Tokens a second of the texts in view (four characters each), and of what ended.
 
-        A screen is sent the text of those rollouts only that it shows.
+        Of the last ten seconds, or as long as was looked at. A screen is sent the text of those
+        rollouts only that it shows.
         """
-        seen: deque[tuple[float, int]] | deque[tuple[float, int, float]]
-        for seen in (self._chars, self._ended):
-            while seen and seen[0][0] < now - _WINDOW_S:
-                seen.popleft()
-        begun = self._since if self.steps.began is None else self.steps.began
-        observed_s = min(_WINDOW_S, max(1.0, now - begun if begun is not None else 0.0))
-        start = now - observed_s
-        visible = sum(chars for at, chars in self._chars if at >= start) / 4
-        # Of a rollout that began before, as much as was made while it was looked at.
-        ended = sum(
-            tokens * min(1.0, (at - start) / took_s) if took_s > 0 else tokens
-            for at, tokens, took_s in self._ended
-            if at >= start
-        )
-        return visible / observed_s, ended / observed_s
+        since = now if self._since is None else self._since
+        observed_s = min(_WINDOW_S, max(1.0, now - since))
+        rates = []
+        for counts in (self._seen, self._ended):
+            while counts and counts[0][0] < now - observed_s:
+                counts.popleft()
+            rates.append(sum(tokens for _, tokens in counts) / observed_s)
+        return rates[0], rates[1]

@@ -13,7 +13,7 @@ from itertools import permutations
 from textual.binding import Binding
 from textual.widget import Widget
 
-from engines.core.errors import ConfigError
+from engines.core.errors import ConfigError, suggest_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,20 +152,10 @@ def remap_keys(changes: Mapping[str, str], place: str) -> tuple[Key, ...]:
     for name, keys in changes.items():
         where = f"{place}: keys.{name}"
         if name not in known:
-            from difflib import get_close_matches
-
-            last = name.rpartition(".")[2]  # an id that has moved to another page keeps its name
-            moved = [one for one in known if one.rpartition(".")[2] == last]
-            near = moved or get_close_matches(name, known, n=1)
-            move = "Press ? on the screen for every id."
-            if near:
-                move = f"Did you mean {' or '.join(near)}?"
-            raise ConfigError(where, "there is no such key id.", move)
-        for one in _split_keys(keys):
-            if not one:
-                raise ConfigError(where, "it names no key.", "Give one, or leave it out.")
-            if one in UNBOUND:
-                cause = f"{one} stays unbound: terminals or multiplexers take it."
+            raise ConfigError(where, "there is no such key id.", suggest_name(name, known))
+        for key in _split_keys(keys):
+            if not key or key in UNBOUND:
+                cause = f'"{key}" is no key that terminals and multiplexers leave to the screen.'
                 raise ConfigError(where, cause, "Choose another key.")
         known[name] = replace(known[name], keys=keys)
     steer = known["global.steer"].keys.partition(",")[0]
@@ -212,18 +202,7 @@ def format_key(key: str) -> str:
     return _WRITTEN.get(key, key)
 
 
-def unused_key_text(pressed: str, page: str, keys: Sequence[Key], heard: Sequence[Key] = ()) -> str:
-    """What is said of a key that does nothing on this page: which one it was, and where it does.
-
-    Where others are `heard` instead of the page's, the first of them are told.
-    """
-    numbers = {page.name: page.key for page in PAGES}
-    out = [f"{format_key(pressed)} does nothing here"]
-    if heard:
-        return f"{out[0]}: {', '.join(f'{key.key_text} {key.label}' for key in heard[:3])}"
-    for key in keys:
-        if pressed not in _split_keys(key.keys) or key.scope in ("global", "list", page):
-            continue
-        where = "" if key.after else f" on {numbers[key.scope]} {SCOPES[key.scope]}"
-        out.append(f"{key.key_text}{where}: {key.label}")
-    return "; ".join(out)
+def unused_key_text(pressed: str, heard: Sequence[Key]) -> str:
+    """What is said of a key that does nothing now; `heard` are heard instead of the page's."""
+    keys = ", ".join(f"{key.key_text} {key.label}" for key in heard[:3])
+    return f"{format_key(pressed)} does nothing here: {keys or '? lists the keys'}"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
-from typing import Any, ClassVar, Protocol, TypeVar, cast
+from typing import ClassVar, Protocol, TypeVar, cast
 
 from textual.containers import Container
 from textual.widget import Widget
@@ -245,9 +245,6 @@ class Host(Protocol):
 
         Await it in a worker (`run_worker`), never in a key's own handler.
         """
-
-    def expect_question(self, work: Coroutine[Any, Any, T]) -> Coroutine[Any, Any, T]:
-        """The same work, which may `confirm`: until that stands, no key is acted on."""
 
     # -- asking the run ------------------------------------------------------------------
 

@@ -7,7 +7,6 @@ found besides is one more function in `SOURCES` or `FOLDERS`.
 import asyncio
 import heapq
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import replace
 from functools import partial
 from typing import Any, cast
 
@@ -19,14 +18,12 @@ from textual.screen import Screen
 from textual.widget import Widget
 
 from engines.core.errors import StudioError
-from engines.core.state.run_state import RunState
-from engines.record.run_dir import Workspace
 from studio.render.words import count_text
 from studio.secrets.sanitize import one_line
-from studio.tui.drawing.themes import NAMES
 from studio.tui.keymap import SCOPES, Key
 from studio.tui.page import Host
 from studio.tui.pages.text import holds_words
+from studio.tui.settings.file import MEANING
 from studio.tui.terminal.textual_parts import MOST_HITS, Palette
 
 _NOT_HERE = frozenset({"global.palette", "global.interrupt"})
@@ -80,18 +77,8 @@ def _open_page(host: Host, key: Key) -> None:
 # -- what the run and the screen hold -------------------------------------------------------------
 
 
-def _themes(host: Host) -> Iterator[SystemCommand]:
-    def use(name: str) -> None:
-        host.settings = replace(host.settings, theme=name)
-        host.apply_settings()
-        host.tell(f"theme {name}; f2 keeps it for the next time")
-
-    for name in NAMES:
-        yield SystemCommand(f"theme: {name}", "How the screen looks.", partial(use, name), False)
-
-
 def _settings(host: Host) -> Iterator[SystemCommand]:
-    from studio.tui.settings.screen import MEANING, SettingsScreen
+    from studio.tui.settings.screen import SettingsScreen
 
     for name, meaning in MEANING.items():
         call = partial(_push, host, SettingsScreen, name)
@@ -124,7 +111,7 @@ def _manual(host: Host) -> Iterator[SystemCommand]:
     from studio.tui.help import GuideScreen
 
     for topic in TOPICS:
-        headings = [one.lstrip("# ") for one in read_page(topic).splitlines() if one[:2] == "##"]
+        headings = [row.lstrip("# ") for row in read_page(topic).splitlines() if row[:2] == "##"]
         about = ", ".join(headings) or title_of(topic)
         yield SystemCommand(
             f"manual: {title_of(topic)}", about, partial(_push, host, GuideScreen, topic), False
@@ -160,13 +147,14 @@ def _experiences(host: Host) -> Iterator[SystemCommand]:
     started = host.session.state.started if host.session is not None else None
     if started is None:
         return
-    for one in host.workspace.library(started.library).head().experiences:
-        call = partial(host.open_page, "library", one.id)
-        yield SystemCommand(f"experience {one.id}", one_line(one.text, 400), call, False)
+    for experience in host.workspace.library(started.library).head().experiences:
+        call = partial(host.open_page, "library", experience.id)
+        about = one_line(experience.text, 400)
+        yield SystemCommand(f"experience {experience.id}", about, call, False)
 
 
 Source = Callable[[Host], Iterable[SystemCommand]]
-SOURCES: tuple[Source, ...] = (_themes, _settings, _steps, _operations)
+SOURCES: tuple[Source, ...] = (_settings, _steps, _operations)
 """What is known at once."""
 FOLDERS: tuple[Source, ...] = (_runs, _presets, _experiences, _manual)
 """What takes time to read; nothing waits for it until words are typed."""
@@ -191,13 +179,13 @@ class StudioCommands(Provider):
                 yield DiscoveryHit(Content(title), call, text=title, help=escape(about))
 
     async def search(self, query: str) -> Hits:
-        found = []
+        scored = []
         for number, (title, about, call, _) in enumerate(self._commands):
             if score := int(holds_words(f"{title} {about}", query)):
                 begins = title.casefold().startswith(query.casefold())
                 score += (1 + begins) * holds_words(title, query)
-                found.append((score, -number, title, about, call))
-        for score, number, title, about, call in heapq.nlargest(MOST_HITS, found):
+                scored.append((score, -number, title, about, call))
+        for score, number, title, about, call in heapq.nlargest(MOST_HITS, scored):
             # As content and escaped: text of a model is never markup.
             shown = self._highlight(title, query)
             yield Hit(score + number * 1e-6, shown, call, text=title, help=escape(about))
@@ -217,74 +205,31 @@ class LearnedHits(Provider):
         from engines.record.derived.search import condition, find_rows
         from studio.library.find import hit_title
 
-        def open_hit(row: Mapping[str, Any]) -> None:
-            self.app.run_worker(_open_hit(self.app, row), group="hit", exclusive=True)
-
         workspace = cast(Host, self.app).workspace
         rows, _ = await asyncio.to_thread(find_rows, workspace, condition(query.split()))
         for number, row in enumerate([r for r in rows if r.get("change") != "keep"][:MOST_HITS]):
             title, _, date = hit_title(row).rpartition("  ")
-            said = escape(f"{date}  {one_line(row['text'], 400)}".lstrip())
-            call = partial(open_hit, row)
-            yield Hit(1 - number * 1e-6, Content(title), call, text=title, help=said)
+            about = escape(f"{date}  {one_line(row['text'], 400)}".lstrip())
+            call = partial(_open_hit, self.app, row)
+            yield Hit(1 - number * 1e-6, Content(title), call, text=title, help=about)
 
 
-def _run_of_hit(workspace: Workspace, row: Mapping[str, Any], shown: str) -> str:
-    """The run to open, its own or else one on its library; "" of what is deleted or has none."""
-    from studio.workspace.listing import listed_runs
+def _open_hit(app: App[Any], row: Mapping[str, Any]) -> None:
+    """Open the page that shows it; of what the open run has not, tell the command that does."""
+    from studio.library.find import decision_text, next_command
 
-    library, rows = row["library"], (one.row for one in listed_runs(workspace))
-    runs = [each["run"] for each in rows if each["library"] == library]
-    own = shown if row["kind"] in ("experience", "version") else ""
-    wanted = (own, row["run"], *runs) if row["status"] != "deleted" else ()
-    return next((run for run in wanted if run in runs), "")
-
-
-async def _open_hit(app: App[Any], row: Mapping[str, Any]) -> None:
-    """The page that shows it, on its run; of what no run here tells, the command that does."""
-    from studio.library.find import next_command
-
-    host = cast(Host, app)
-    before = host.session.run.run if host.session is not None else ""
-    run = await asyncio.to_thread(_run_of_hit, host.workspace, row, before)
-    if not run:
-        host.tell(f"see {next_command(row, host.workspace)}")
-    elif run != before:
-        host.attach(run)
-    for _ in range(100 if run else 0):  # why it fails, the screen says
-        session = host.session
-        if session is not None and session.run.run == run and session.state.events:
-            back = ", 5 leads back" * bool(before)
-            _show_hit(app, row, session.state, f"now on run {run}{back}" if run != before else "")
-            break
-        await asyncio.sleep(0.05)
-
-
-def _show_hit(app: App[Any], row: Mapping[str, Any], state: RunState, moved: str) -> None:
-    """Open the page that has it; tell where it led, and what was decided of an operation."""
-    from studio.library.find import decision_text
-    from studio.tui.pages.inspect.records import find_rollouts
-    from studio.tui.pages.library.page import LibraryPage
-
-    host, name, told = cast(Host, app), row["id"], moved
-    is_its_run = state.started is not None and state.started.run == row["run"]
-    if page := {"version": "library", "evaluation": "progress"}.get(row["kind"]):
-        host.open_page(page)
-    elif row["kind"] == "experience":
-        host.open_page("library", name)
-    elif is_its_run and name in {operation.id for operation in state.open_operations}:
+    host, name = cast(Host, app), row["id"]
+    state = host.session.state if host.session is not None else None
+    started = state.started if state is not None else None
+    pages = {"version": "library", "experience": "library", "evaluation": "progress"}
+    if state is None or started is None or started.library != row["library"]:
+        host.tell(f"{decision_text(row)}; see {next_command(row, host.workspace)}")
+    elif row["status"] != "deleted" and (page := pages.get(row["kind"])):
+        host.open_page(page, name if row["kind"] == "experience" else "")
+    elif name in state.operations and started.run == row["run"]:
         host.open_page("review", name)
     else:
-        told = decision_text(row, moved)
-        found = (find_rollouts(state, one) for one in row["names"] if is_its_run)
-        rollout = next(filter(None, found), "")
-        if row["target"] and (row["status"] == "rejected" or not rollout):
-            app.screen_stack[0].query_one("#library", LibraryPage).history_of = row["target"]
-            host.open_page("library", row["target"])
-        elif rollout:
-            host.open_page("inspect", rollout)
-    if told:
-        host.tell(told)
+        host.tell(f"{decision_text(row)}; see {next_command(row, host.workspace)}")
 
 
 def _read_folders(host: Host) -> list[SystemCommand]:

@@ -23,7 +23,7 @@ from engines.core.codec import dumps, from_dict
 from engines.core.errors import ConflictError, RecordError, StudioError
 from engines.core.events import RunStarted
 from engines.record.appender import make_folder, make_private_folder, sync_folder, write_atomic
-from engines.record.derived.catalogue import load_run_rows, run_row
+from engines.record.derived.catalogue import refresh_catalogue, run_row
 from engines.record.derived.store import FOLDER
 from engines.record.libraries import check_name
 from engines.record.lock import write_lock
@@ -164,7 +164,7 @@ def restore_run(what: str, workspace: Workspace) -> RunDir:
     finally:
         shutil.rmtree(aside, ignore_errors=True)
     sync_folder(workspace.runs_folder)
-    load_run_rows(workspace)
+    refresh_catalogue(workspace)
     return run
 
 
@@ -319,7 +319,7 @@ def remove_run(run: RunDir, workspace: Workspace) -> None:
             left.unlink()  # what it leads to is not the workspace's to remove
         else:
             shutil.rmtree(left)
-    load_run_rows(workspace)  # drops rows whose run is gone
+    refresh_catalogue(workspace)  # drops rows whose run is gone
 
 
 def library_of(run: RunDir) -> str | None:

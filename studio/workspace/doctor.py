@@ -23,7 +23,7 @@ from engines.grpo.checkpoint.folders import check_seal
 from engines.pipeline.evaluation.evaluate import format_result, result_path
 from engines.pipeline.replay_training import Checkpoints
 from engines.record import lines
-from engines.record.derived.catalogue import load_run_rows, write_dataset_row
+from engines.record.derived.catalogue import refresh_catalogue, write_dataset_row
 from engines.record.derived.run_state import read_run
 from engines.record.libraries import LibraryFolder
 from engines.record.lock import holder_pid, is_held, write_lock
@@ -205,7 +205,7 @@ def catalogue_findings(workspace: Workspace) -> Iterator[Finding]:
 def _make_catalogue(workspace: Workspace) -> str:
     if not workspace.catalogue.is_file():
         move_aside(workspace.catalogue)
-    load_run_rows(workspace)
+    refresh_catalogue(workspace)
     for data in listed_data(workspace, bundled=False):
         path = Path(data.path)
         if data.where == "workspace" and data.n is not None and path.is_file():

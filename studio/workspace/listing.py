@@ -9,7 +9,7 @@ from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 from engines.core.codec import from_dict
-from engines.record.derived.catalogue import load_run_rows
+from engines.record.derived.catalogue import refresh_catalogue
 from engines.record.run_dir import RunDir, Workspace
 from studio.facts.next_command import RunStatus, status_of_row
 from studio.presets import list_presets
@@ -90,7 +90,7 @@ def listed_runs(
     """Every run of a workspace, newest first; `tell` hears of what takes long."""
     if not workspace.runs_folder.is_dir():
         return ()  # asking must not create a workspace
-    rows = reversed(load_run_rows(workspace, tell))
+    rows = reversed(refresh_catalogue(workspace, tell))
     here = (_listed_run(RunDir(workspace.runs_folder / str(row["run"])), row) for row in rows)
     if not workspace.archives.is_dir():
         return tuple(here)

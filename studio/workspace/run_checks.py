@@ -7,7 +7,7 @@ that hangs or ends its process harms nothing, and a cluster leaves nothing behin
 import asyncio
 import os
 import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -18,7 +18,7 @@ import orjson
 from engines.core.errors import CallFailed, PolicyError, installed_version
 from engines.core.text.tokens import prompt_tokens, text_tokens
 from engines.core.types import Completion, Message, Sampling, Usage
-from engines.policies.chat.client import PING_S, Listing, OpenAICompat
+from engines.policies.chat.client import PING_S, OpenAICompat
 from engines.policies.chat.embedding import open_embedder
 from engines.policies.chat.endpoint import EndpointSettings
 from engines.record.repair import Finding, Grade
@@ -89,7 +89,7 @@ class Observed:
     plain: tuple[Reply | str, ...]
     tool: Reply | str
     json: Reply | str
-    listing: Listing = field(default_factory=Listing)
+    listing: Mapping[str, int | None] = field(default_factory=dict)
     left_out: frozenset[str] = frozenset()  # fields that it refused
     remarks: tuple[str, ...] = ()
 
@@ -153,7 +153,7 @@ def endpoint_findings(
     _judge_tools(seen, able, note if needs_tools else None)
     _judge_json(seen, able, note if needs_json else None)
     _judge_counts(seen, replies, able, note)
-    if window := seen.listing.contexts.get(model):
+    if window := seen.listing.get(model):
         able.append(f"context of {window:,} tokens")
     for remark in seen.remarks:
         note(f"{remark}.", "See whether that is the model you want.")

@@ -25,10 +25,10 @@ from typing import Any
 import psutil
 
 from engines.core import events as ev
-from engines.record.ledger import read_usage
 from engines.record.run_dir import Workspace
 from tests.support.harness import comparable
 from tests.support.processes import Process, running
+from tests.support.usage import read_usage
 
 PRACTICE = ("data.truncate=24", "practice.epochs=1", "practice.batch_size=8")
 COMMON = (*PRACTICE, "practice.group_size=5", "evaluation.do_eval=false", "practice.concurrency=16")

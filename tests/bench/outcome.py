@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ def left(workspace: Path, name: str) -> tuple[dict[str, Any], list[dict[str, Any
     """
     space = Workspace(workspace)
     folder, run = space.library(name), space.run(name)
-    head = to_dict(replace(folder.head(), index=None))
+    head = to_dict(folder.head())
     for experience in head["experiences"]:
         for origin in experience.get("history", ()):
             origin.pop("at", None)

@@ -29,7 +29,6 @@ from engines.pipeline.effect.regression import (
     Keep,
     Observation,
     dropout,
-    leave_one_out_rollouts,
     random_half,
     regress,
     smallest_effect,
@@ -144,7 +143,6 @@ def main(libraries: int) -> dict[str, Any]:
             "seconds": time.perf_counter() - began,
         }
     facts["smallest_effect"] = smallest_effect(ROLLOUTS, PROBLEMS, len(NAMES))
-    facts["leave_one_out_rollouts"] = leave_one_out_rollouts(ROLLOUTS, len(NAMES))
     return facts
 
 
@@ -207,7 +205,6 @@ def tiny(libraries: int) -> dict[str, Any]:
             }
             for name, text in zip(NAMES, TIPS, strict=True)
         },
-        "pairs": [len(effects.pairs) for effects in measured],
         "truth_rollouts": truth.rollouts,
         "seconds": time.perf_counter() - began,
     }

@@ -88,13 +88,6 @@ async def test_a_batch_without_contrast_teaches_nothing(opened: Opened, tmp_path
 
 
 @every_engine
-async def test_a_plan_is_nothing_to_speak_of_before_anything_is_learned(
-    opened: Opened, tmp_path: Path
-) -> None:
-    assert opened(tmp_path).plan(50) == ""
-
-
-@every_engine
 async def test_what_was_saved_is_restored(opened: Opened, tmp_path: Path) -> None:
     engine = opened(tmp_path)
     assert await engine.save(tmp_path) == await engine.save(tmp_path)

@@ -82,6 +82,7 @@ async def test_a_reply_that_is_left_in_the_middle_ends_there() -> None:
     [
         ("GET", "/v1/models", b"", 200),
         ("POST", "/v1/chat/completions", a_request(), 200),
+        ("POST", "/v1/chat/completions", a_request(model="another"), 404),
         ("POST", "/v1/chat/completions", b"{", 400),
         ("POST", "/v1/chat/completions", b"[]", 400),
         ("POST", "/v1/chat/completions", b'{"model": "rehearsal"}', 400),

@@ -43,7 +43,10 @@ CASES: dict[str, tuple[dict[str, Any], str, str]] = {
     "exact": ({"name": "text"}, "Paris", "Answer: paris"),
     "contains": ({"name": "text", "mode": "contains"}, "Paris", "It is Paris."),
     "weighted": (
-        {"name": "weighted", "of": [NAMED, {"name": "text", "mode": "contains", "weight": 2}]},
+        {
+            "name": "weighted",
+            "of": [NAMED, {"name": "text", "mode": "contains", "weight": 2, "as": "words"}],
+        },
         "Paris",
         "It is Paris.",
     ),

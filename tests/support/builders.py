@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,7 +12,7 @@ from engines.agents.open import AgentNeeds
 from engines.core import events as ev
 from engines.core.errors import CallFailed
 from engines.core.library import Experience, Library
-from engines.core.library_notes import Effect, interval_verdict
+from engines.core.library_notes import Effect, NotesMark, PastDecision, interval_verdict
 from engines.core.protocols import OnText
 from engines.core.types import (
     Attempt,
@@ -87,6 +87,12 @@ def a_library(*texts: str, name: str = "lib", version: int = 0) -> Library:
     """A library whose experiences are E1, E2 and so on."""
     entries = tuple(Experience(f"E{n}", text) for n, text in enumerate(texts, 1))
     return Library(name, version, entries, len(texts) + 1)
+
+
+def remembering(library: Library, *ideas: PastDecision) -> Library:
+    """The library, of which reviewers made these decisions."""
+    mark = NotesMark(decisions=len(ideas))
+    return replace(library, notes=replace(library.notes, curated=ideas, mark=mark))
 
 
 def an_effect(difference: float, low: float, high: float, **more: Any) -> Effect:

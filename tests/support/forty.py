@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -126,7 +126,7 @@ def outcome(workspace: Workspace) -> tuple[dict[str, bytes], dict[str, Any], lis
     """Version files byte for byte, the library with its history and memory, and what is open."""
     folder = workspace.library(RUN)
     files = {path.name: path.read_bytes() for path in sorted(folder.path.glob("v*.yaml"))}
-    head = to_dict(replace(folder.head(), index=None))
+    head = to_dict(folder.head())
     for experience in head["experiences"]:
         for origin in experience["history"]:
             origin.pop("at")

@@ -76,7 +76,7 @@ def a_long_run(
     for step in range(1, steps + 1):
         epoch = 1 + (step - 1) * 4 // steps
         problems = tuple(f"{chance.getrandbits(64):016x}" for _ in range(batch))
-        yield ev.StepStarted(epoch, step, problems, 0, library.version, library.remembered)
+        yield ev.StepStarted(epoch, step, problems, 0, library.version, library.notes.mark)
         for position in range(batch):
             for index in range(group):
                 yield a_finished_rollout(chance, step, position, index)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 from engines.core.library import Experience, Library, Provenance
-from engines.core.library_notes import Effect, UseCounts
+from engines.core.library_notes import Effect, LibraryNotes, UseCounts
 from engines.core.text.sanitize import one_line
 
 PIECES = (
@@ -52,7 +52,8 @@ def a_random_library(seed: int) -> Library:
     uses = {e.id: UseCounts(*rng.choices(range(30), k=4)) for e in entries if rng.random() < 0.4}
     effects = {e.id: _effect(rng) for e in entries if rng.random() < 0.3}
     version = rng.randrange(100)
-    return Library(f"lib-{seed}", version, tuple(entries), 5 * size + 1, uses=uses, effects=effects)
+    notes = LibraryNotes(uses=uses, effects=effects)
+    return Library(f"lib-{seed}", version, tuple(entries), 5 * size + 1, notes)
 
 
 def _text(rng: random.Random) -> str:

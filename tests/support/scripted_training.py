@@ -138,12 +138,14 @@ class Steps:
         self.seen = 0  # consolidations, of which the optimiser would keep count
         self.good = (0.0, 0)  # value and step
         self.consolidated: list[int] = []
+        self.plans: list[int] = []  # each that differs from the one before it
         self.groups: list[Group] = []
         self.fails: str = ""
 
-    def plan(self, total_steps: int) -> str:
-        before, self.total_steps = self.total_steps, total_steps
-        return "" if before == total_steps else f"{total_steps} steps instead of {before}"
+    def plan(self, total_steps: int) -> None:
+        if total_steps != self.total_steps:
+            self.plans.append(total_steps)
+        self.total_steps = total_steps
 
     async def reflect(
         self, group: Group, library: Library, earlier: Sequence[asyncio.Future[Group]] = ()
@@ -311,7 +313,6 @@ async def opened(
             settings={},
             forked_from=parent,
             forked_steps=adopted,
-            remembered=0,
             policy_version=version,
         )
     else:

@@ -1,12 +1,17 @@
 """The gateway of one try, or of `studio serve`: an HTTP server on listeners.
 
-Owns who may ask (a token) and where a request goes; what may be asked is the `Answerer`'s. No
-key of an endpoint is anywhere here: the policy has it.
+Owns who may ask (a token), where a request goes, and which hosts a program reaches through it (a
+proxy that looks at names and addresses, never at what passes through). What may be asked is the
+`Answerer`'s. No key of an endpoint is anywhere here: the policy has it.
 """
 
+from __future__ import annotations
+
 import asyncio
+import base64
 import contextvars
 import hmac
+import ipaddress
 import logging
 import secrets
 import socket
@@ -15,13 +20,13 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from functools import partial
 from typing import Any, Protocol
+from urllib.parse import urlsplit
 from weakref import WeakSet
 
 import orjson
 
 from engines.agents.gateway import chat, messages, responses
 from engines.agents.gateway.fields import Asked, BadRequest
-from engines.agents.gateway.proxy import forward
 from engines.core.codec import dumps
 from engines.core.errors import CallFailed
 from engines.core.protocols import OnText, Policy
@@ -111,7 +116,7 @@ class Gateway:
             env |= dict.fromkeys(("NO_PROXY", "no_proxy"), "127.0.0.1,localhost")
         return env
 
-    async def __aenter__(self) -> "Gateway":
+    async def __aenter__(self) -> Gateway:
         with self._listener or socket.create_server(("127.0.0.1", 0), backlog=256) as listener:
             await self.listen(listener)
         return self
@@ -294,3 +299,87 @@ async def _begin_stream(send: Send, reply: Any, has_text: bool) -> bytes:
 
 async def _send_body(send: Send, data: bytes, last: bool = False) -> None:
     await send({"type": "http.response.body", "body": data, "more_body": not last})
+
+
+CONNECT_S = 20.0
+_USUAL_PORTS = (80, 443)
+
+
+def is_allowed(host: str, port: int, hosts: Sequence[str]) -> bool:
+    """Whether `host`, `host:port` or a parent written `*.host` is named."""
+    for entry in hosts:
+        name, _, named_port = entry.lower().partition(":")
+        fits = host.endswith(name[1:]) if name.startswith("*.") else host == name
+        if fits and (port == int(named_port) if named_port else port in _USUAL_PORTS):
+            return True
+    return False
+
+
+async def forward(
+    reader: asyncio.StreamReader,
+    writer: asyncio.StreamWriter,
+    hosts: Sequence[str],
+    is_known: Callable[[bytes], bool],
+) -> None:
+    """Serve one connection, of which nothing is read yet."""
+    try:
+        head = await reader.readuntil(b"\r\n\r\n")
+        first, *lines = head.decode("latin-1").split("\r\n")
+        method, target, *_ = first.split(" ")
+        url = urlsplit(f"//{target}" if method == "CONNECT" else target)
+        host, port = (url.hostname or "").lower(), url.port or 80
+        fields = [line for line in lines if line]
+        own = [f.split()[-1] for f in fields if f.lower().startswith("proxy-authorization:")]
+        credentials = base64.b64decode(own[0]) if own else b""
+        if not is_known(credentials.partition(b":")[2]):
+            await _refuse(writer, "407 Proxy Authentication Required", "this token opens no try")
+        elif not is_allowed(host, port, hosts):
+            known = ", ".join(hosts) or "none"
+            await _refuse(writer, "403 Forbidden", f"{host}:{port} is not named; named: {known}")
+        else:
+            there = await _connect(host, port, hosts)
+            if method == "CONNECT":
+                writer.write(b"HTTP/1.1 200 Connection established\r\n\r\n")
+            else:
+                path = (url.path or "/") + (f"?{url.query}" if url.query else "")
+                kept = [f for f in fields if not f.lower().startswith(("proxy-", "connection:"))]
+                said = [f"{method} {path} HTTP/1.1", *kept, "Connection: close", "", ""]
+                there[1].write("\r\n".join(said).encode("latin-1"))
+            await asyncio.gather(_pipe(reader, there[1]), _pipe(there[0], writer))
+    except (OSError, TimeoutError) as error:
+        await _refuse(writer, "502 Bad Gateway", f"it cannot be reached: {error}")
+    except (ValueError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+        await _refuse(writer, "400 Bad Request", "this is no request to a proxy")
+    finally:
+        writer.close()
+
+
+async def _connect(
+    host: str, port: int, hosts: Sequence[str]
+) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """A name may lead to this machine or its network only where the address itself is named."""
+    async with asyncio.timeout(CONNECT_S):
+        loop = asyncio.get_running_loop()
+        found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        address = str(found[0][4][0])
+        if address != host and host != "localhost" and not ipaddress.ip_address(address).is_global:
+            raise OSError(f"{host} is {address}, an address inside; name the address to allow it")
+        return await asyncio.open_connection(address, port)
+
+
+async def _pipe(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    try:
+        while data := await reader.read(65536):
+            writer.write(data)
+            await writer.drain()
+    except OSError:
+        pass  # the other side has left
+    finally:
+        writer.close()
+
+
+async def _refuse(writer: asyncio.StreamWriter, status: str, reason: str) -> None:
+    body = f"{reason}\n".encode()
+    length = len(body)
+    writer.write(f"HTTP/1.1 {status}\r\nContent-Length: {length}\r\n".encode())
+    writer.write(b"Connection: close\r\n\r\n" + body)

@@ -12,7 +12,7 @@ from typing import Any, Literal
 from engines.core import events as ev
 from engines.core.codec import question_of
 from engines.core.library import CommitResult, Library
-from engines.core.library_notes import StepCredits
+from engines.core.library_notes import LibraryNotes, NotesMark, StepCredits
 from engines.core.state.run_state import (
     AnsweredReply,
     Live,
@@ -112,9 +112,8 @@ def _fold_step_event(state: RunState, event: ev.StepEvent) -> None:
                 event.step,
                 event.problems,
                 event.library_version,
-                event.remembered,
+                event.notes,
                 policy_version=event.policy_version,
-                credited=event.credited,
                 tries=event.tries,
                 learns=event.learns,
             )
@@ -281,15 +280,20 @@ def fold_library(library: Library | None, event: ev.DurableEvent) -> Library:
                 version=0,
                 experiences=event.experiences,
                 next_number=event.next_number,
-                curated=event.curated,
-                remembered=len(event.curated),
-                uses=event.uses,
-                effects=event.effects,
+                notes=LibraryNotes(
+                    curated=event.curated,
+                    uses=event.uses,
+                    effects=event.effects,
+                    mark=NotesMark(decisions=len(event.curated)),
+                ),
             )
         case ev.LibraryCredited() if library is not None:
-            return library.credit(StepCredits(event.run, event.step, event.credits))
+            here = {experience.id for experience in library.experiences}
+            counted = StepCredits(event.run, event.step, event.credits)
+            return replace(library, notes=library.notes.credit(counted, here))
         case ev.LibraryMeasured() if library is not None:
-            return library.measure(event.effects)
+            effects = {**library.notes.effects, **event.effects}
+            return replace(library, notes=replace(library.notes, effects=effects))
         case ev.LibraryCurated() if library is not None:
             done = library.commit(event.reviewed, run=event.run, step=event.step)
             if done.library.content_hash != library.content_hash:
@@ -481,7 +485,7 @@ def _fold_commit(state: RunState, event: ev.LessonCommitted) -> None:
         if update is not None and update.rollback_to is not None and step.applied_update:
             state.rolled_back[event.step] = update.rollback_to
         step.committed, step.committed_version = True, event.library_version
-        step.remembered_after, step.credited_after = event.remembered, event.credited
+        step.notes_after = event.notes
 
 
 def _spend_at(state: RunState, step: int, usage: Usage, stage: Stage) -> None:

@@ -16,7 +16,7 @@ from engines.core import events as ev
 from engines.core.codec import question_of
 from engines.core.events import EvaluationFinished
 from engines.core.library import OperationOutcome
-from engines.core.library_notes import Effect
+from engines.core.library_notes import NO_MARK, Effect, NotesMark
 from engines.core.types import (
     NO_USAGE,
     Decision,
@@ -65,8 +65,7 @@ class StepState:
     step: int
     problems: tuple[str, ...]
     library_version: int
-    remembered: int | None = None  # ideas the library remembered as it began
-    credited: int = 0  # steps that the library had counted uses of as it began
+    notes: NotesMark = NO_MARK  # of the library as it began
     tries: tuple[int, ...] = ()  # see `StepStarted`
     rewards: Rewards = field(default_factory=Rewards)
     groups: Counter[GroupOutcome] = field(default_factory=Counter)
@@ -82,8 +81,7 @@ class StepState:
     usage: Usage = NO_USAGE
     committed: bool = False
     committed_version: int | None = None
-    remembered_after: int | None = None  # ideas the library remembered once it was committed
-    credited_after: int = 0  # and steps that it had counted uses of
+    notes_after: NotesMark = NO_MARK  # of the library once it was committed
     finished: bool = False
     symptoms: Counter[str] = field(default_factory=Counter)  # see `count_symptoms`; once finished
     rollouts: dict[tuple[int, int], ev.RolloutFinished] = field(default_factory=dict)

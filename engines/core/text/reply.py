@@ -5,6 +5,7 @@ import re
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any, Generic, TypeVar
 
 from engines.core.errors import CallFailed
@@ -141,8 +142,6 @@ _STOP = re.compile(rf"\{{\s*{_KEY}|\[\s*\{{|```")
 """Where a broken object ends at the latest."""
 _NAME = re.compile(r"\{\s*[\"“'‘]?([^\"”'’:：]*)")
 _FENCED = re.compile(r"\s*```[^\n`]*\n(.*?)(?:```)?\s*", re.DOTALL)
-_PACKED = re.compile(r'\{\s*\\"')
-"""JSON as it stands in a string of JSON, without the quotes round it."""
 _BETWEEN = re.compile(
     r"(?:[\s,;:\[\]{}()*#]|```\w*|//[^\n]*|\"\w+\"\s*:|(?:and|lesson|operation|object)\b|\d+\.?)*",
     re.IGNORECASE,
@@ -163,13 +162,14 @@ _FORM = re.compile(r"[\s\"'“”‘’,，:：;{}\[\]\ue000-\ue005]+")
 _JOINED = re.compile(r"\"\s*[+|]\s*\"")
 _COMMENT = re.compile(r"(?m)/\*.*?\*/|(?:^|(?<=[\s,{}\[\]\"]))[ \t]*(?://|#)[^\"\n]*$")
 _WIDE = re.compile(r'(?<=")\s*([：，])\s*(?=["\[{\w])|(?<=[\]}\w])\s*(，)\s*(?=["{])')
+_SHARED_KEYS = {"attempts", "reason", "because"}
+"""Names that do not tell the kind of an array's objects."""
 MAX_WASTED_CHARS = 4 * MAX_REPLY_CHARS
 """Read in vain: prose full of brackets must not cost quadratic time."""
 MAX_MENDED_CHARS, MAX_MENDED_BRACKETS, MAX_UNREAD = 8_000, 200, 10
 """Of one object, since the time of mending grows with their product; and objects in vain."""
 MAX_BRACES = 200
 """Places at which `objects_with` looks for an object, for the same reason."""
-_MENTION = re.compile(r"(?<!\bis)(?<!answer)(?<!array)(?<!JSON)(?<=[A-Za-z,])[ \t]+`?\Z")
 _END_OF_THOUGHT = re.compile(r"</think(?:ing)?>", re.IGNORECASE)
 
 
@@ -187,10 +187,10 @@ class FoundObjects:
 class _Span:
     start: int
     end: int
-    rows: list[Row] | ReplyProblem
+    rows: list[Row | ReplyProblem]
 
 
-def _unique(pairs: list[tuple[str, Any]]) -> Row:
+def _refuse_double_keys(pairs: list[tuple[str, Any]]) -> Row:
     """Two lessons in one object: the later would silently replace the earlier."""
     row = dict(pairs)
     if len(row) < len(pairs):
@@ -198,7 +198,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> Row:
     return row
 
 
-_DECODER = json.JSONDecoder(strict=False, object_pairs_hook=_unique)
+_DECODER = json.JSONDecoder(strict=False, object_pairs_hook=_refuse_double_keys)
 
 
 def find_objects(text: str, fields: Collection[str] = ()) -> FoundObjects:
@@ -207,8 +207,8 @@ def find_objects(text: str, fields: Collection[str] = ()) -> FoundObjects:
     `fields` are the names by which an object of an answer is known; (): any name will do.
     A lone object counts as a list of one, one that holds lists of objects as what they hold.
     Arrays with nothing but headings between them are one answer, since some models give each
-    lesson an array of its own; where prose stands between, the last one is the answer and what
-    is before it a draft. Objects that stand in no array are all meant.
+    lesson an array of its own; where prose stands between, the last one of each kind is the answer
+    and what is before it a draft. Objects that stand in no array are all meant.
 
     Raises ReplyProblem: no object could be read; the message says what was found instead.
     """
@@ -220,18 +220,10 @@ def find_objects(text: str, fields: Collection[str] = ()) -> FoundObjects:
         value = _DECODER.decode((fenced[1] if fenced else text).strip())
     except (ValueError, RecursionError):
         foreign: list[Row] = []
-        spans = list(_find_spans(text, fields, foreign))
-        if not spans and (packed := _PACKED.search(text)):
-            start, end = packed.start(), max(text.rfind("]"), text.rfind("}")) + 1
-            inner = text[start:end].rstrip("]")
-            with suppress(ValueError):
-                return find_objects(_DECODER.decode(f'"[{inner}]"'), fields)
-        found = _choose_answer(text, spans)
+        found = _choose_answer(text, list(_find_spans(text, fields, foreign)))
         names = sorted({str(name) for row in foreign for name in row})
         left = f"It holds objects of other names, left out: {', '.join(names)[:80]}."
         return replace(found, notes=(*found.notes, left)) if names else found
-    if isinstance(value, str) and "{" in value:
-        return find_objects(value, fields)
     if (rows := _as_rows(value)) is None:
         kind = type(value).__name__.replace("NoneType", "null")
         raise ReplyProblem(f"expected a JSON array of objects, found {kind}.")
@@ -292,93 +284,84 @@ def _find_spans(text: str, fields: Collection[str], foreign: list[Row]) -> Itera
                 row, at = _mend(text, start, stop.start() if stop else len(text), unread)
                 unread += row is None
                 closed = at < len(text) or text.rstrip()[-1:] in tuple("]}`")
-                said = f"its JSON is not valid: {error if closed else 'it is cut off'}."
-                yield _Span(start, at, ReplyProblem(said) if row is None else [row])
+                cause = f"its JSON is not valid: {error if closed else 'it is cut off'}."
+                yield _Span(start, at, [ReplyProblem(cause) if row is None else row])
             continue
         rows = _as_rows(value)
-        if rows is not None and (
-            not rows or not fields or any(str(k).strip().lower() in fields for r in rows for k in r)
-        ):
-            yield _Span(start, at, rows)
+        names = {str(name).strip().lower() for row in rows or () for name in row}
+        if rows is not None and (not rows or not fields or not names.isdisjoint(fields)):
+            yield _Span(start, at, [*rows])
         else:
             foreign += rows or ()
 
 
-def _group_spans(text: str, spans: list[_Span]) -> list[list[_Span]]:
-    """The spans of one array together."""
-    groups: list[list[_Span]] = []
-    for span in spans:
-        between = text[groups[-1][-1].end : span.start] if groups else "."
-        before = groups[-1][-1] if groups else span
-        opened = text[before.start] == "{" and between.lstrip().startswith(",")
-        given_up = isinstance(before.rows, ReplyProblem) and text[span.start] == "["
-        if (_BETWEEN.fullmatch(between) or opened) and not given_up:
+def _choose_answer(text: str, spans: list[_Span]) -> FoundObjects:
+    if not spans:
+        breaks_off = "[{" in re.sub(r"\s+", "", text)
+        cause = "its JSON is not valid: it breaks off." if breaks_off else "no JSON array was found"
+        raise ReplyProblem(cause if breaks_off else f"{cause} in it.")
+    for before, span in pairwise(tuple(spans)):
+        if text[span.start] == "[" and span.rows == before.rows:
+            spans.remove(span)  # the array is said twice
+    groups = [spans[:1]]
+    for before, span in pairwise(spans):
+        given_up = text[span.start] == "[" and _is_broken(before)
+        if _BETWEEN.fullmatch(text[before.end : span.start]) and not given_up:
             groups[-1].append(span)
         else:
             groups.append([span])
-    return groups
-
-
-def _choose_answer(text: str, spans: list[_Span]) -> FoundObjects:
-    groups = _group_spans(text, spans)
-    arrays = [g for g in groups if "[" in (text[g[0].start], _last_char(text, g[0].start))]
+    arrays = [group for group in groups if _is_array(text, group[0].start)]
     # An empty list amid prose is no answer where there is another.
     full = [
-        g for g in arrays if any(span.rows for span in g) or not text[g[-1].end :].strip(" \n`.")
+        group
+        for group in arrays
+        if any(span.rows for span in group) or not text[group[-1].end :].strip(" \n`.")
     ]
+    chosen = [] if arrays else spans
+    kinds: set[str] = set()
+    drafts = 0
+    for group in reversed(full or arrays[-1:]):
+        own = {key for span in group for row in span.rows if isinstance(row, dict) for key in row}
+        if not chosen or (kinds and own and kinds.isdisjoint(own - _SHARED_KEYS)):
+            chosen = [*group, *chosen]
+            kinds |= own
+        else:
+            drafts += 1
     problems = []
-    if len(full) > 1 and _MENTION.search(text[max(0, full[-1][0].start - 80) : full[-1][0].start]):
-        problems.append("It is not clear which of its arrays is the answer: write it last.")
-        full.pop()
-    chosen = (full or arrays)[-1] if arrays else [span for group in groups for span in group]
-    own = _keys(chosen)
-    if other := next(
-        (g for g in reversed(full[:-1]) if own and own.isdisjoint(_keys(g) or own)), None
-    ):
-        problems.append("Its objects are of two kinds in two arrays: write them all into one.")
-        chosen = [*other, *chosen]
-    rows: list[Row | ReplyProblem] = []
-    depth = int(bool(chosen) and _last_char(text, chosen[0].start) == "[")
-    for previous, span in zip([None, *chosen], chosen, strict=False):
-        between = text[previous.end : span.start] if previous else ""
-        depth += between.count("[") - between.count("]")
-        if arrays and not other and not _BETWEEN.fullmatch(between):
-            problems.append(f"What stands between its objects is no JSON: {between.strip()!r:.80}.")
-        if isinstance(span.rows, ReplyProblem):
-            rows.append(span.rows)
-        elif not previous or text[span.start] == "{" or span.rows != previous.rows:
-            rows += span.rows  # unless the whole array is said twice
-    broken = [row for row in rows if isinstance(row, ReplyProblem)]
-    if broken and len(broken) == len(rows):
-        raise broken[0]
-    if not chosen:
-        if "[{" in re.sub(r"\s+", "", text):
-            raise ReplyProblem("its JSON is not valid: it breaks off.")
-        raise ReplyProblem("no JSON array was found in it.")
-    tail = re.sub(r"^[\s}]*(,?)\s*", r"\1", text[chosen[-1].end :]) if depth > 0 else "]"
-    is_cut = tail[:1] in tuple('{",') and tail[:2] != ",]"
-    if is_cut:
+    is_open = _is_open(text, chosen)
+    later = [span for span in spans if arrays and span.start > chosen[-1].start]
+    if any(span.rows for span in later):
+        problems.append("An object is not in its array.")
+        chosen += later
+    rows = [row for span in chosen for row in span.rows]
+    if rows and isinstance(rows[0], ReplyProblem) and not any(isinstance(r, dict) for r in rows):
+        raise rows[0]
+    behind = text[chosen[-1].end :]
+    tail = behind.lstrip(" \n}")
+    if is_open and tail[:1] in tuple('{",') and tail[1:].lstrip()[:1] != "]":
         problems.append(f"Its array is cut off behind object {len(rows)}.")
-    later = [span.rows for span in spans if arrays and span.start > chosen[-1].start and span.rows]
-    problems += [
-        str(r) if isinstance(r, ReplyProblem) else "An object is not in its array." for r in later
-    ]
-    drafts = len(groups) - 1 if arrays and not later else 0
     notes = [f"It holds other answers, taken for drafts: {drafts}."] * (drafts > 0)
-    is_open = not is_cut and tail[:1] not in tuple("],")
-    notes += ["Its array is not closed."] * is_open
-    goes_on = bool(text[chosen[-1].end :].strip(" \n`}]"))
-    return FoundObjects(tuple(rows), tuple(problems), tuple(notes), is_open or goes_on)
+    unclosed = is_open and "]" not in tail[:1]
+    goes_on = bool(behind.strip(" \n`}]"))
+    return FoundObjects(tuple(rows), tuple(problems), tuple(notes), unclosed or goes_on)
 
 
-def _keys(spans: list[_Span]) -> set[str]:
-    """The names that tell the kind of an array's objects."""
-    rows = [row for span in spans if isinstance(span.rows, list) for row in span.rows]
-    return {key for row in rows for key in row} - {"attempts", "reason", "because"}
+def _is_broken(span: _Span) -> bool:
+    return any(isinstance(row, ReplyProblem) for row in span.rows)
 
 
-def _last_char(text: str, at: int) -> str:
-    return text[max(0, at - 80) : at].rstrip()[-1:]
+def _is_array(text: str, start: int) -> bool:
+    """Return whether an array begins there, or right before."""
+    return "[" in (text[start], text[max(0, start - 80) : start].rstrip()[-1:])
+
+
+def _is_open(text: str, chosen: list[_Span]) -> bool:
+    """Return whether the objects stand in an array that is not closed between them."""
+    depth = int(text[chosen[0].start] == "{" and _is_array(text, chosen[0].start))
+    for before, span in pairwise(chosen):
+        between = text[before.end : span.start]
+        depth += between.count("[") - between.count("]")
+    return depth > 0
 
 
 def _mend(text: str, start: int, stop: int, unread: int) -> tuple[Row | None, int]:

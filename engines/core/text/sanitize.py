@@ -5,8 +5,8 @@ gap would hide that something was there; and nothing is decoded, because hidden 
 spelled out would be an instruction again.
 
 What stands where its script needs it stays as it is: joiners within Arabic, Indic and
-emoji sequences, one variation selector after a character that has variants, the tags of
-the three flags that have some. Elsewhere the same characters carry text that nobody sees.
+emoji sequences, one variation selector after a character that has variants. Elsewhere the same
+characters carry text that nobody sees.
 """
 
 import json
@@ -26,12 +26,6 @@ _SUSPECT = re.compile(
     "\U000e0000-\U000e0fff"  # tags and more variation selectors
     "]"
 )
-_FLAGS = re.compile(
-    "\U0001f3f4\U000e0067\U000e0062(?:"
-    "\U000e0065\U000e006e\U000e0067|\U000e0073\U000e0063\U000e0074|\U000e0077\U000e006c\U000e0073"
-    ")\U000e007f"
-)
-"""England, Scotland and Wales: the only sequences of tags in general use."""
 _JOINED = (
     (0x0600, 0x08FF),  # Arabic, Syriac, Thaana, N'Ko, Mandaic
     (0x0900, 0x0DFF),  # the scripts of India and Sri Lanka
@@ -50,11 +44,10 @@ def escape_unsafe(text: str) -> str:
     """Show by code point what steers, reorders, hides or breaks lines unseen; new lines stay."""
     if (text.isascii() and text.isprintable()) or not _SUSPECT.search(text):
         return text
-    flags = {at for found in _FLAGS.finditer(text) for at in range(*found.span())}
 
     def escape(match: re.Match[str]) -> str:
         char, at = match[0], match.start()
-        if at in flags or _is_needed(char, text, at):
+        if _is_needed(char, text, at):
             return char
         code = ord(char)
         return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
@@ -80,11 +73,7 @@ def _is_needed(char: str, text: str, at: int) -> bool:
         return char == "\u200d" and _is_picture(before) and _is_picture(after)
     if code in (0xFE0E, 0xFE0F):
         return before in "0123456789#*©®‼⁉™ℹ" or (before != "\ufe0f" and _is_picture(before))
-    if 0xFE00 <= code <= 0xFE02:
-        return unicodedata.category(before) in ("Lo", "Sm")
-    if 0xE0100 <= code <= 0xE01EF:
-        return "CJK UNIFIED" in unicodedata.name(before, "")
-    return 0x180B <= code <= 0x180D and 0x1820 <= ord(before) <= 0x18AA
+    return 0xE0100 <= code <= 0xE01EF and "CJK UNIFIED" in unicodedata.name(before, "")
 
 
 def _is_joined(char: str) -> bool:

@@ -2,8 +2,9 @@
 
 import difflib
 import re
+from array import array
 from collections import Counter, defaultdict
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import lru_cache
 from typing import Literal
 
@@ -121,10 +122,6 @@ def _features(text: str) -> frozenset[str]:
     return frozenset(list_features(text))
 
 
-_RARE_FIRST = 1.5
-"""Times the features that may be missing: so many of the rarest are counted first."""
-
-
 class SimilarTexts:
     """Texts by name, and those of them that are as alike to a text as `at_least` (above 0)."""
 
@@ -133,117 +130,45 @@ class SimilarTexts:
         self._clear()
 
     def _clear(self) -> None:
-        self._places: dict[str, int] = {}  # the bit of each name
-        self._texts: list[tuple[str, str, int]] = []  # by bit: name, text, features
-        self._live = 0  # bits of texts that are held still
-        self._holders: defaultdict[str, list[int]] = defaultdict(list)
-        self._masks: dict[str, int] = {}  # of words and trigrams that were looked for
+        self._held: dict[str, tuple[str, int]] = {}  # each text, and its place in what follows
+        self._names: list[str] = []  # "": it is held no more
+        self._sizes = array("i")
+        self._holders: defaultdict[str, array[int]] = defaultdict(lambda: array("i"))
 
     def hold(self, texts: Mapping[str, str]) -> None:
         """Hold these texts and no others; what was held before costs nothing again."""
-        for name, at in list(self._places.items()):
-            if texts.get(name) != self._texts[at][1]:
-                self._live ^= 1 << self._places.pop(name)
-        if len(self._texts) > 2 * len(texts) + 100:  # most of them are gone
+        for name, (text, at) in list(self._held.items()):
+            if texts.get(name) != text:
+                self._names[at] = ""
+                del self._held[name]
+        if len(self._names) > 2 * len(texts) + 100:  # most of them are gone
             self._clear()
         for name, text in texts.items():
-            if name not in self._places:
-                self._add(name, text)
+            if name not in self._held:
+                features = list_features(text)
+                for feature in features:
+                    self._holders[feature].append(len(self._names))
+                self._held[name] = text, len(self._names)
+                self._names.append(name)
+                self._sizes.append(len(features))
 
     def alike(self, text: str) -> dict[str, float]:
         """The texts that are alike, and how much."""
+        import numpy as np  # takes longer to import than a short command lasts
+
         features = list_features(text)
-        size = len(features)
-        scores = {
-            self._texts[at][0]: 2 * shared / total if (total := size + self._texts[at][2]) else 1.0
-            for shared, level in self._levels(features, self._live)
-            for at in _bits(level)
-        }
-        return {name: score for name, score in scores.items() if score >= self._at_least}
+        held = [self._holders[feature] for feature in features if feature in self._holders]
+        places = np.concatenate([np.array(at, np.intc) for at in (array("i"), *held)])
+        totals = np.array(self._sizes, np.intc) + len(features)
+        shared = np.bincount(places, minlength=len(totals))
+        scores = np.where(totals > 0, 2 * shared / np.maximum(totals, 1), 1.0)
+        hits = np.flatnonzero(scores >= self._at_least)
+        return {name: float(scores[at]) for at in hits if (name := self._names[at])}
 
     def nearest(self, text: str, without: Sequence[str | None] = ()) -> tuple[str, float] | None:
-        """The text that is most alike, some left out; of several the first that shares most."""
-        features = list_features(text)
-        size = len(features)
-        best, least = "", self._at_least
-        others = self._live
-        for place in {self._places[name] for name in without if name in self._places}:
-            others ^= 1 << place
-        for shared, level in self._levels(features, others):
-            if best and 2 * shared / (size + shared or 1) <= least:
-                break
-            for at in _bits(level):
-                name, _, other = self._texts[at]
-                score = 2 * shared / (size + other) if size + other else 1.0
-                if score > least or (score == least and not best):
-                    best, least = name, score
-        return (best, least) if best else None
-
-    def _add(self, name: str, text: str) -> None:
-        features = list_features(text)
-        at = len(self._texts)
-        for kind in features:
-            self._holders[kind].append(at)
-        if self._masks:
-            for kind in features:
-                self._masks.pop(kind, None)
-        self._texts.append((name, text, len(features)))
-        self._places[name] = at
-        self._live |= 1 << at
-
-    def _levels(self, features: Sequence[str], left: int) -> Iterator[tuple[int, int]]:
-        """How many features are shared with texts of `left`, most first, with the texts' bits.
-
-        From 2 * shared >= t * (a + b) and b >= shared follows how many must be at least, and so how
-        many of the rarest: where no text has these, the frequent ones are not counted.
-        """
-        least = len(features) * self._at_least / (2 - self._at_least) - 1e-6
-        missing = len(features) - least
-        planes: list[int] = []  # binary digits of the counts, the lowest first
-        kinds = sorted(features, key=lambda kind: len(self._holders.get(kind, ())))
-        for counted, kind in enumerate(kinds):
-            is_due = counted == round(_RARE_FIRST * missing)
-            if is_due and _find_highest(planes, left)[1] < counted - missing:
-                return
-            carry = self._mask(kind)
-            for digit, plane in enumerate(planes):
-                planes[digit], carry = plane ^ carry, plane & carry
-                if not carry:
-                    break
-            if carry:
-                planes.append(carry)
-        while left:
-            level, shared = _find_highest(planes, left)
-            if shared < least:
-                return
-            yield shared, level
-            left &= ~level
-
-    def _mask(self, kind: str) -> int:
-        if kind not in self._masks:
-            marked = bytearray(len(self._texts) // 8 + 1)
-            for at in self._holders.get(kind, ()):
-                marked[at >> 3] |= 1 << (at & 7)
-            self._masks[kind] = int.from_bytes(marked, "little")
-        return self._masks[kind]
-
-
-def _find_highest(planes: Sequence[int], among: int) -> tuple[int, int]:
-    """The bits of those whose count is highest, and that count, by its binary digits."""
-    count = 0
-    for digit in range(len(planes) - 1, -1, -1):
-        if higher := among & planes[digit]:
-            among, count = higher, count | 1 << digit
-        # Else none of them has this digit, and all go on.
-    return among, count
-
-
-def _bits(mask: int) -> Iterator[int]:
-    for at, byte in enumerate(mask.to_bytes(mask.bit_length() // 8 + 1, "little")):
-        while byte:
-            low = byte & -byte
-            yield at * 8 + low.bit_length() - 1
-            byte ^= low
+        """The text that is most alike, some left out; of several the first."""
+        scores = {name: score for name, score in self.alike(text).items() if name not in without}
+        return max(scores.items(), key=lambda item: item[1], default=None)
 
 
 Entry = tuple[str, str]
@@ -253,7 +178,7 @@ _ALIKE = 0.6
 """Similarity from which two texts under different ids are taken for the same one, reworded."""
 _SAME_ID = 0.25
 """What an equal id adds to a similarity: a rewording under its own id wins most of the time."""
-_MOST_PAIRS = 250_000
+_MOST_PAIRS = 40_000
 """Of texts that may be alike; where there would be more, only those of one id are compared."""
 
 
@@ -303,16 +228,12 @@ def _normalize(text: str) -> Hashable:
 def _scores(
     older: Sequence[Entry], newer: Sequence[Entry], left: set[int], right: set[int]
 ) -> list[tuple[float, int, int]]:
-    index = SimilarTexts(_ALIKE)
-    if len(left) * len(right) <= _MOST_PAIRS:
-        index.hold({str(j): newer[j][1] for j in right})
-    of_id: dict[str, list[int]] = defaultdict(list)
-    for j in right:
-        of_id[newer[j][0]].append(j)
-    out = []
+    are_few = len(left) * len(right) <= _MOST_PAIRS
+    scores = []
     for i in left:
-        name, text = older[i]
-        scores = {int(j): score for j, score in index.alike(text).items()}
-        scores |= {j: similarity(text, newer[j][1]) + _SAME_ID for j in of_id[name]}
-        out += [(score, i, j) for j, score in scores.items() if score >= _ALIKE]
-    return out
+        for j in right:
+            is_same = older[i][0] == newer[j][0]
+            if is_same or are_few:
+                score = similarity(older[i][1], newer[j][1]) + _SAME_ID * is_same
+                scores.append((score, i, j))
+    return [row for row in scores if row[0] >= _ALIKE]

@@ -16,8 +16,6 @@ import orjson
 
 LONGEST_LINE, LONGEST_FILE = 32_000_000, 512_000_000
 """Bytes of a line, and of a file that has to be read whole; what is longer is left out."""
-_NAMED = 8
-"""Files that are named for what was left out of them."""
 _EXIT = re.compile(
     r"(?i)(?:exit(?:ed)?(?: with)? (?:code|status)|exit_?code|returncode)\"?[:=\s]{1,3}(-?\d{1,4})"
 )
@@ -67,12 +65,6 @@ class Intake:
     def drop(self, what: str, count: int = 1) -> None:
         self.dropped[what] += count
 
-    def drop_in(self, what: str, path: Path) -> None:
-        """Count it with the name of its file, for the first few files."""
-        named = f"{what} ({path.name})"
-        many = sum(one.startswith(f"{what} (") for one in self.dropped) >= _NAMED
-        self.drop(what if many and named not in self.dropped else named)
-
     def drop_kind(self, of: object) -> None:
         """A line or part that no reader knows, by its type where that is a plain word."""
         kind = str(of.get("type") if isinstance(of, dict) else of)
@@ -96,20 +88,20 @@ class Intake:
         with path.open("rb") as file:
             while raw := file.readline(LONGEST_LINE):
                 if len(raw) == LONGEST_LINE and not raw.endswith(b"\n"):
-                    self.drop_in("over-long lines", path)
+                    self.drop("over-long lines")
                     while (raw := file.readline(LONGEST_LINE)) and not raw.endswith(b"\n"):
                         pass
                 elif row := as_object(parse_json(raw)):
                     yield row
                 elif raw.strip():
-                    self.drop_in("unreadable lines", path)
+                    self.drop("unreadable lines")
 
     def read_whole(self, path: Path) -> Any:
         """The JSON of a file; None where it holds none."""
         short = path.stat().st_size <= LONGEST_FILE
         found = parse_json(path.read_bytes()) if short else None
         if found is None:
-            self.drop_in("unreadable files" if short else "over-long files", path)
+            self.drop("unreadable files" if short else "over-long files")
         return found
 
 

@@ -7,7 +7,6 @@ in English alone, and what says nothing stays unknown and is never 0.
 
 import json
 import re
-from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -148,32 +147,12 @@ class _Open:
     asked: str
     before: str  # what stands before the request, "" where it begins the session
     turn: int
-    head: list[str] = field(default_factory=list)
-    tail: deque[str] = field(default_factory=deque)
-    sizes: list[int] = field(default_factory=lambda: [0, 0])
-    left_out: int = 0
+    pieces: list[str] = field(default_factory=list)
     did: bool = False  # the agent has done anything
     final: str = ""  # the last text of the agent
     interrupted: bool = False
     summarised: bool = False  # what was said before tells of the request already
     signals: Signals = field(default_factory=Signals)
-
-    def add(self, piece: str) -> None:
-        if not self.tail and self.sizes[0] + len(piece) <= KEPT_TRY // 2:
-            self.head.append(piece)
-            self.sizes[0] += len(piece)
-            return
-        self.tail.append(piece)
-        self.sizes[1] += len(piece)
-        while self.sizes[1] > KEPT_TRY // 2 and len(self.tail) > 1:
-            self.sizes[1] -= len(self.tail.popleft())
-            self.left_out += 1
-
-    def text(self) -> str:
-        if len(self.head) == 1 and not self.tail:
-            return self.head[0].removeprefix("[assistant] ")  # as any agent's one reply
-        gap = [f"[… {self.left_out:,} steps left out …]"] if self.left_out else []
-        return "\n".join([*self.head, *gap, *self.tail])
 
 
 def read_tries(session: Session, redact: Redactor, intake: Intake) -> Iterator[Try]:
@@ -203,7 +182,7 @@ class _Reading:
         elif step.kind == "summary":
             self._earlier = [(self._turns, f"[summary] {self._clean(step)}")]
             if self._open is not None:
-                self._open.add("[what was before was summarised]")
+                self._open.pieces.append("[what was before was summarised]")
                 self._open.summarised, self._open.final = True, ""
         elif self._open is None:
             self._intake.drop("steps before any request")
@@ -215,23 +194,23 @@ class _Reading:
             case "assistant":
                 if text := self._clean(step):
                     now.final, now.did = text, True
-                    now.add(f"[assistant] {text}")
+                    now.pieces.append(f"[assistant] {text}")
             case "call":
                 now.did = True
                 now.signals.see_call(step.id, step.arguments)
                 clean = self._redact.tree(step.arguments)
                 said = clean if isinstance(clean, str) else json.dumps(clean, ensure_ascii=False)
                 line = " ".join(self._cut(said, KEPT["call"]).splitlines())
-                now.add(f"[calls {self._redact(step.name)[:80]}] {line}")
+                now.pieces.append(f"[calls {self._redact(step.name)[:80]}] {line}")
             case "result":
                 now.signals.see_result(step.id, step.text[-_READ:], step.failed)
                 lines = self._clean(step).splitlines() or [""]
-                now.add("\n".join(f"[tool] {line}" for line in lines))
+                now.pieces.append("\n".join(f"[tool] {line}" for line in lines))
             case "interrupted":
                 now.interrupted = True
             case _:
                 now.signals.error = True
-                now.add(f"[error] {self._redact(step.text)[:400]}")
+                now.pieces.append(f"[error] {self._redact(step.text)[:400]}")
                 return
         now.signals.error = False  # it went on after it
 
@@ -244,11 +223,11 @@ class _Reading:
             now.asked += f"\n\n{text}"
             return
         if self._session.whole:
-            now.add(f"[user] {text}")
+            now.pieces.append(f"[user] {text}")
             return
         said = read_person(text)
         if said == "go on" and not now.interrupted:
-            now.add(f"[user] {text}")
+            now.pieces.append(f"[user] {text}")
         elif said == "thanks":
             yield from self.close("thanked")
             if len(text) > _AFTER_THANKS:
@@ -257,7 +236,7 @@ class _Reading:
             # What follows is another try at the same request, helped by what the person said.
             yield from self.close("interrupted" if now.interrupted else "corrected")
             self._open = _Open(now.asked, now.before, self._turns)
-            self._open.add(f"[user] {text}")
+            self._open.pieces.append(f"[user] {text}")
         else:
             yield from self.close()
             self._begin(text)
@@ -277,13 +256,14 @@ class _Reading:
         else:
             score, name = self._session.score, self._session.score_name
             reward, signals = now.signals.outcome(score, name)
-            if now.left_out:
-                self._intake.drop("steps left out of long tries", now.left_out)
             request = now.asked
             if now.before:
                 request = f"Earlier in the session:\n{now.before}\n\nThe request now:\n{request}"
             about = self._redact(self._session.id), self._redact(self._model)
-            yield Try(request, now.text(), reward, signals, *about, self._session.answer)
+            text = now.pieces[0].removeprefix("[assistant] ")  # as any agent's one reply
+            if len(now.pieces) > 1:
+                text = self._cut("\n".join(now.pieces), KEPT_TRY)
+            yield Try(request, text, reward, signals, *about, self._session.answer)
         asked = f"[user] {now.asked[:KEPT_BEFORE]}"
         if not now.summarised and all(said != asked for _, said in self._earlier):
             self._earlier.append((now.turn, asked))

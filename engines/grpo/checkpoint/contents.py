@@ -14,7 +14,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 from torch import Tensor
 
-from engines.core.errors import ConfigError, ConflictError, DamagedError
+from engines.core.errors import ConfigError, ConflictError
 from engines.grpo.checkpoint import folders as files
 
 if TYPE_CHECKING:
@@ -133,14 +133,9 @@ def _check_same_adapter(folder: Path, model: "PeftModel") -> None:
     saved = json.loads((folder / files.ADAPTER_CONFIG).read_bytes())
     current = json.loads(_json_text(adapter_config(model)))
     for key in _DECIDES:
-        before, now = _value_text(saved.get(key)), _value_text(current.get(key))
         if saved.get(key) != current.get(key):
-            cause = f"its adapter has {key} {before}, and this run's has {now}."
+            cause = f"its adapter has {key} {saved.get(key)}, and this run's {current.get(key)}."
             raise ConflictError(str(folder), cause, "Set policy.local.lora as it was in that run.")
-
-
-def _value_text(value: object) -> str:
-    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
 def _require_adapter(local: "LocalModel") -> "PeftModel":
@@ -165,12 +160,8 @@ def _pack_tensors(tensors: Mapping[str, Tensor]) -> bytes:
 def _load_tensors(path: Path) -> dict[str, Tensor]:
     try:
         return load_file(path)
-    except (SafetensorError, ValueError) as error:
-        raise DamagedError(
-            str(path), f"it cannot be read ({error}).", "Resume from an earlier checkpoint."
-        ) from error
-    except OSError as error:
-        raise files.unreadable_error(path, error) from error
+    except (SafetensorError, ValueError, OSError) as error:
+        raise files.damaged_error(path, error) from error
 
 
 def _json_text(value: object) -> str:

@@ -20,6 +20,7 @@ from engines.grpo.checkpoint.folders import (
     STATE,
     atomic_folder,
     check_seal,
+    damaged_error,
     read_facts,
 )
 from engines.policies.hf_local.settings import LocalSettings
@@ -106,9 +107,7 @@ def adapter_rank(checkpoint: Path) -> int:
         config = json.loads(path.read_bytes())
         return int(max(config["r"], *(config.get("rank_pattern") or {}).values(), 0))
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise DamagedError(
-            str(path), f"it cannot be read ({error}).", "Take another checkpoint."
-        ) from error
+        raise damaged_error(path, error) from error
 
 
 def _copy_sealed_files(checkpoint: Path, to: Path, *, without: frozenset[str]) -> None:
@@ -146,100 +145,72 @@ class CardFacts:
 
 def model_card(facts: CardFacts) -> str:
     """A README.md with front matter as model hubs read it."""
-    versions = ", ".join(f"{name} {number}" for name, number in sorted(facts.versions.items()))
-    parts = (
-        _front_matter(facts),
-        _description_section(facts),
-        _results_section(facts),
-        _training_section(facts),
-        f"Versions: {versions}." if versions else "",
-    )
-    return escape_unsafe("\n\n".join(part for part in parts if part)) + "\n"
-
-
-def _front_matter(facts: CardFacts) -> str:
-    library = "peft" if facts.kind == "adapter" else "transformers"
-    tags = ["lora", *([facts.algorithm] if facts.algorithm else [])]
-    # JSON texts are YAML too, and a name cannot break out of one.
-    lines = (
-        "---",
-        f"base_model: {json.dumps(facts.base)}",
-        *([f"license: {BUNDLED_LICENCE}"] if facts.bundled else []),
-        f"library_name: {library}",
-        "pipeline_tag: text-generation",
-        f"tags: {json.dumps(tags)}",
-        "---",
-    )
-    return "\n".join(lines)
-
-
-def _description_section(facts: CardFacts) -> str:
+    merged = facts.kind == "merged"
     base = " ".join(facts.base.split())
-    what = (
-        f"A LoRA adapter for `{base}`."
-        if facts.kind == "adapter"
-        else f"`{base}` with a LoRA adapter merged into its weights."
-    )
-    lines = [
+    what = f"`{base}` with a LoRA adapter merged into its weights."
+    if not merged:
+        what = f"A LoRA adapter for `{base}`."
+    head = [
+        "---",
+        f"base_model: {json.dumps(facts.base)}",  # JSON texts are YAML, and no name breaks out
+        f"library_name: {'transformers' if merged else 'peft'}",
+        "pipeline_tag: text-generation",
+        f"tags: {json.dumps(['lora', *filter(None, [facts.algorithm])])}",
+        "---",
+    ]
+    notes = [
         f"# {facts.run}, step {facts.step}",
         f"{what} Trained with practice studio in run `{facts.run}`; these are the weights "
         f"after step {facts.step} of {facts.steps_finished}.",
     ]
     if facts.rehearsal:
-        lines.append(
+        notes.append(
             "**Rehearsal**: part of that run's replies were scripted, so its figures say "
             "nothing about a model."
         )
-    if facts.bundled:
-        lines.append(
-            "The base is the tiny model that ships with practice studio: it knows four kinds "
-            "of short arithmetic problems and nothing else, and serves to show training, not "
-            "to be used."
-        )
     if facts.quantise == "nf4":
-        lines.append(
-            "The adapter was trained on 4-bit weights (NF4) of the base. "
-            + (
+        difference = "Serve it on the same 4-bit weights for the replies it had in training."
+        if merged:
+            difference = (
                 "It was merged into the weights before quantising, so replies differ a little "
                 "from those in training."
-                if facts.kind == "merged"
-                else "Serve it on the same 4-bit weights for the replies it had in training."
             )
+        notes.append(f"The adapter was trained on 4-bit weights (NF4) of the base. {difference}")
+    if facts.bundled:
+        head.insert(2, f"license: {BUNDLED_LICENCE}")
+        notes.append(
+            "The base is the tiny model that ships with practice studio: it knows four kinds "
+            "of short arithmetic problems and nothing else, and serves to show training, not "
+            f"to be used. Licence: {BUNDLED_LICENCE}, as that of the base."
         )
-    lines.append(
-        f"Licence: {BUNDLED_LICENCE}, as that of the base."
-        if facts.bundled
-        else "Licence: that of the base model goes with these weights. It is not known here; look "
-        "it up before you pass them on."
-    )
-    return "\n\n".join(lines)
+    else:
+        notes.append(
+            "Licence: that of the base model goes with these weights. It is not known here; look "
+            "it up before you pass them on."
+        )
+    notes += ["## Held-out results", _results_table(facts)]
+    notes += ["## Training", f"Algorithm: {facts.algorithm or 'not recorded'}."]
+    if facts.settings:
+        lines = [f"{key}: {_value_text(value)}" for key, value in sorted(facts.settings.items())]
+        notes.append("\n".join(("```yaml", *lines, "```")))
+    if facts.versions:
+        versions = (f"{name} {number}" for name, number in sorted(facts.versions.items()))
+        notes.append(f"Versions: {', '.join(versions)}.")
+    return escape_unsafe("\n\n".join(("\n".join(head), *notes))) + "\n"
 
 
-def _results_section(facts: CardFacts) -> str:
-    measured = [found for found in facts.evaluations if found.step in (0, facts.step)]
-    heading = "## Held-out results"
-    if not measured:
-        return f"{heading}\n\nNone were measured at this step."
+def _results_table(facts: CardFacts) -> str:
     rows = [
         f"| {_cell_text(found.data)} | {'before training' if found.step == 0 else found.step} | "
         f"{'unknown' if found.mean is None else f'{found.mean:.3f}'} | {found.n} | {found.k} | "
         f"{found.unjudged} |"
-        for found in measured
+        for found in facts.evaluations
+        if found.step in (0, facts.step)
     ]
-    head = (
-        "| data | step | mean reward | n | tries each | unjudged |",
-        "|---|---|---|---|---|---|",
-    )
-    return "\n".join((heading, "", *head, *rows, "", "n counts replies with a known reward."))
-
-
-def _training_section(facts: CardFacts) -> str:
-    lines = ["## Training", "", f"Algorithm: {facts.algorithm or 'not recorded'}."]
-    if facts.settings:
-        lines += ["", "```yaml"]
-        lines += [f"{key}: {_value_text(value)}" for key, value in sorted(facts.settings.items())]
-        lines += ["```"]
-    return "\n".join(lines)
+    if not rows:
+        return "None were measured at this step."
+    head = "| data | step | mean reward | n | tries each | unjudged |\n|---|---|---|---|---|---|"
+    return "\n".join((head, *rows, "", "n counts replies with a known reward."))
 
 
 def _value_text(value: Any) -> str:

@@ -115,35 +115,26 @@ def check_seal(folder: Path) -> str:
         RecordError: there is no checkpoint, or one of a newer format.
         DamagedError: a file is missing or not as it was written.
     """
-
-    def damaged(what: str) -> DamagedError:
-        return DamagedError(str(folder), what, _NEXT)
-
     if not folder.is_dir():
         raise RecordError(str(folder), "there is no checkpoint.", _NEXT)
     try:
         sealed = json.loads((folder / SEAL).read_bytes())
         written, files, whole = sealed["format"], dict(sealed["files"]), str(sealed["digest"])
-    except FileNotFoundError:
-        raise damaged(f"it is no whole checkpoint: {SEAL} is missing.") from None
-    except (ValueError, KeyError, TypeError) as error:
-        raise DamagedError(str(folder / SEAL), f"it cannot be read ({error}).", _NEXT) from error
-    except OSError as error:
-        raise unreadable_error(folder / SEAL, error) from error
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise damaged_error(folder / SEAL, error) from error
     if written != FORMAT:
         cause = f"the checkpoint has format {written}, and this version reads {FORMAT}."
         raise RecordError(str(folder), cause, "Use the version of practice studio that wrote it.")
     for name, expected in files.items():
         try:
             actual = _file_digest(folder / name)
-        except FileNotFoundError:
-            raise damaged(f"{name} is missing.") from None
         except OSError as error:
-            raise unreadable_error(folder / name, error) from error
+            raise damaged_error(folder / name, error) from error
         if actual != expected:
-            raise damaged(f"{name} is not as it was written: its digest differs.")
+            cause = f"{name} is not as it was written: its digest differs."
+            raise DamagedError(str(folder), cause, _NEXT)
     if _combined_digest(files) != whole:
-        raise damaged(f"{SEAL} contradicts itself.")
+        raise DamagedError(str(folder), f"{SEAL} contradicts itself.", _NEXT)
     return whole
 
 
@@ -153,18 +144,18 @@ def read_facts(folder: Path) -> dict[str, Any]:
     Raises DamagedError: it is not there or no JSON object.
     """
     try:
-        facts = json.loads((folder / STATE).read_bytes())
-    except (OSError, ValueError) as error:
-        raise DamagedError(str(folder / STATE), f"it cannot be read ({error}).", _NEXT) from error
-    if not isinstance(facts, dict):
-        raise DamagedError(str(folder / STATE), "it is not an object.", _NEXT)
-    return facts
+        return dict(json.loads((folder / STATE).read_bytes()))
+    except (OSError, ValueError, TypeError) as error:
+        raise damaged_error(folder / STATE, error) from error
 
 
-def unreadable_error(path: Path, error: OSError) -> RecordError:
-    return RecordError(
-        str(path), f"cannot be read ({error.strerror or error}).", "Mend its permissions."
-    )
+def damaged_error(path: Path, error: Exception) -> RecordError:
+    """A file that cannot be read: damaged, unless the system refuses it."""
+    if isinstance(error, OSError) and not isinstance(error, FileNotFoundError):
+        cause = f"cannot be read ({error.strerror or error})."
+        return RecordError(str(path), cause, "Mend its permissions.")
+    cause = "it is missing." if isinstance(error, OSError) else f"it cannot be read ({error})."
+    return DamagedError(str(path), cause, _NEXT)
 
 
 def _swap_folders(partial: Path, folder: Path) -> None:

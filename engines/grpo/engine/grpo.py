@@ -75,11 +75,8 @@ class GRPOEngine(WeightEngine):
     ) -> None:
         self.steps_per_batch = settings.optimiser_steps_per_batch
         optimiser = make_optimiser(local, settings)
-        super().__init__(
-            settings, local, optimiser, total_steps=total_steps, tell=tell, ranks=ranks
-        )
+        super().__init__(local, optimiser, total_steps=total_steps, tell=tell, ranks=ranks)
         self._settings, self._seed = settings, seed
-        self._halved_to: int | None = None  # sequences to a forward since memory ran out
         self._guard = CollapseRollback(settings, local)
 
     def _reflection_outcome(self, group: Group) -> GroupOutcome:
@@ -125,15 +122,6 @@ class GRPOEngine(WeightEngine):
         metrics = {**batch_metrics, **figures.metrics(tokens)}
         return TrainedBatch(metrics, len(figures.loss), self._sampler_gap_note(figures))
 
-    def _halve(self, error: OutOfMemory, step: int) -> str | None:
-        if self._halved_to is not None or error.size < 2:
-            return None
-        self._halved_to = error.size // 2
-        return (
-            f"Out of memory in step {step}: trying again with {self._forward_rows()} sequences to "
-            "a forward, which stays so. Set grpo.micro_batch to begin there."
-        )
-
     def _roll_back(self, to: int, step: int) -> None:
         self.optimiser.restart(self._guard.roll_back(to, step))
         self._weights = to
@@ -144,7 +132,6 @@ class GRPOEngine(WeightEngine):
         plain = {
             "weights": self._weights,
             "learning_scale": self.learning_scale,
-            "halved_to": self._halved_to,
             "guard": guard,
         }
         return plain, kept
@@ -152,12 +139,11 @@ class GRPOEngine(WeightEngine):
     def _load_own_state(self, plain: Mapping[str, Any], kept: Mapping[str, Tensor]) -> None:
         self._weights = int(plain["weights"])
         self.learning_scale = float(plain["learning_scale"])
-        self._halved_to = plain["halved_to"]
         self._guard.load(plain["guard"], kept)
 
     def _forward_rows(self) -> int | None:
         """Sequences to a forward: as set, or fewer where that has proved too many."""
-        known = [n for n in (self._settings.micro_batch, self._halved_to) if n is not None]
+        known = [n for n in (self._settings.micro_batch, self.forward_limit) if n is not None]
         return min(known, default=None)
 
     def _sampler_gap_note(self, figures: UpdateMetrics) -> str:
@@ -301,8 +287,8 @@ class BatchUpdate:
         self._all = range(len(self._samples))
         self._probed_anywhere = probe_indices([sample.group for sample in self._samples])
         self._probed = [i for i in self._probed_anywhere if self._owner[i] == plan.ranks.rank]
-        self._first: dict[int, Tensor] = {}  # of those, from the passes of the first step
-        self._old: dict[int, Tensor] = {}
+        self._before: dict[int, Tensor] = {}  # of those, log-probabilities before the update
+        self._old: dict[int, Tensor] = {}  # of all, where they are not those of the first pass
         self._ref: dict[int, Tensor] = {}
         self._trouble: Exception | None = None
         self._most_rows = 0
@@ -322,8 +308,7 @@ class BatchUpdate:
             for window in self._windows(iteration)
             if any(window)
         ]
-        if len(windows) > 1 or settings.beta:
-            self._run_unless_failed(lambda: self._score_before(len(windows) > 1))
+        self._run_unless_failed(lambda: self._score_before(len(windows) > 1))
         for number, window in enumerate(windows):
             self._optimiser_step(window, number == 0, figures)
         found = self._run_unless_failed(self._measure_divergences)
@@ -403,11 +388,6 @@ class BatchUpdate:
                 normaliser=normaliser,
             )
             self._optimiser.backward(loss)
-            if first and not self._old:
-                found, lengths = scored.logp.detach(), rows.lengths.tolist()
-                for n, i in enumerate(indices):
-                    if i in self._probed:
-                        self._first[i] = found[n, : lengths[n]]
             with torch.no_grad():
                 counts = (stats.tokens, stats.clipped_low, stats.clipped_high)
                 sums += torch.stack([loss.detach(), *counts, scored.entropy.sum()])
@@ -469,8 +449,9 @@ class BatchUpdate:
 
     def _score_before(self, old: bool) -> None:
         """Log-probabilities before the first optimiser step, and those of the reference."""
+        self._before = self._score_sequences(self._all if old else self._probed_anywhere)
         if old:
-            self._old = self._score_sequences(self._all)
+            self._old = self._before
         if self._plan.settings.beta:
             with self._local.disable_adapter():
                 self._ref = self._score_sequences(self._all)
@@ -493,9 +474,7 @@ class BatchUpdate:
                 ref = self._score_sequences(self._probed_anywhere)
         if not self._probed:
             return None
-        found = divergences(
-            *(self._trainable_values(each) for each in (self._old or self._first, new, ref))
-        )
+        found = divergences(*(self._trainable_values(each) for each in (self._before, new, ref)))
         return torch.stack([*(each.sum() for each in found), found[0].new_tensor(len(found[0]))])
 
     def _trainable_values(self, scored: Mapping[int, Tensor]) -> Tensor:
@@ -535,11 +514,7 @@ class BatchUpdate:
         if memory:
             self._trouble = None  # its traceback holds the tensors that did not fit
             rows = torch.tensor([float(self._most_rows)], device=values.device)
-            raise OutOfMemory(
-                int(self._ranks.gather(rows).max().item()),
-                "sequences",
-                "set grpo.micro_batch lower, or shorten the rollouts",
-            )
+            raise OutOfMemory(int(self._ranks.gather(rows).max().item()))
         return summed[:-2]
 
 

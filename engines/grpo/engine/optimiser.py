@@ -191,23 +191,3 @@ def learning_rate(curve: GRPOSettings | SFTSettings, done: int, planned: int) ->
     return curve.learning_rate * schedule_factor(
         done, planned, schedule=curve.schedule, warmup=curve.warmup
     )
-
-
-def learning_rate_rise_text(
-    curve: GRPOSettings | SFTSettings, done: int, before: int, planned: int, scale: float
-) -> str:
-    """What a person should know of a plan that changes in the midst of a run, or "".
-
-    All count optimiser steps: `done`, and of the whole run as it was planned `before` and as it is
-    `planned` now. The learning rate is multiplied with `scale` besides.
-    """
-    if not done or planned == before:
-        return ""
-    was = scale * learning_rate(curve, done - 1, before)
-    now = scale * learning_rate(curve, done, planned)
-    if now <= was:
-        return ""
-    return (
-        f"the schedule spans {planned} optimiser steps now instead of {before}: the learning rate "
-        f"rises from {was:.3g} to {now:.3g}"
-    )

@@ -19,14 +19,12 @@ from engines.core.library import Library
 from engines.core.protocols import Earlier
 from engines.core.types import Group, GroupOutcome, Lesson, LostWork, Reflection, WeightUpdate
 from engines.grpo.checkpoint.contents import EngineState, read_checkpoint, write_checkpoint
-from engines.grpo.engine.optimiser import Optimiser, Snapshot, learning_rate_rise_text
+from engines.grpo.engine.optimiser import Optimiser, Snapshot
 from engines.grpo.ranks.ranks import ALONE, Ranks
 from engines.policies.hf_local.model import LocalModel, empty_gpu_cache
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-    from engines.grpo.settings import GRPOSettings, SFTSettings
 
 T = TypeVar("T")
 
@@ -36,16 +34,11 @@ class NonFiniteUpdate(Exception):
 
 
 class OutOfMemory(Exception):
-    """A forward or backward pass did not fit; the text is for one that was halved before.
+    """A forward or backward pass did not fit; `size` is the most that one held."""
 
-    `size` is the most that one pass held, counted in `what`.
-    """
-
-    def __init__(self, size: int, what: str, advice: str) -> None:
-        super().__init__(
-            f"out of memory with {size} {what} to a forward, also after halving; {advice}."
-        )
+    def __init__(self, size: int) -> None:
         self.size = size
+        super().__init__(size)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,10 +89,11 @@ class WeightEngine(ABC):
     kind: str | None = None  # how a checkpoint names its way to learn; GRPO's has no name
     learns_by = "GRPO"
     learning_scale = 1.0  # what the learning rate is multiplied with besides its schedule
+    unit = "sequences"  # what the size of a forward is counted in
+    memory_advice = "set grpo.micro_batch lower, or shorten the rollouts"
 
     def __init__(
         self,
-        settings: "GRPOSettings | SFTSettings",
         local: LocalModel,
         optimiser: Optimiser,
         *,
@@ -108,21 +102,19 @@ class WeightEngine(ABC):
         ranks: Ranks = ALONE,
     ) -> None:
         self._ranks = ranks
-        self._schedule, self.optimiser = settings, optimiser
+        self.optimiser = optimiser
         self._local, self._tell = local, tell
         self._planned = total_steps * self.steps_per_batch
         self._optimiser_steps = 0
+        self.forward_limit: int | None = None  # of one forward, since memory ran out
         self._weights = 0  # the step whose update the weights come from; 0: those of the beginning
         self.pending: dict[str, _PendingUpdate] = {}
         self.policy_version = 0
 
-    def plan(self, total_steps: int) -> str:
-        """Let the schedule span so many batches; what that does to the learning rate, or ""."""
+    def plan(self, total_steps: int) -> None:
+        """Let the schedule span so many batches."""
         with self._local.lock, self._ranks.together("plan", total_steps):
-            before, self._planned = self._planned, total_steps * self.steps_per_batch
-        return learning_rate_rise_text(
-            self._schedule, self._optimiser_steps, before, self._planned, self.learning_scale
-        )
+            self._planned = total_steps * self.steps_per_batch
 
     async def reflect(self, group: Group, library: Library, earlier: Earlier = ()) -> Reflection:
         """Say what the group is worth; what its tokens do is `consolidate`'s."""
@@ -169,6 +161,7 @@ class WeightEngine(ABC):
                 plain={
                     "policy_version": self.policy_version,
                     "optimiser_steps": self._optimiser_steps,
+                    "forward_limit": self.forward_limit,
                     "moments": self.optimiser.moments,
                     **plain,
                 },
@@ -183,6 +176,7 @@ class WeightEngine(ABC):
             self.optimiser.load_moments(state.optimiser, int(plain["moments"]))
             self.policy_version = int(plain["policy_version"])
             self._optimiser_steps = int(plain["optimiser_steps"])
+            self.forward_limit = plain["forward_limit"]
             self._load_own_state(plain, state.guard)
             self.pending = {}
             self._agree()
@@ -193,10 +187,6 @@ class WeightEngine(ABC):
 
     @abstractmethod
     def _prepare(self, batch: Sequence[Group]) -> PreparedBatch: ...
-
-    @abstractmethod
-    def _halve(self, error: OutOfMemory, step: int) -> str | None:
-        """Take half as much to a forward from now on; the line to tell, None: not again."""
 
     @abstractmethod
     def _own_state(self) -> "tuple[dict[str, Any], dict[str, Tensor]]":
@@ -225,7 +215,13 @@ class WeightEngine(ABC):
             try:
                 trained, weights = self._train_and_undo(prepared.train, step, is_stopped)
             except (NonFiniteUpdate, OutOfMemory) as error:
-                lost = LostWork("update", f"step {step}", str(error))
+                reason = str(error)
+                if isinstance(error, OutOfMemory):
+                    reason = (
+                        f"out of memory with {error.size} {self.unit} to a forward, also after "
+                        f"halving; {self.memory_advice}."
+                    )
+                lost = LostWork("update", f"step {step}", reason)
                 return None, (*prepared.losses, lost)
             done = self._optimiser_steps + trained.optimiser_steps
             handle = f"step-{step}"
@@ -245,14 +241,17 @@ class WeightEngine(ABC):
                 try:
                     return train(is_stopped), self.optimiser.snapshot()
                 except OutOfMemory as error:
-                    line = self._halve(error, step)
-                    if line is None:
+                    if self.forward_limit is not None or error.size < 2:
                         raise
+                    self.forward_limit = error.size // 2
                 # Outside the handler: the error's traceback held what did not fit.
                 self.optimiser.load(before)
                 self.optimiser.zero_grad()
                 empty_gpu_cache()
-                self._tell(line)
+                self._tell(
+                    f"Out of memory in step {step}: trying again with {self.forward_limit} "
+                    f"{self.unit} to a forward, which stays so."
+                )
         finally:
             self.optimiser.load(before)
             self.optimiser.zero_grad()

@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from engines.agents.single_turn import prompt_messages
+from engines.core.codec import from_dict
 from engines.core.errors import CallFailed, DataError
-from engines.core.types import Message, Problem, ToolCall
+from engines.core.types import Message, Problem
 from engines.data.dataset import combine_errors
 from engines.data.fields import ANSWER_FIELDS, USUAL, field_text, get_field, parse_question
 from engines.data.rows import json_kind, open_table
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 
 REPLY_FIELDS = ("completion", "response", "solution", "output", "answer")
 """Where a row's demonstration stands, the fullest first: an answer alone teaches no way to it."""
-_ROLES = ("system", "user", "assistant", "tool")
 _MARK = "\u27e6reply\u27e7"
 _SHAPES = 'Write {"question": …, "solution": …} or {"messages": [{"role": …, "content": …}]}.'
 
@@ -112,7 +112,10 @@ def parse_demonstration(problem: Problem, place: str = "") -> Demonstration:
     place = place or f"problem {problem.id}"
     meta = problem.meta
     reply = field_text(place, "solution", meta["solution"]) if meta.get("solution") else ""
-    ids = _parse_ids(place, "completion_ids", meta.get("completion_ids"))
+    try:
+        ids = _parse_ids(meta.get("completion_ids"))
+    except ValueError as error:
+        raise DataError(place, f"{error}.", _SHAPES) from error
     if not (reply or ids):
         raise DataError(
             place,
@@ -236,56 +239,51 @@ def _parse_demonstrations(place: str, row: Mapping[str, Any]) -> Iterable[Demons
         raise DataError(place, error.cause, _SHAPES) from error
     reply = field_text(place, name, get_field(row, name)) if name else ""
     if not reply:
-        raise DataError(
-            place,
-            f"it shows no reply; the fields are: {', '.join(row)}."
-            if name is None
-            else f'"{name}" is empty.',
-            _SHAPES,
-        )
+        cause = f"it shows no reply; the fields are: {', '.join(row)}."
+        raise DataError(place, cause, _SHAPES)
     answers = (get_field(row, name) for name in ANSWER_FIELDS)
-    answer = next((value for value in answers if value is not None), None)
+    answer = next((value for value in answers if isinstance(value, str | int | float)), None)
     source = row.get("source")
     return [
         Demonstration(
             question,
             reply,
-            answer=str(answer) if isinstance(answer, str | int | float) else None,
+            answer=None if answer is None else str(answer),
             source=source if isinstance(source, str) else "",
             place=place,
         )
     ]
 
 
-def _parse_messages(place: str, value: Any) -> tuple[Message, ...]:
-    if not isinstance(value, list):
-        raise DataError(place, f'"messages" holds {json_kind(value)}, not a list.', _SHAPES)
-    found = []
-    for number, one in enumerate(value, start=1):
-        role, content = (
-            (one.get("role"), one.get("content")) if isinstance(one, dict) else (None, None)
-        )
-        called = one.get("tool_calls") if isinstance(one, dict) else None
-        calls = _parse_calls(place, number, called) if called else ()
-        content = "" if content is None and calls else content
-        if role not in _ROLES or not isinstance(content, str):
-            raise DataError(
-                place, f'message {number} has no "role" and "content" of text.', _SHAPES
-            )
-        ids = _parse_ids(place, f"message {number}", one.get("token_ids"))
-        answered = one.get("tool_call_id") or ""
-        found.append(Message(role, content, tool_calls=calls, tool_call_id=answered, token_ids=ids))
-    return tuple(found)
+def _parse_messages(place: str, rows: Any) -> tuple[Message, ...]:
+    if not isinstance(rows, list):
+        raise DataError(place, f'"messages" holds {json_kind(rows)}, not a list.', _SHAPES)
+    messages: list[Message] = []
+    for row in rows:
+        try:
+            messages.append(_parse_message(row))
+        except (TypeError, KeyError, ValueError, AttributeError) as error:
+            cause = f"message {len(messages) + 1} has not the form of one ({error})."
+            raise DataError(place, cause, _SHAPES) from error
+    return tuple(messages)
 
 
-def _parse_calls(place: str, number: int, value: Any) -> tuple[ToolCall, ...]:
-    """Tool calls as OpenAI's protocol writes them."""
-    try:
-        parts = [(one.get("id") or "", one["function"]) for one in value]
-        return tuple(ToolCall(id, call["name"], call["arguments"]) for id, call in parts)
-    except (TypeError, KeyError, AttributeError) as error:
-        cause = f"message {number} has tool calls without name and arguments."
-        raise DataError(place, cause, _SHAPES) from error
+def _parse_message(row: Mapping[str, Any]) -> Message:
+    """A message with its tool calls, as OpenAI's protocol writes them."""
+    calls = [{"id": "", **call, **call["function"]} for call in row.get("tool_calls") or ()]
+    content = row.get("content")
+    return from_dict(
+        Message,
+        {
+            "role": row["role"],
+            "content": "" if content is None and calls else content,
+            "tool_calls": [
+                {name: call[name] for name in ("id", "name", "arguments")} for call in calls
+            ],
+            "tool_call_id": row.get("tool_call_id") or "",
+            "token_ids": _parse_ids(row.get("token_ids")),
+        },
+    )
 
 
 def _parse_tools(place: str, value: Any) -> list[Mapping[str, Any]]:
@@ -297,13 +295,12 @@ def _parse_tools(place: str, value: Any) -> list[Mapping[str, Any]]:
         raise DataError(place, '"tools" holds what is no function.', _SHAPES) from error
 
 
-def _parse_ids(place: str, name: str, value: Any) -> tuple[int, ...]:
-    """Token ids; () where there are none."""
-    if value is None:
-        return ()
-    if not (isinstance(value, list) and all(type(one) is int and one >= 0 for one in value)):
-        raise DataError(place, f"{name} has token ids that are no list of whole numbers.", _SHAPES)
-    return tuple(value)
+def _parse_ids(value: Any) -> tuple[int, ...]:
+    """Token ids; () where there are none. Raises ValueError: it is no list of them."""
+    ids = [] if value is None else value
+    if not isinstance(ids, list) or any(type(one) is not int or one < 0 for one in ids):
+        raise ValueError("its token ids are no list of whole numbers")
+    return tuple(ids)
 
 
 def _reply_affixes(local: "LocalModel") -> tuple[str, tuple[int, ...]]:

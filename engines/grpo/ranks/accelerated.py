@@ -229,10 +229,9 @@ def _short_error_text(error: BaseException) -> str:
 
 @dataclass(frozen=True, slots=True)
 class DecodeShares:
-    """Decode the rank's share, at most `most` rows at a time."""
+    """Decode the rank's share."""
 
     shares: tuple[tuple[DecodeRequest, ...], ...]  # by rank
-    most: int
 
 
 def share_sampling(ranks: AcceleratedRanks, policy: HFLocal) -> None:
@@ -248,14 +247,13 @@ def share_sampling(ranks: AcceleratedRanks, policy: HFLocal) -> None:
             RuntimeError: a rank's memory ran out.
         """
         places = split_by_prompt(rows, ranks.size)
-        most = max(1, -(-local.max_batch // ranks.size))
         watch = watch or DecodeHooks()
         if not any(places[1:]) and not ranks.divides_weights:
-            return _decode_share(local, rows, most, watch)
+            return decode(local, rows, watch)
         shares = tuple(tuple(rows[i] for i in own) for own in places)
-        ranks.send(DecodeShares(shares, most))
+        ranks.send(DecodeShares(shares))
         replies = [DecodedReply() for _ in rows]
-        answers = _decode_and_gather(ranks, local, shares[0], most, _watch_rows(watch, places[0]))
+        answers = _decode_and_gather(ranks, local, shares[0], _watch_rows(watch, places[0]))
         for own, answer in zip(places, answers, strict=True):
             if isinstance(answer, Exception):
                 raise answer
@@ -263,13 +261,7 @@ def share_sampling(ranks: AcceleratedRanks, policy: HFLocal) -> None:
                 replies[place] = reply
         return replies
 
-    policy.local.max_batch *= ranks.size
     policy.decode = decode_on_all
-
-
-def answer_share(ranks: AcceleratedRanks, local: LocalModel, word: DecodeShares) -> None:
-    """The part of another rank."""
-    _decode_and_gather(ranks, local, word.shares[ranks.rank], word.most, DecodeHooks())
 
 
 def split_by_prompt(rows: Sequence[DecodeRequest], size: int) -> list[list[int]]:
@@ -287,17 +279,13 @@ def split_by_prompt(rows: Sequence[DecodeRequest], size: int) -> list[list[int]]
 
 
 def _decode_and_gather(
-    ranks: AcceleratedRanks,
-    local: LocalModel,
-    rows: Sequence[DecodeRequest],
-    most: int,
-    watch: DecodeHooks,
+    ranks: AcceleratedRanks, local: LocalModel, rows: Sequence[DecodeRequest], watch: DecodeHooks
 ) -> list[list[DecodedReply] | Exception]:
     """What each rank has made of its share, on rank 0, which alone is watched. All call it."""
     own: list[DecodedReply] | Exception
     try:
         with ranks.whole_weights():
-            own = _decode_share(local, rows, most, watch)
+            own = decode(local, rows, watch) if rows else []
     except Exception as error:  # the others are still to be heard, whatever it is
         own = error
     if ranks.divides_weights:
@@ -306,17 +294,6 @@ def _decode_and_gather(
         ranks.collect(RuntimeError(str(own)) if isinstance(own, Exception) else own)
         return []
     return [own, *ranks.collect(None)[1:]]
-
-
-def _decode_share(
-    local: LocalModel, rows: Sequence[DecodeRequest], most: int, watch: DecodeHooks
-) -> list[DecodedReply]:
-    """As `decode`, `most` rows at a time; `watch` counts rows over all of them."""
-    replies: list[DecodedReply] = []
-    for begin in range(0, len(rows), most):
-        hooks = _watch_rows(watch, range(begin, len(rows)))
-        replies += decode(local, rows[begin : begin + most], hooks)
-    return replies
 
 
 def _watch_rows(watch: DecodeHooks, places: Sequence[int]) -> DecodeHooks:
@@ -512,8 +489,8 @@ def run_rank_worker(ranks: AcceleratedRanks) -> None:
             continue
         assert local is not None and engine is not None, "rank 0 opens first"
         match word:
-            case DecodeShares():
-                answer_share(ranks, local, word)
+            case DecodeShares(shares=shares):
+                _decode_and_gather(ranks, local, shares[ranks.rank], DecodeHooks())
             case EngineCall(method=method, arguments=arguments):
                 with suppress(UpdateCancelled):  # as on rank 0, where nobody waits for it any more
                     getattr(engine, method)(*arguments)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import combinations, groupby
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from engines.core.codec import seed_for
@@ -29,10 +29,6 @@ if TYPE_CHECKING:
 
     Array = NDArray[Any]
 
-PAIRS_AMONG = 60
-"""Of more experiences no pairs are looked for: too many to tell any apart, and slow."""
-NAMED_AT = 0.05
-"""The share of false ones that is expected among the pairs that are named."""
 _ROLLOUTS_EACH = 4
 """Per experience that is measured; of more experiences those that varied most are."""
 
@@ -48,25 +44,12 @@ class Observation:
 
 
 @dataclass(frozen=True, slots=True)
-class PairEffect:
-    """How much more two experiences are worth together than each adds to the other's absence."""
-
-    first: str
-    second: str
-    difference: float
-    interval: Interval
-    false_discovery: float
-
-
-@dataclass(frozen=True, slots=True)
 class Effects:
     """What a regression tells; experiences that hardly varied are missing in `single`."""
 
     single: Mapping[str, Effect] = field(default_factory=dict)
-    pairs: tuple[PairEffect, ...] = ()  # that are named; the surest first
     rollouts: int = 0  # that could be compared with others
     problems: int = 0
-    pairs_tested: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,16 +63,14 @@ class _Estimate:
 def regress(
     observations: Iterable[Observation], names: Sequence[str], method: EffectMethod
 ) -> Effects:
-    """The effect of each experience of `names` with a 95 % interval, and pairs that interact.
+    """The effect of each experience of `names` with a 95 % interval.
 
     Least squares of reward on inclusion, both centred within each unit (every problem has an
     effect of its own). The variance is robust to tries of one problem being alike: Cameron &
     Miller (J. Human Resources 50, 2015) with their small-sample correction CR1, G/(G-1) ·
     (N-1)/(N-K) of N rollouts, K experiences and the G problems in which the experience varied;
-    Student's t has G-1 degrees of freedom. A pair is tested on the residuals, by the product of
-    both centred inclusions, which is orthogonal to single effects where inclusion is independent.
-    Bounds on false discoveries are Benjamini & Hochberg's (J. R. Statist. Soc. B 57, 1995), of
-    single effects and of pairs apart.
+    Student's t has G-1 degrees of freedom. Bounds on false discoveries are Benjamini & Hochberg's
+    (J. R. Statist. Soc. B 57, 1995).
     """
     import numpy as np  # it takes a tenth of a second, which other commands need not wait for
 
@@ -129,9 +110,7 @@ def regress(
             method=method,
             false_discovery=bound,
         )
-    few = [*single] if len(chosen) <= PAIRS_AMONG else []
-    pairs, tested = _find_pairs(few, columns, residuals, unit_of, problem_of)
-    return Effects(single, pairs, len(rows), len(numbers), tested)
+    return Effects(single, len(rows), len(numbers))
 
 
 def false_discovery_bounds(p_values: Sequence[float]) -> list[float]:
@@ -158,15 +137,6 @@ def smallest_effect(rollouts: int, problems: int, columns: int, included: float 
     df = problems - 1
     effect = (t_quantile((1 + LEVEL) / 2, df) + t_quantile(POWER, df)) * standard_error
     return effect if effect <= 1 else math.inf
-
-
-def leave_one_out_rollouts(rollouts: int, columns: int) -> int:
-    """What measuring each experience against the whole library costs for the same error.
-
-    Random halves have the variance 4s²/N. With n rollouts without each of p experiences and m of
-    the whole library it is s²(1/n + 1/m), least at m = n√p: together N/4 · (1 + √p)².
-    """
-    return math.ceil(rollouts / 4 * (1 + math.sqrt(columns)) ** 2)
 
 
 def _comparable_units(observations: Iterable[Observation]) -> list[list[Observation]]:
@@ -216,31 +186,6 @@ def _choose_columns(inclusion: Array, varied: Array) -> list[int]:
             chosen.append(at)
             basis = np.column_stack([basis, rest / np.sqrt(rest @ rest)])
     return chosen
-
-
-def _find_pairs(
-    names: Sequence[str], columns: Array, residuals: Array, unit_of: Array, problem_of: Array
-) -> tuple[tuple[PairEffect, ...], int]:
-    """The pairs whose effect is more than the sum of both, or less; and how many were tested."""
-    import numpy as np
-
-    tested: list[tuple[str, str, _Estimate]] = []
-    counts = np.bincount(unit_of)
-    for first, second in combinations(range(len(names)), 2):
-        product = columns[:, first] * columns[:, second]
-        spread = product @ product - (sum_by_group(product, unit_of) ** 2 / counts).sum()
-        varied = len(set(problem_of[product != 0].tolist()))
-        if varied >= LEAST_QUESTIONS and spread > SAME:
-            sums = sum_by_group(product * residuals, problem_of)
-            estimate = _estimate(float(sums.sum() / spread), float(sums @ sums / spread**2), varied)
-            tested.append((names[first], names[second], estimate))
-    bounds = false_discovery_bounds([estimate.p for *_, estimate in tested])
-    named = [
-        PairEffect(first, second, estimate.value, estimate.interval, bound)
-        for (first, second, estimate), bound in zip(tested, bounds, strict=True)
-        if bound <= NAMED_AT
-    ]
-    return tuple(sorted(named, key=lambda pair: pair.false_discovery)), len(tested)
 
 
 def _estimate(value: float, variance: float, problems: int) -> _Estimate:

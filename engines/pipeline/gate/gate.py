@@ -108,8 +108,7 @@ class Gate:
                         return self.library  # the process that trains will tell of it
                     await self._finish_commit(step, done)
                 elif head.version == self.library.version:
-                    own = self.library
-                    if head.remembered > own.remembered or head.credited > own.credited:
+                    if head.notes.mark != self.library.notes.mark:
                         self._draft.move_to(head)  # what it knows from elsewhere makes no version
                     return self.library
                 elif state.operations:
@@ -359,7 +358,7 @@ class Gate:
         if (now := state.steps.get(step)) is None or state.started is None:
             return
         counts = count_uses(now, self.at(now.library_version), library.head)
-        library.credit(counts, run=self.run, step=step, since=state.started.credited)
+        library.credit(counts, run=self.run, step=step, since=state.started.notes)
 
     async def _finish_commit(self, step: int, done: CommitResult) -> CommitResult:
         """Carry out what was decided about weights, then tell of the commit.
@@ -377,8 +376,7 @@ class Gate:
                 done.library.content_hash,
                 done.outcomes,
                 policy_version=version,
-                remembered=done.library.remembered,
-                credited=done.library.credited,
+                notes=done.library.notes.mark,
             )
         )
         self.hold.finish("")

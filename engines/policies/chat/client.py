@@ -29,13 +29,16 @@ from engines.policies.chat.endpoint import (
     LazyClient,
     MakeTransport,
     RedirectRefused,
+    RetryHooks,
+    RetryPolicy,
+    Sleep,
     failure_of,
     is_transient,
     is_unsent,
     read_capped,
+    retry_call,
 )
 from engines.policies.chat.request import Dialect, chat_request
-from engines.policies.chat.retry import RetryHooks, RetryPolicy, Sleep, retry_call
 from engines.policies.chat.streamed_reply import ReplyError, StreamedReply
 from engines.policies.limits import CROWDED, Congestion
 
@@ -154,15 +157,15 @@ class OpenAICompat:
             if isinstance(failed, EndpointFailed) and "output limit was reached" in failed.body:
                 return  # a hosted reasoning model's way to say that one token was too few
             is_missing = getattr(failed, "status", 0) == 404
-            listing = await self.list_models(place) if is_missing else Listing()
-            raise client.policy_error(failed, tuple(listing.contexts)) from None
+            listing = await self.list_models(place) if is_missing else {}
+            raise client.policy_error(failed, tuple(listing)) from None
 
     async def aclose(self) -> None:
         for address in self._addresses:
             await address.client.aclose()
 
-    async def list_models(self, place: int = 0) -> "Listing":
-        """What an address offers; nothing where it does not say."""
+    async def list_models(self, place: int = 0) -> Mapping[str, int | None]:
+        """Models by name with their context in tokens; nothing where the address does not say."""
         import httpx2
         import openai
 
@@ -172,8 +175,8 @@ class OpenAICompat:
                 async with client.models.with_streaming_response.list() as response:
                     body = await read_capped(response.iter_bytes(), LISTING_BYTES)
         except (openai.APIError, httpx2.HTTPError, RedirectRefused, TimeoutError):
-            return Listing()
-        return Listing(parse_listing(body))
+            return {}
+        return parse_listing(body)
 
     def has_other(self) -> bool:
         """Whether an attempt that failed can be made at another address at once."""
@@ -357,13 +360,6 @@ _WINDOWS = (
     "n_ctx_train",
 )
 """vLLM and SGLang; OpenRouter and Together; Groq; Mistral and LM Studio; llama.cpp."""
-
-
-@dataclass(frozen=True, slots=True)
-class Listing:
-    """Models by name with their context in tokens, None where it is not told."""
-
-    contexts: Mapping[str, int | None] = field(default_factory=dict)
 
 
 def parse_listing(body: bytes) -> dict[str, int | None]:

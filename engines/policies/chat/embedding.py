@@ -29,10 +29,12 @@ from engines.policies.chat.endpoint import (
     EndpointSettings,
     LazyClient,
     RedirectRefused,
+    RetryPolicy,
+    Sleep,
     failure_of,
     read_capped,
+    retry_call,
 )
-from engines.policies.chat.retry import RetryPolicy, Sleep, retry_call
 from engines.policies.chat.streamed_reply import is_token_count
 
 BATCH = 64
@@ -133,7 +135,6 @@ class EmbeddingClient:
             raise self._client.policy_error(failed) from None
 
     async def aclose(self) -> None:
-        self._cache.close()
         await self._client.aclose()
 
     async def _call(self, texts: list[str], limit_s: float) -> tuple[list[array[float]], Usage]:
@@ -192,7 +193,6 @@ class VectorCache:
         """Raises RecordError: what is kept cannot be read."""
         self.path = folder / f"{digest(about, 8)}.jsonl" if folder else None
         self._known: dict[str, array[float]] = {}
-        self._fd: int | None = None
         self._load()
 
     def find(self, text: str) -> array[float] | None:
@@ -205,24 +205,17 @@ class VectorCache:
         if self.path is None:
             return
         packed = b64encode(vector.tobytes()).decode()
-        line = orjson.dumps([name, packed, _checksum(name, packed)]) + b"\n"
+        # The line break in front ends a line that was cut, so that it spoils no other.
+        line = b"\n" + orjson.dumps([name, packed, _checksum(name, packed)])
         try:
-            if self._fd is None:
-                self.path.parent.mkdir(parents=True, exist_ok=True)
-                self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
-                end = os.fstat(self._fd).st_size
-                if end and os.pread(self._fd, 1, end - 1) != b"\n":
-                    os.write(self._fd, b"\n")  # closes a cut line, so that it spoils no other
-            os.write(self._fd, line)
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            descriptor = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+            with os.fdopen(descriptor, "ab") as file:
+                file.write(line)
         except OSError as error:
             cause = f"cannot be written ({error.strerror})."
             move = "Make room or mend its permissions, then give the same command again."
             raise RecordError(str(self.path), cause, move) from error
-
-    def close(self) -> None:
-        if self._fd is not None:
-            os.close(self._fd)
-            self._fd = None
 
     def _load(self) -> None:
         try:

@@ -1,5 +1,9 @@
 """An endpoint: where a model answers, on what terms, over which client, and how a call can fail.
 
+Owns the one loop of attempts that every client of an endpoint uses: when a call is tried again, how
+long it waits (the jitter follows from a seed, so that two runs with one seed wait alike), and its
+deadline. How an attempt is made is the client's.
+
 Owns the HTTP client that chat and embedding share, and how much of what an endpoint sends is taken
 at all: those limits are no settings, since nothing that a model writes on purpose comes near them,
 and memory stays flat whatever a server sends. Imports the HTTP libraries when a client is built:
@@ -10,18 +14,20 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from difflib import get_close_matches
 from email.utils import parsedate_to_datetime
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 
+from engines.core.codec import seed_for
 from engines.core.errors import CallFailed, PolicyError
-from engines.core.types import Usage
+from engines.core.types import NO_USAGE, Usage
+from engines.core.waiting import Deadline, deadline
 from engines.secrets.mask import MASK, Mask
 
 if TYPE_CHECKING:
@@ -120,9 +126,6 @@ def is_transient(status: int) -> bool:
     return status in (408, 409, 429) or status >= 500
 
 
-REDIRECTS = " redirects to "
-
-
 class RedirectRefused(Exception):
     """An endpoint named another place, to which nothing was sent."""
 
@@ -145,7 +148,7 @@ async def refuse_redirect(response: httpx2.Response) -> None:
     shown = f"{named.scheme}://{named.netloc.decode()}"
     base = f"{shown}{named.path.removesuffix('/chat/completions').rstrip('/')}"
     raise RedirectRefused(
-        f"{asked.scheme}://{asked.netloc.decode()}{REDIRECTS}{shown}, and prompts and keys do "
+        f"{asked.scheme}://{asked.netloc.decode()} redirects to {shown}, and prompts and keys do "
         f"not follow; set base_url to {base} if that server is meant"
     )
 
@@ -210,7 +213,6 @@ async def shorten_errors(response: httpx2.Response) -> None:
 
 CONNECT_S = 10.0
 _TLS = "[SSL"
-_PLAIN_PORT = ("WRONG_VERSION_NUMBER", "RECORD_LAYER", "HTTP_REQUEST")
 SHOWN_MODELS = 8
 SET_KEY = "Export OPENAI_API_KEY, or set api_key in the run file"
 MakeTransport = Callable[[], "httpx2.AsyncBaseTransport"]
@@ -257,7 +259,10 @@ class LazyClient:
         status = getattr(failed, "status", None)
         text = text.rstrip(".")
         cause = f"{text}."
-        move = "Check that base_url leads to an OpenAI-compatible endpoint; it mostly ends in /v1."
+        move = (
+            "Check base_url: a server must run there, which speaks OpenAI's protocol (it mostly "
+            "ends in /v1) and TLS only where it begins with https."
+        )
         match kind, status:
             case "status", 401 | 403:
                 what = "the key was refused" if settings.api_key else "no key is given"
@@ -265,24 +270,12 @@ class LazyClient:
             case "status", 404 if known and settings.model not in known:
                 cause = f"the model {settings.model!r} is not there ({text})."
                 move = f"Choose one of {_models_text(settings.model, known)}."
-            case "status", 404:
-                move = "Check the model's name and base_url, which mostly ends in /v1."
             case "status", 400 | 422:
                 move = "Change the setting it names."
-            case "status", _:
+            case "status", code if code != 404:
                 move = "Try again later, or ask its provider."
-            case "refused", _ if _TLS in text:
-                move = "Correct base_url: a certificate has to fit it, and one of http needs http."
-                if any(sign in text for sign in _PLAIN_PORT):
-                    move = "The port speaks no TLS: write http:// instead of https:// in base_url."
-            case "refused", _ if REDIRECTS in text:
-                move = "Nothing was sent there."
-            case "refused", _:
-                move = "Start the server, or correct base_url."
             case "timeout", _:
                 move = "See whether the server is overloaded or still loads the model; try again."
-                if settings.is_local and settings.url.startswith("https:"):
-                    move = "See whether the port speaks TLS: one that does not needs http://."
         return PolicyError(self._place, cause, move)
 
 
@@ -403,41 +396,128 @@ def is_unsent(error: Exception) -> bool:
 def _models_text(model: str, known: Sequence[str]) -> str:
     near = get_close_matches(model, known, n=SHOWN_MODELS, cutoff=0.4)
     first = list(dict.fromkeys([*near, *sorted(known)]))
-    more = f" and {len(first) - SHOWN_MODELS} more" if len(first) > SHOWN_MODELS else ""
-    return ", ".join(first[:SHOWN_MODELS]) + more
+    return ", ".join(first[:SHOWN_MODELS]) + ", …" * (len(first) > SHOWN_MODELS)
 
 
 def retry_after_s(headers: Mapping[str, str], now: datetime) -> float | None:
-    """The wait an endpoint asks for, or None when it asks for none that can be read.
-
-    `retry-after-ms` (not standard, but exact) goes before `retry-after`, which is
-    seconds or an HTTP date. A date is read against the endpoint's own `date` header
-    where there is one: the two clocks need not agree.
-    """
-    milliseconds = _parse_number(headers.get("retry-after-ms"))
-    if milliseconds is not None:
-        return milliseconds / 1000
-    value = headers.get("retry-after")
-    seconds = _parse_number(value)
-    if seconds is not None:
-        return seconds
-    until = _parse_date(value)
-    if until is None:
-        return None
-    return max(0.0, (until - (_parse_date(headers.get("date")) or now)).total_seconds())
-
-
-def _parse_number(text: str | None) -> float | None:
+    """Return the wait an endpoint asks for, as seconds or a date; None where it names none."""
+    value = headers.get("retry-after", "")
     try:
-        number = float(text or "")
+        wait_s = float(value)
     except ValueError:
-        return None
-    return max(0.0, number) if math.isfinite(number) else None
+        try:
+            wait_s = parsedate_to_datetime(value).timestamp() - now.timestamp()
+        except (ValueError, TypeError, OverflowError):  # years and zones that no calendar has
+            return None
+    return max(0.0, wait_s) if math.isfinite(wait_s) else None
 
 
-def _parse_date(text: str | None) -> datetime | None:
+Sleep = Callable[[float], Awaitable[None]]
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetryPolicy:
+    """How often and how long one call is tried. `seed` and `about` fix the jitter of its waits."""
+
+    url: str  # as it may be shown
+    limit_s: float  # of the whole call, waits included
+    max_retries: int
+    seed: int = 0
+    about: str = ""
+    sleep: Sleep = asyncio.sleep
+
+
+class RetryHooks:
+    """What a client does between the tries of one call: here nothing, and lost tries are free."""
+
+    usage: Usage = NO_USAGE
+    """What the lost tries may have cost so far."""
+
+    def adapt(self, failed: EndpointFailed) -> bool:
+        """Whether the next request is another one, so that it is made at once and is no retry."""
+        return False
+
+    def counts(self, failed: EndpointFailed) -> bool:
+        """Whether the failure uses up one of the retries."""
+        return True
+
+    def waiting(self, failed: EndpointFailed) -> AbstractAsyncContextManager[None]:
+        """Entered for the wait before the next try."""
+        return nullcontext()
+
+
+async def retry_call(
+    try_once: Callable[[], Awaitable[T]], policy: RetryPolicy, hooks: RetryHooks | None = None
+) -> T:
+    """Try until one try succeeds, no other makes sense, or the time is up.
+
+    CallFailed has the cause of the last try; its usage is that of the lost ones. A cancelled
+    call carries the same usage.
+    """
+    hooks = hooks or RetryHooks()
+    causes: list[str] = []
+
+    async def try_again_and_again(until: Deadline) -> T:
+        faults = 0
+        while True:
+            try:
+                return await try_once()
+            except EndpointFailed as failed:
+                if hooks.adapt(failed):
+                    continue
+                causes.append(failed.text)
+                faults += hooks.counts(failed)
+                if not failed.transient or faults > policy.max_retries:
+                    failed.usage = hooks.usage
+                    if len(causes) > 1:
+                        failed.args = (f"{failed.args[0]} (after {len(causes)} tries)",)
+                    raise failed from None
+                lost = failed
+            drawn = (len(causes) - 1, policy.seed, policy.about)
+            wait_s = backoff_s(*drawn) if lost.wait_s is None else asked_wait_s(lost.wait_s, *drawn)
+            ends = until.ends_at
+            if ends is not None and asyncio.get_running_loop().time() + wait_s >= ends:
+                # Endpoints may ask for any number, which would fill a page.
+                wait = f"{wait_s:.1f} s" if wait_s < 1e6 else f"{wait_s:.3g} s"
+                text = f"the next try would be {wait} from now, after the deadline of "
+                text += f"{policy.limit_s:g} s; {lost.text}"
+                raise CallFailed("timeout", text, hooks.usage)
+            async with hooks.waiting(lost):
+                await policy.sleep(wait_s)
+
     try:
-        date = parsedate_to_datetime(text or "")
-        return date.astimezone(UTC) if date.tzinfo else date.replace(tzinfo=UTC)
-    except (ValueError, TypeError, OverflowError):  # years and zones that no calendar has
-        return None
+        async with deadline(policy.limit_s) as until:
+            return await try_again_and_again(until)
+    except asyncio.CancelledError:
+        raise asyncio.CancelledError(hooks.usage) from None
+    except TimeoutError:
+        if not until.expired:
+            raise
+        last = f" ({causes[-1]})" if causes else ""
+        text = f"no whole reply from {policy.url} within {policy.limit_s:g} s{last}"
+        raise CallFailed("timeout", text, hooks.usage) from None
+
+
+FIRST_S = 0.5
+LONGEST_S = 30.0
+
+
+def backoff_s(attempt: int, seed: int, *parts: str) -> float:
+    """Exponential from half a second, times a jitter in [0.5, 1) that `seed` and `parts` fix.
+
+    `attempt` counts the tries that have failed before this wait, from 0.
+    """
+    whole = min(LONGEST_S, FIRST_S * 2.0 ** min(attempt, 16))
+    jitter = seed_for(seed, "backoff", attempt, *parts) / 2**31
+    return whole * (0.5 + jitter / 2)
+
+
+def asked_wait_s(asked_s: float, attempt: int, seed: int, *parts: str) -> float:
+    """What an endpoint asked for and up to a quarter more, so that not all come back at once.
+
+    A wait of nothing grows as well, if from less: it would be tried again at once for ever.
+    """
+    jitter = seed_for(seed, "retry-after", attempt, *parts) / 2**31
+    wait_s = asked_s * (1 + jitter / 4)
+    return max(wait_s, backoff_s(attempt, seed, *parts) / 16)

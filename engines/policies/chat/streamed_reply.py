@@ -60,8 +60,7 @@ class StreamedReply:
         self._size = 0  # of the body, in bytes
         self._chars = 0  # of all that is kept of it
         self._lines = 0
-        self._rest: list[bytes] = []  # pieces of a line that has no end yet
-        self._held = 0  # bytes in `_rest` and `_plain`
+        self._line = bytearray()  # the beginning of a line that has no end yet
         self._plain = bytearray()
         self._began = False
         self._chosen = False
@@ -86,24 +85,14 @@ class StreamedReply:
         self._size += len(chunk)
         if self._size > BODY_BYTES:
             raise too_long_failure(f"{BODY_BYTES:,} bytes")
-        first, *lines = chunk.split(b"\n")
-        self._buffer_piece(first)
-        if not lines:
-            return ""
-        whole = b"".join(self._rest)
-        last = lines.pop()
-        self._rest, self._held = [], len(self._plain)
-        text = "".join([self._read_line(line) for line in (whole, *lines)])
-        self._buffer_piece(last)
-        return text
-
-    def _buffer_piece(self, piece: bytes) -> None:
-        """Keep a piece of a line; joined when its end has come, so no byte is copied twice."""
-        self._held += len(piece)
-        if self._held > LINE_BYTES:
+        self._line += chunk
+        lines: list[bytearray] = []
+        if b"\n" in chunk:
+            *lines, self._line = self._line.split(b"\n")
+        text = "".join([self._read_line(bytes(line)) for line in lines])
+        if len(self._line) + len(self._plain) > LINE_BYTES:
             raise too_long_failure(f"{LINE_BYTES:,} bytes in one piece")
-        if piece:
-            self._rest.append(piece)
+        return text
 
     def end(self) -> str:
         """The body is over. Returns the text of a body that was not streamed, else "".
@@ -111,7 +100,7 @@ class StreamedReply:
         Raises as `feed`, and CallFailed of kind "cut" when the reply stops before its end.
         """
         text = ""
-        rest, self._rest = b"".join(self._rest), []
+        rest = bytes(self._line)
         if self._began or rest.startswith(b"data:"):
             # A last line without its newline counts only when it is whole.
             if rest and not self.is_complete:
@@ -169,9 +158,6 @@ class StreamedReply:
         ours = line.startswith((b":", b"event:", b"id:", b"retry:"))
         if line and not ours and not self._began:
             self._plain += line + b"\n"
-            self._held = len(self._plain)
-            if self._held > LINE_BYTES:
-                raise too_long_failure(f"{LINE_BYTES:,} bytes in one piece")
         return ""
 
     def _read_event(self, data: bytes) -> str:

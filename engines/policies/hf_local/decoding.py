@@ -154,42 +154,33 @@ def _has_stop_string(local: "LocalModel", row: DecodeRequest, ids: list[int]) ->
 
 
 class _BatchSampler:
-    """The sampling settings of the rows in a batch, as tensors; None where they need no work.
+    """The sampling settings of the rows in a batch, as tensors.
 
     A row of temperature 0 takes the likeliest token, with log-probabilities at 1.
     """
 
     def __init__(self, rows: Sequence[DecodeRequest], device: torch.device) -> None:
-        def column(
-            values: Sequence[float], idle: float, dtype: torch.dtype = torch.float32
-        ) -> Tensor | None:
-            if all(value == idle for value in values):
-                return None
+        def column(values: Sequence[float], dtype: torch.dtype = torch.float32) -> Tensor:
             return torch.tensor(values, dtype=dtype, device=device)
 
-        seeds = [wrap_int64(row.seed) for row in rows]
-        self.seeds = torch.tensor(seeds, dtype=torch.int64, device=device)
         self.columns = {
-            "temperature": column([row.temperature or 1.0 for row in rows], 1.0),
-            "greedy": column([row.temperature == 0 for row in rows], False, torch.bool),
-            "top_p": column([min(row.top_p, 1.0) for row in rows], 1.0),
+            "seeds": column([wrap_int64(row.seed) for row in rows], torch.int64),
+            "temperature": column([row.temperature or 1.0 for row in rows]),
+            "greedy": column([row.temperature == 0 for row in rows], torch.bool),
         }
+        if any(row.top_p < 1 for row in rows):  # it sorts the vocabulary
+            self.columns["top_p"] = column([min(row.top_p, 1.0) for row in rows])
 
     def sample(self, logits: Tensor, number: int) -> tuple[Tensor, Tensor]:
-        return pick_tokens(logits, uniforms(self.seeds, number), **self.columns)
+        columns = dict(self.columns)
+        return pick_tokens(logits, uniforms(columns.pop("seeds"), number), **columns)
 
     def keep(self, lines: Tensor) -> None:
-        self.seeds = self.seeds[lines]
-        self.columns = {
-            name: None if column is None else column[lines] for name, column in self.columns.items()
-        }
+        self.columns = {name: column[lines] for name, column in self.columns.items()}
 
 
 class PlainDecoder:
-    """Transformers' own forward, for what the fast decoder, which see, does not know.
-
-    Shares the computation of a prompt among its rows where the model's cache can be expanded.
-    """
+    """Transformers' own forward, for what the fast decoder, which see, does not know."""
 
     def __init__(self, local: "LocalModel") -> None:
         self.local = local
@@ -200,20 +191,14 @@ class PlainDecoder:
     def start(self, prompts: Sequence[Sequence[int]], owner: Sequence[int], total: int) -> Tensor:
         pad, device = self.local.pad_id, self.local.device
         width = max(map(len, prompts))
-        ids = torch.tensor([[pad] * (width - len(p)) + [*p] for p in prompts], device=device)
-        rows = torch.tensor(owner, device=device)
-        lengths = torch.tensor([len(p) for p in prompts], device=device)
+        rows = [prompts[index] for index in owner]
+        ids = torch.tensor([[pad] * (width - len(p)) + [*p] for p in rows], device=device)
+        lengths = torch.tensor([len(p) for p in rows], device=device)
         self.seen = (torch.arange(width, device=device) >= width - lengths[:, None]).long()
         positions = (self.seen.cumsum(-1) - 1).clamp_(min=0)
-        if len(prompts) < len(owner) and not self._can_expand():
-            ids, self.seen, positions = ids[rows], self.seen[rows], positions[rows]
-            rows = torch.arange(len(owner), device=device)
         self.cache: Any = None
-        logits = self._forward(ids, positions)
         self.position = positions[:, -1:]
-        if len(rows) > len(ids):
-            self.keep(rows)
-        return logits[rows]
+        return self._forward(ids, positions)
 
     def step(self, tokens: Tensor) -> Tensor:
         self.seen = torch.cat((self.seen, torch.ones_like(self.seen[:, :1])), 1)
@@ -227,13 +212,6 @@ class PlainDecoder:
     @property
     def can_drop(self) -> bool:
         return hasattr(self.cache, "batch_select_indices")
-
-    def _can_expand(self) -> bool:
-        from transformers import DynamicCache
-
-        return not getattr(self.local.base, "_is_stateful", False) and hasattr(
-            DynamicCache, "batch_select_indices"
-        )
 
     def _forward(self, ids: Tensor, positions: Tensor) -> Tensor:
         """(N, T) → (N, V), logits after the last of the T."""

@@ -3,6 +3,8 @@
 Imports no torch itself, so that a missing extra is a sentence and no traceback.
 """
 
+from __future__ import annotations
+
 import re
 import sys
 from collections.abc import Callable
@@ -16,14 +18,14 @@ from engines.policies.hf_local.settings import LocalSettings
 if TYPE_CHECKING:
     from engines.policies.hf_local.model import LocalModel
 
+
 EXTRA = f"Install the extra: {install_command('grpo')}"
 _HUB_NAME = re.compile(r"^[A-Za-z0-9][\w.-]*(/[\w.-]+)?$")
-_TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model")
 
 
 def load_local(
     settings: LocalSettings, tell: Callable[[str], None] = lambda line: print(line, file=sys.stderr)
-) -> "LocalModel":
+) -> LocalModel:
     """Load model and tokenizer, and put an adapter on it where one is wanted.
 
     `tell` receives one line for each thing that a person should know of.
@@ -65,15 +67,9 @@ def _find_folder(path: str, place: str) -> Path | None:
         move = "Write the folder of a transformers model, or its name on the hub."
         raise PolicyError(place, cause, move)
     if not (folder / "config.json").is_file():
-        if (folder / "adapter_config.json").is_file():
-            move = "Name it as the adapter (policy.adapter) and its base model as the model."
-            raise PolicyError(place, "the folder holds an adapter and no model.", move)
-        raise PolicyError(
-            place, "the folder has no config.json.", "Write the folder of a transformers model."
-        )
-    if not any((folder / name).is_file() for name in _TOKENIZERS):
-        move = "Copy the tokenizer files of its base model into it (tokenizer.json and the rest)."
-        raise PolicyError(place, "the folder has no tokenizer.", move)
+        cause = "the folder has no config.json."
+        move = "Write the folder of a transformers model; an adapter is named as policy.adapter."
+        raise PolicyError(place, cause, move)
     return folder
 
 

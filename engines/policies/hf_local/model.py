@@ -178,7 +178,7 @@ class LocalModel:
     def trainable_note(self) -> str:
         count, every = self._trainable_count(), self._parameter_count()
         share = 100 * count / every
-        return f"trainable {count:,} of {_count_text(every)} parameters ({share:.2g} %)"
+        return f"trainable {count:,} of {every:,} parameters ({share:.2g} %)"
 
     def _trainable_count(self) -> int:
         return sum(parameter.numel() for _, parameter in self.trainable_parameters())
@@ -263,10 +263,3 @@ def _context_window(config: Any, tokenizer: Any) -> int:
     limit = getattr(tokenizer, "model_max_length", None)
     known = [int(n) for n in (positions, limit) if n and n < SANE_WINDOW]
     return min(known, default=NO_WINDOW)
-
-
-def _count_text(count: int) -> str:
-    """0.68 M, 494 M, 7.6 B."""
-    if count >= 10**9:
-        return f"{count / 1e9:.1f} B"
-    return f"{count / 1e6:.0f} M" if count >= 10**7 else f"{count / 1e6:.2f} M"

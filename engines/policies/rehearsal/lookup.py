@@ -11,13 +11,7 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from engines.policies.rehearsal.prompt import (
-    content_text,
-    parse_sections,
-    quoted_text,
-    split_blocks,
-    unquote_lines,
-)
+from engines.policies.rehearsal import prompt
 from engines.policies.rehearsal.solve import UNKNOWN, Draw, Step, format_steps
 from engines.policies.rehearsal.tools import Turn, native_tools
 
@@ -184,7 +178,7 @@ _ADDRESS = re.compile(r"https?://\S*[^\s).,;]")
 def look_up(request: Mapping[str, Any], draw: Draw) -> Turn | None:
     """Return the next turn of a rollout; None where the question needs no search."""
     messages = request["messages"]
-    asked = [content_text(m).strip() for m in messages if m["role"] == "user"]
+    asked = [prompt.content_text(m).strip() for m in messages if m["role"] == "user"]
     lookup = recognise_lookup(asked[0]) if asked else None
     tools = native_tools(request)
     if lookup is None or SEARCH not in tools:
@@ -197,7 +191,7 @@ def look_up(request: Mapping[str, Any], draw: Draw) -> Turn | None:
         if message["role"] != "tool":
             continue
         number += 1
-        text = content_text(message)
+        text = prompt.content_text(message)
         call = calls[message["tool_call_id"]]
         pages = ""
         if call["name"] == SEARCH and _ADDRESS.search(text):
@@ -242,22 +236,22 @@ def is_team_prompt(text: str) -> bool:
 
 def team_reply(text: str, draw: Draw) -> str:
     """Reply to a member's prompt; the planner and the verifier may take the wrong way."""
-    sections = parse_sections(text)
-    question = quoted_text(sections, "Question")
+    sections = prompt.parse_sections(text)
+    question = prompt.quoted_text(sections, "Question")
     lookup = recognise_lookup(question)
     right = lookup is not None and draw.takes_right(lookup.kind.family, question)
-    memory = split_blocks(sections.get("Memory", ()), _STEP)
+    memory = prompt.split_blocks(sections.get("Memory", ()), _STEP)
     results = ["\n".join(lines).partition("Result:")[2].strip() for _, lines in memory]
     offers = (*sections.get("Tools", ()), *sections.get("Tool", ()))
     tools = [match for line in offers if (match := _TOOL.match(line))]
     task = _TASK.match(text)
     match task[1] if task else "":
         case "select":
-            return _select_pages(question, unquote_lines(sections["Titles"]))
+            return _select_pages(question, prompt.unquote_lines(sections["Titles"]))
         case "read":
-            return quoted_text(sections, "Passages")[:_MOST_READ]
+            return prompt.quoted_text(sections, "Passages")[:_MOST_READ]
         case "command":
-            goal = quoted_text(sections, "Sub-goal")
+            goal = prompt.quoted_text(sections, "Sub-goal")
             if results and tools[0][1] == "calculator":
                 # Another planner names the last result so.
                 goal = re.sub(r"\bit\b", results[-1], goal)

@@ -284,7 +284,7 @@ def _with_article(noun: str) -> str:
     return f"an {noun}" if noun == "addition" else f"a {noun}"
 
 
-_TASK = re.compile(r"# Task: (summarise|extract|merge|consolidate|repair|judge)\s*$", re.M)
+_TASK = re.compile(r"# Task: (summarise|extract|consolidate|repair|judge)\s*$", re.M)
 _LIMIT = re.compile(r"\bat most (\d+) objects?\b")
 _ROOM = re.compile(r"\b(\d+) may be added\b")
 _BECAUSE = "because: "
@@ -333,7 +333,7 @@ def reflector_reply(
     if task == "repair":
         return repair(sections, careful="broken" not in slips.values())
     if task != "extract":
-        rows = consolidate(sections, careful=not slips, merging=task == "merge")
+        rows = consolidate(sections, careful=not slips)
         return _json_reply(rows, fenced)
     problem = prompt.quoted_text(sections, "Problem")
     slip = next((slip for words, slip in slips.items() if words in problem), None)
@@ -465,15 +465,13 @@ def _place_lesson(
 
 
 def consolidate(
-    sections: Mapping[str, Sequence[str]], *, careful: bool = True, merging: bool = False
+    sections: Mapping[str, Sequence[str]], *, careful: bool = True
 ) -> list[dict[str, Any]]:
     """Return one operation for what says the same, and the proposals that none needs, with why.
 
-    Additions stay as they are where not `careful`. A prompt to merge shows the library in part,
-    and what stands alone goes on unnamed there.
+    Additions stay as they are where not `careful`.
     """
-    shown = sections.get("Library now", sections.get("Experiences they are about", ()))
-    library = prompt.parse_library(shown)
+    library = prompt.parse_library(sections.get("Library now", ()))
     groups: list[list[Operation]] = []
     for heading, lines in prompt.split_blocks(sections.get("Proposals", ()), _PROPOSAL):
         text = " ".join(line for line in lines if not line.startswith(_BECAUSE))
@@ -502,8 +500,7 @@ def consolidate(
             room -= 1
             if room < 0:
                 row = {"drop": numbers, "because": "The library has no room for it."}
-        if len(group) > 1 or not merging:
-            rows.append(row)
+        rows.append(row)
     return rows
 
 

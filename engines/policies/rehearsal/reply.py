@@ -11,13 +11,8 @@ import orjson
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from engines.core.codec import digest, seed_for
+from engines.policies.rehearsal import prompt
 from engines.policies.rehearsal.lookup import is_team_prompt, look_up, team_reply
-from engines.policies.rehearsal.prompt import (
-    CHARS_PER_TOKEN,
-    content_text,
-    instructions_text,
-    token_count,
-)
 from engines.policies.rehearsal.reflect import (
     Slip,
     chance_slips,
@@ -98,10 +93,10 @@ async def stream_reply(request: Mapping[str, Any]) -> AsyncGenerator[bytes, None
     """
     reply = write_reply(request)
     messages = request["messages"]
-    texts = [content_text(m) for m in messages]
+    texts = [prompt.content_text(m) for m in messages]
     texts += [orjson.dumps(m["tool_calls"]).decode() for m in messages if m.get("tool_calls")]
     texts.append(orjson.dumps(request.get("tools") or "").decode())
-    prompt_tokens = sum(token_count(text) for text in texts) + 4 * len(messages)
+    prompt_tokens = sum(prompt.token_count(text) for text in texts) + 4 * len(messages)
     usage = {
         "prompt_tokens": prompt_tokens,
         "completion_tokens": reply.tokens,
@@ -162,15 +157,15 @@ def write_reply(request: Mapping[str, Any]) -> Turn:
     limit = request.get("max_completion_tokens") or request.get("max_tokens")
     if limit is None or reply.tokens <= limit:
         return reply
-    return Turn(text[: limit * CHARS_PER_TOKEN], None, turn.tool, "length")
+    return Turn(text[: limit * prompt.CHARS_PER_TOKEN], None, turn.tool, "length")
 
 
 def _write_turn(request: Mapping[str, Any]) -> Turn:
     seed, messages = request.get("seed") or 0, request["messages"]
     temperature = request.get("temperature")
-    instructions = instructions_text(messages)
+    instructions = prompt.instructions_text(messages)
     draw = Draw(instructions, seed, 1.0 if temperature is None else temperature)
-    asked = [content_text(m) for m in messages if m["role"] == "user"] or [""]
+    asked = [prompt.content_text(m) for m in messages if m["role"] == "user"] or [""]
     task = f"{instructions}\n\n{asked[0]}" if parse_task_name(instructions) else asked[0]
     name = parse_task_name(task)
     # Asked for a repair, the plain JSON is given: a fence may have been what was wrong.

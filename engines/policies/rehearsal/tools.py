@@ -11,12 +11,7 @@ from typing import Any
 
 import orjson
 
-from engines.policies.rehearsal.prompt import (
-    content_text,
-    instructions_text,
-    token_count,
-    unquote_lines,
-)
+from engines.policies.rehearsal import prompt
 from engines.policies.rehearsal.solve import Draw, Step, format_steps, recognise
 
 
@@ -190,7 +185,7 @@ class Turn:
     @property
     def tokens(self) -> int:
         called = "" if self.arguments is None else f"{self.tool}{self.arguments}"
-        return token_count(self.text) + token_count(called)
+        return prompt.token_count(self.text) + prompt.token_count(called)
 
 
 def native_tools(request: Mapping[str, Any]) -> list[str]:
@@ -205,11 +200,11 @@ def solve_with_tools(request: Mapping[str, Any], draw: Draw) -> Turn | None:
     problem: ToolProblem | None = None
     question, result = "", None
     for message in request["messages"]:
-        text = content_text(message).strip()
+        text = prompt.content_text(message).strip()
         if message["role"] == "tool":
             result = text
         elif message["role"] == "user" and text.startswith(_RESULTS):
-            result = "\n".join(unquote_lines(text.splitlines()))
+            result = "\n".join(prompt.unquote_lines(text.splitlines()))
         elif message["role"] == "user" and (recognised := recognise_tool_problem(text)):
             problem, question, result = recognised, text, None
     if problem is None:
@@ -217,7 +212,7 @@ def solve_with_tools(request: Mapping[str, Any], draw: Draw) -> Turn | None:
     if result is not None:
         return Turn(_last_text(problem, result))
     native = INTERPRETER in native_tools(request)
-    _, _, offer = instructions_text(request["messages"]).partition(_IN_WORDS)
+    _, _, offer = prompt.instructions_text(request["messages"]).partition(_IN_WORDS)
     in_words = not request.get("tools") and INTERPRETER in _NAMED.findall(offer)
     if not native and not in_words:
         return Turn(f"{_BY_HEAD}\n#### {problem.guess}")

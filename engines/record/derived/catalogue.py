@@ -5,7 +5,7 @@ another. So a lost, damaged or old catalogue costs a second, never a fact.
 """
 
 import errno
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -93,37 +93,21 @@ def write_dataset_row(workspace: Workspace, row: dict[str, Any]) -> list[str]:
 
 def refresh_catalogue(
     workspace: Workspace, tell: Callable[[str], None] = lambda _: None
-) -> list[dict[str, Any]] | None:
+) -> list[dict[str, Any]]:
     """Make the catalogue say what the journals do; returns a row for every run, oldest first.
 
-    None: it cannot be written, as that of another user. The row of a run whose journal is damaged
-    has an "error".
+    The row of a run whose journal is damaged has an "error". Where the catalogue cannot be written,
+    as that of another user, every journal is read.
     """
+    runs = workspace.runs()
     try:
-        return _refresh(workspace, workspace.runs(), tell)
+        return _refresh(workspace, runs, tell)
     except RecordError:
-        return None
+        return [_row_or_error(run) for run in runs]
     except OSError as error:
         if error.errno not in _REFUSED:
             raise
-        return None
-
-
-def load_run_rows(
-    workspace: Workspace, tell: Callable[[str], None] = lambda _: None
-) -> list[dict[str, Any]]:
-    """The same; where the catalogue cannot be written, every journal is read."""
-    rows = refresh_catalogue(workspace, tell)
-    if rows is None:
-        runs = workspace.runs()
-        _tell_if_many(len(runs), tell, "; this workspace cannot keep an index")
-        rows = [_row_or_error(run) for run in runs]
-    return rows
-
-
-def _tell_if_many(n: int, tell: Callable[[str], None], kept: str) -> None:
-    if n > MANY_JOURNALS:
-        tell(f"reading {n} journals once{kept}")
+        return [_row_or_error(run) for run in runs]
 
 
 def _refresh(
@@ -143,7 +127,8 @@ def _refresh(
                 continue
             if rows[run.run].get("made_from") != mark:
                 stale.append((run, mark))
-        _tell_if_many(len(stale), tell, "; an index is kept for next time")
+        if len(stale) > MANY_JOURNALS:
+            tell(f"reading {len(stale)} journals once; an index is kept for next time")
         for run, mark in stale:
             rows[run.run] = {**_row_or_error(run), "made_from": mark}
         whole = {name: row for name, row in rows.items() if "error" not in row}
@@ -151,7 +136,9 @@ def _refresh(
             table.truncate()
             table.insert_multiple(whole.values())
         _refresh_libraries(database, workspace)
-    return [_without_mark(row) for row in rows.values()]
+    for row in rows.values():
+        row.pop("made_from", None)
+    return [*rows.values()]
 
 
 def _refresh_libraries(database: TinyDB, workspace: Workspace) -> None:
@@ -164,10 +151,6 @@ def _refresh_libraries(database: TinyDB, workspace: Workspace) -> None:
         with suppress(StudioError):  # a damaged one has no row until it is repaired
             if marks.get(name) != journal_mark(folder.journal_path):
                 _put_library(database, workspace, folder.head())
-
-
-def _without_mark(row: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in row.items() if name != "made_from"}
 
 
 def run_row(run: RunDir, *, anew: bool = False) -> dict[str, Any]:

@@ -1,24 +1,33 @@
-"""What a run's journal adds up to.
+"""What a run's journal and records add up to: its state, its history, what was paid.
 
 The state at the end of the last closed segment is kept, so that a reader or a resume reads the
 growing segment alone. Closed segments are not checked again then but for their sizes and the
 checksum that the next one names: `studio doctor` reads them all.
 """
 
-from collections.abc import Callable
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from engines.core.codec import from_dict
-from engines.core.state.fold import fold
+from engines.core.codec import from_dict, to_dict
+from engines.core.errors import RecordError
+from engines.core.state.fold import fold, fold_history
 from engines.core.state.list_row import list_row
-from engines.core.state.run_state import Live, RunState
+from engines.core.state.run_state import Live, RunHistory, RunState, StepHistory
+from engines.core.types import NO_USAGE, Usage
 from engines.record.derived.store import FOLDER, keep_derived, read_derived
-from engines.record.journal import Entry, Journal, parse_entry
+from engines.record.journal import HEAD_BYTES, Entry, Journal, parse_entry
+from engines.record.ledger import file_usage
 from engines.record.segments import (
     Place,
     closed_end,
+    find_segment,
+    is_unchanged,
     read,
     read_head,
     segment_paths,
@@ -130,3 +139,92 @@ def read_run(
 
     read(journal, take, after)
     return run
+
+
+_LATER = rb'"kind":"(?:Operations?Decided|DecisionUndone|LessonReturned|Reply\w+)"'
+"""What may be about a step although it happened in a later one."""
+
+
+class HistoryReader:
+    """Keeps the history of one run up to date, also while another process writes it.
+
+    With a `step` only of that one, as it went until it was over; the settings of the run are not
+    told then. `later`: also what became of it in later steps, for which all of them are looked at.
+    """
+
+    def __init__(self, journal: Path, step: int | None = None, *, later: bool = False) -> None:
+        self._journal, self._step, self._later = journal, step, later
+        about = b"" if step is None else rb'"step":%d\b' % step + (b"|" + _LATER) * later
+        self._about = re.compile(about)
+        self._last: Place | None = None
+        self._history = RunHistory()
+
+    def read(self) -> RunHistory:
+        """The history so far; the same object as before, unless the journal was cut meanwhile."""
+        if self._last is not None and not is_unchanged(self._journal, self._last):
+            self._last, self._history = None, RunHistory()  # a repair cut it: begin again
+        first, upto = 1, None
+        if self._step is not None:
+            first = find_segment(self._journal, "step", self._step - 1) if self._step else 1
+            last = None if self._later else find_segment(self._journal, "step", self._step)
+            upto = last if self._step else None  # steps stand in one segment, or in two
+        read(self._journal, self._take, self._last, first=max(1, first), upto=upto)
+        return self._history
+
+    def _take(self, path: Path, place: Place) -> None:
+        if self._about.search(place.line.body, 0, HEAD_BYTES):
+            entry = parse_entry(path, place.line)
+            fold_history(self._history, entry.event, entry.at)
+        self._last = place
+
+
+def read_history(journal: Path) -> RunHistory:
+    """What happened in each step of a run so far; see `HistoryReader.read` for errors."""
+    return HistoryReader(journal).read()
+
+
+def read_step(journal: Path, step: int) -> StepHistory:
+    """What happened in one step of a run, and became of it; nothing where it has not begun."""
+    found = HistoryReader(journal, step, later=True).read().steps
+    return found.get(step) or StepHistory(step)
+
+
+_USAGE = f"{FOLDER}/usage.json"
+_Sums = dict[str, Any]
+"""Of a file: "mark" tells it from another of that name, "sums" are rows of policy and usage."""
+
+
+def usage_sums(records: Path) -> Iterator[tuple[str, Usage]]:
+    """Policy and usage of every record below a folder, added up as far as a price tells no other.
+
+    Raises DamagedError: a record cannot be read.
+    """
+    path = records.parent / _USAGE
+    before = read_derived(path) or {}
+    now: dict[str, _Sums] = {}
+    for file in sorted(records.glob("*.jsonl")):
+        status = file.stat()
+        mark = [status.st_size, status.st_mtime_ns]
+        sums = before.get(file.name)
+        if sums is None or sums["mark"] != mark:
+            sums = {"mark": mark, "sums": _add(file)}
+        now[file.name] = sums
+    if now != before:
+        keep_derived(path, now)
+    for sums in now.values():
+        for policy, usage in sums["sums"]:
+            yield policy, from_dict(Usage, usage)
+
+
+def keep_usage(records: Path) -> None:
+    """Add up what is new, while the run goes on; a damaged record is told of by a resume."""
+    with suppress(RecordError):
+        next(usage_sums(records), None)
+
+
+def _add(file: Path) -> list[tuple[str, dict[str, Any]]]:
+    sums: dict[tuple[str, bool], Usage] = {}
+    for policy, usage in file_usage(file):
+        key = policy, usage.cost_usd is None  # an unknown cost hides none that is known
+        sums[key] = sums.get(key, NO_USAGE) + usage
+    return [(policy, to_dict(usage)) for (policy, _), usage in sums.items()]

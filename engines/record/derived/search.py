@@ -124,7 +124,7 @@ def _decided_row(found: OperationHistory, place: dict[str, str]) -> Row:
         row |= _worth(found.effect)
     outcome = found.outcome
     if outcome is not None and outcome.id:
-        row["names"] = [*row["names"], outcome.id]
+        row["names"].append(outcome.id)
     if outcome is not None and not outcome.applied and row["status"] != "rejected":
         row |= {"status": "rejected", "reason": outcome.reason}
     return row
@@ -169,21 +169,20 @@ def _row(kind: str, name: str, at: float, text: str, problems: Iterable[str], **
 
 
 def _operation_row(op: Operation, at: float, place: dict[str, str]) -> Row:
-    names = [op.id, *([op.target] if op.target else []), *op.evidence]
-    proposed = {"text": op.text, "target": op.target, "names": names}
-    proposed |= dict.fromkeys(("reviewer", "reason"), "") | {"status": "open"}
-    about = {"change": op.kind, "why": op.rationale, "step": operation_step(op.id), **place}
-    row = _row("operation", op.id, at, op.text, op.problems, **about)
-    return {**row, **proposed, "proposed": proposed}
+    names = [op.id, *filter(None, [op.target]), *op.evidence]
+    about: Row = {"change": op.kind, "target": op.target, "names": names, "status": "open"}
+    about |= {"why": op.rationale, "step": operation_step(op.id), **place}
+    return _row("operation", op.id, at, op.text, op.problems, **about)
 
 
 def _decide(row: Row, decision: Decision, at: float) -> None:
-    row |= {**row["proposed"], "status": _STATUS[decision.action], "at": decision.at or at}
-    row |= {"reviewer": decision.reviewer, "reason": decision.reason}
+    row |= {"status": _STATUS[decision.action], "at": decision.at or at}
+    row |= fields_of(decision, "reviewer", "reason")
     if decision.text is not None:
         row["text"] = decision.text
     if target := decision.assigned or decision.target:
-        row |= {"target": target, "names": [*row["names"], target]}
+        row["target"] = target
+        row["names"].append(target)
 
 
 def _version_row(event: LibraryCommitted, made: list[Row], at: float, place: dict[str, str]) -> Row:
@@ -206,7 +205,7 @@ def _experience_row(
         last = one.history[-1]
         more |= {**fields_of(last, "run", "step", "at", "reviewer"), "why": last.rationale}
         more["names"] = [one.id, *last.evidence]
-    if effect := library.effects.get(one.id):
+    if effect := library.notes.effects.get(one.id):
         more |= _worth(effect)
     return _row("experience", one.id, more.pop("at"), one.text, sorted(drawn), **more)
 

@@ -17,7 +17,7 @@ _CARD = "EVALUATION OF THE LIBRARY"
 def write(card: Card) -> bytes:
     lines = ["## EXPERIENCES"]
     for one in card.library.experiences:
-        uses = card.library.uses.get(one.id, NO_USES)
+        uses = card.library.notes.uses.get(one.id, NO_USES)
         name = re.sub(r"^E([1-9]\d*)$", lambda match: f"E-{match[1]:0>5}", one.id)
         lines.append(f"[{name}] helpful={uses.used} harmful={uses.misled} :: {one.text}")
     lines += ["", f"## {_CARD}", *(f"* {line}" for line in card.lines()), ""]

@@ -20,8 +20,8 @@ def library_data(library: Library) -> dict[str, Any]:
         "content_hash": library.content_hash,
         "tokens_per_call": library.guidance_tokens,
         "experiences": [to_dict(experience) for experience in library.experiences],
-        "uses": {name: to_dict(counts) for name, counts in library.uses.items()},
-        "effects": {name: to_dict(effect) for name, effect in library.effects.items()},
+        "uses": {name: to_dict(counts) for name, counts in library.notes.uses.items()},
+        "effects": {name: to_dict(effect) for name, effect in library.notes.effects.items()},
     }
 
 

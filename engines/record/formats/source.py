@@ -23,7 +23,6 @@ from engines.record.seal import refuse_altered
 from engines.record.yaml_text import load_yaml
 
 MOST_BYTES = 16 << 20
-MOST_LINES = 1_000_000
 MOST_ENTRIES = 100_000
 LONGEST_TEXT = 100_000  # characters
 _ID = re.compile(r"[^\W_][\w.-]{0,99}")
@@ -84,8 +83,6 @@ class Source:
         refuse_altered(self.path, data)
         if not (text := self.decode(data)).strip():
             raise self.error("it is empty.")
-        if text.count("\n") > MOST_LINES:
-            raise self.error(f"it has more than {MOST_LINES:,} lines.")
         return text.replace("\r\n", "\n")
 
     def first_line(self, begins: str) -> str:
@@ -230,7 +227,7 @@ class Card:
         """What experiences were measured to be worth, and their uses, where either is known."""
         about, found = self.library, {}
         for name in (e.id for e in about.experiences):
-            effect, uses = about.effects.get(name), about.uses.get(name)
+            effect, uses = about.notes.effects.get(name), about.notes.uses.get(name)
             parts = [f"worth {effect.worth}"] if effect else []
             if parts := parts + ([f"attempts: {uses.text}"] if uses else []):
                 found[name] = "; ".join(parts)

@@ -163,5 +163,5 @@ def _losses(library: Library, kind: str, path: Path) -> Iterator[str]:
         yield "its card: results, worth and uses"
     if kind != "json" and any(experience.history for experience in library.experiences):
         yield "how its experiences came about"
-    if library.curated:
+    if library.notes.curated:
         yield "what its reviewers rejected or reworded"

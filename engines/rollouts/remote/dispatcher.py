@@ -13,7 +13,6 @@ from functools import partial
 from itertools import count
 from typing import Any, Protocol
 
-from engines.core.codec import digest
 from engines.core.errors import CallFailed, StudioError, WorkerLost, lost_usage
 from engines.core.protocols import Agent, Embedder, OnText, Policy, TryPolicy, Verifier
 from engines.core.types import (
@@ -32,7 +31,7 @@ from engines.core.types import (
     try_id,
 )
 from engines.core.waiting import pause_deadlines, slow_stage
-from engines.rollouts.remote.worker import KEPT_TEXTS, Item, Line, Ref, SharedText, Work
+from engines.rollouts.remote.worker import Item, Line, Ref, Work
 
 MOST_FAILED_STARTS = 3
 """In a row, of one worker: after them it is given up."""
@@ -129,8 +128,7 @@ class Dispatcher:
         self._changed = asyncio.Condition()
         self._keepers: set[asyncio.Task[None]] = set()
         self._failure: Exception | None = None
-        self._shared: dict[str, SharedText] = {}
-        self._numbers = count()
+        self.numbers = count()
         self._made_by: dict[tuple[int, int, int, int, str], _Worker] = {}
 
     async def check(self) -> dict[str, Any]:
@@ -179,17 +177,6 @@ class Dispatcher:
     def verifier(self) -> Verifier:
         return RemoteVerifier(self)
 
-    def share(self, text: str) -> SharedText | None:
-        """How a job says a text that many have in common; None: it is empty."""
-        if not text:
-            return None
-        name = digest(text)
-        if name not in self._shared:
-            self._shared[name] = SharedText(name, self.cluster.share(text))
-            while len(self._shared) > KEPT_TEXTS:
-                del self._shared[next(iter(self._shared))]
-        return self._shared[name]
-
     @asynccontextmanager
     async def lend(self, made: CallKey | None = None) -> AsyncIterator[_Worker]:
         """A worker with room, for one piece of work; whoever waits for it is not timed.
@@ -218,9 +205,6 @@ class Dispatcher:
         while len(self._made_by) > 10_000:
             del self._made_by[next(iter(self._made_by))]
 
-    def next_number(self) -> int:
-        return next(self._numbers)
-
     def _has_room(self) -> bool:
         return any(worker.under_way < self._tries_per_worker for worker in self._ready)
 
@@ -234,7 +218,9 @@ class Dispatcher:
                     opened = await process.open(*self._to_open)
                 except WorkerLost as lost:
                     failed += 1
-                    trouble = _start_error(str(lost))
+                    move = "See `ray status` and the worker's log on its node; then start again."
+                    cause = f"no worker could be started ({lost})."
+                    trouble = StudioError("dispatch", cause, move)
                     continue
                 self._check_same(process.node, opened)
                 failed = 0
@@ -326,10 +312,8 @@ class RemoteAgent:
         dispatcher = self.dispatcher
         async with dispatcher.lend() as worker:
             dispatcher.on_placed(job.key, worker.process.node)
-            served = worker.serve(dispatcher.next_number(), job.key, policy, on_text)
-            plain, guidance = replace(job, guidance=""), dispatcher.share(job.guidance)
-            asked = (policy.name, plain, guidance, self.sampling)
-            attempt: Attempt = await served.ask("attempt", *asked)
+            served = worker.serve(next(dispatcher.numbers), job.key, policy, on_text)
+            attempt: Attempt = await served.ask("attempt", policy.name, job, self.sampling)
             dispatcher.keep_place(job.key, worker)
             return replace(attempt, usage=attempt.usage + served.lost)
 
@@ -351,7 +335,7 @@ class RemoteVerifier:
         lost: Exception | None = None
         for _ in range(2):
             async with self.dispatcher.lend(_key_of(problem, rollouts[0])) as worker:
-                served = worker.serve(self.dispatcher.next_number())
+                served = worker.serve(next(self.dispatcher.numbers))
                 try:
                     judged: Sequence[Verdict] = await served.ask("verify", problem, rollouts)
                     return judged
@@ -387,11 +371,6 @@ async def _refuse(reason: str) -> Any:
     raise CallFailed("refused", reason)
 
 
-def _start_error(reason: str) -> StudioError:
-    move = "See `ray status` and the worker's log on its node, then give the same command again."
-    return StudioError("dispatch", f"no worker could be started ({reason}).", move)
-
-
 @dataclass(eq=False)
 class ServedTry:
     """A try, or what is judged, that a worker has under way: it asks through its `policy`."""
@@ -405,7 +384,6 @@ class ServedTry:
     on_text: OnText | None = None
     context: Context = field(default_factory=copy_context)  # with its deadlines
     lost: Usage = NO_USAGE  # of calls that the worker gave up
-    messages: tuple[Message, ...] = ()
     calls: set[asyncio.Task[Any]] = field(default_factory=set)
 
     async def ask(self, kind: str, *args: Any) -> Any:
@@ -426,10 +404,9 @@ class ServedTry:
     def work_for(self, kind: str, args: Sequence[Any]) -> Work:
         work: Coroutine[Any, Any, Any]
         match kind, *args:
-            case "complete", ref, base, new, sampling, direct, listener:
-                self.messages = (*self.messages[:base], *new)
+            case "complete", ref, messages, sampling, direct, listener:
                 on_text = self.on_text if direct else self._listener(listener)
-                work = self._complete(ref, self.messages, sampling, on_text)
+                work = self._complete(ref, messages, sampling, on_text)
             case "ask", ref, messages, sampling:
                 assert self.policy is not None
                 work = self.policy.ask(self.resolve(ref), messages, sampling)

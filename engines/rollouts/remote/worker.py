@@ -7,13 +7,12 @@ here; agents, tools, sandboxes and verifiers run here.
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from contextvars import Context, ContextVar, copy_context
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
-from itertools import count, takewhile
+from itertools import count
 from typing import Any
 
 from engines.core.errors import CallFailed, StudioError
@@ -41,19 +40,9 @@ from engines.core.types import (
     Verdict,
 )
 
-KEPT_TEXTS = 4
-"""Guidance of so many library versions at once: held-out tries and practice may differ."""
 Ref = tuple[str, str | int]
 """Names a model of the run's process: its list there, and its place in it."""
 _SERVED: ContextVar[int] = ContextVar("served", default=-1)
-
-
-@dataclass(frozen=True, slots=True)
-class SharedText:
-    """A text that many jobs have in common: its digest, and what `Worker.fetch` gets it by."""
-
-    digest: str
-    handle: Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,12 +84,12 @@ class Worker:
         self, send: Callable[[Item], None], fetch: Callable[[Any], Awaitable[Any]]
     ) -> None:
         self.line = Line(send, self._work_for, self._take)
-        self._fetch, self._texts = fetch, OrderedDict[str, str]()
+        self._fetch = fetch
         self._stack = AsyncExitStack()
         self._parts: WorkerParts | None = None
         self._agents: dict[Sampling, Agent] = {}
         self._tokens = count()
-        self._listeners: dict[int, OnText] = {}
+        self.listeners: dict[int, OnText] = {}
         self._runs: dict[int, _ToolRun] = {}
 
     async def open(self, open_parts: OpenParts, wanted: Any, files: Any) -> dict[str, Any]:
@@ -139,20 +128,16 @@ class Worker:
     def _take(self, kind: str, args: Item) -> None:
         if kind == "text":
             number, piece = args
-            if listener := self._listeners.get(number):
+            if listener := self.listeners.get(number):
                 listener(piece)
         elif kind == "restored":
             number, call = args
             if run := self._runs.get(number):
                 run.on_restored(call)
 
-    async def _attempt(
-        self, served: int, name: str, job: Job, guidance: SharedText | None, sampling: Sampling
-    ) -> Attempt:
+    async def _attempt(self, served: int, name: str, job: Job, sampling: Sampling) -> Attempt:
         assert self._parts is not None
         _SERVED.set(served)
-        if guidance is not None:
-            job = replace(job, guidance=await self._text(guidance))
         if sampling not in self._agents:
             self._agents[sampling] = self._parts.make_agent(sampling)
         show = partial(self.line.tell, "text", served)
@@ -169,20 +154,10 @@ class Worker:
     async def _run_tool(self, number: int, call: ToolCall) -> ToolResult:
         return await self._runs[number].run(call)
 
-    async def _text(self, shared: SharedText) -> str:
-        if shared.digest not in self._texts:
-            self._texts[shared.digest] = await self._fetch(shared.handle)
-            while len(self._texts) > KEPT_TEXTS:
-                self._texts.popitem(last=False)
-        return self._texts[shared.digest]
-
     def listen(self, on_text: OnText) -> int:
         number = next(self._tokens)
-        self._listeners[number] = on_text
+        self.listeners[number] = on_text
         return number
-
-    def stop_listening(self, number: int) -> None:
-        self._listeners.pop(number, None)
 
     async def run_tools(
         self, run: _ToolRun, calls: Sequence[ToolCall], specs: Sequence[ToolSpec]
@@ -214,7 +189,6 @@ class RemoteTry:
     def __init__(self, worker: Worker, served: int, name: str, show: OnText) -> None:
         self._worker, self._served = worker, served
         self._show = show  # what the try shows as it streams, in the run's process
-        self._sent: tuple[Message, ...] = ()
         self.name = name
 
     async def complete(
@@ -238,21 +212,17 @@ class RemoteTry:
         sampling: Sampling,
         on_text: OnText | None,
     ) -> Completion:
-        # A conversation grows: what was sent before is not sent again.
-        pairs = zip(self._sent, messages, strict=False)
-        base = len([*takewhile(lambda pair: pair[0] == pair[1], pairs)])
-        self._sent = messages = tuple(messages)
         # What the try shows as it is goes there directly, and does not come here first.
         direct = on_text is self._show
         listener = None if on_text is None or direct else self._worker.listen(on_text)
         try:
             reply: Completion = await self._worker.line.ask(
-                "complete", self._served, ref, base, messages[base:], sampling, direct, listener
+                "complete", self._served, ref, tuple(messages), sampling, direct, listener
             )
             return reply
         finally:
             if listener is not None:
-                self._worker.stop_listening(listener)
+                self._worker.listeners.pop(listener, None)
 
     async def run_tools(
         self,

@@ -137,8 +137,9 @@ class Fetcher:
             value = None
         host = found.url.split("/")[2]
         if not 200 <= found.status < 300:
-            said = json.dumps(one_line(_error_text(value))[:300], ensure_ascii=False)
-            raise FetchFailed(f"{host} answered {found.status} and says {said}.", found.status)
+            text = one_line(found.body[:300].decode("utf-8", "replace"))
+            quoted = json.dumps(text, ensure_ascii=False)
+            raise FetchFailed(f"{host} answered {found.status} and says {quoted}.", found.status)
         if not isinstance(value, dict):
             raise FetchFailed(f"{host} replied with something that is no JSON object.")
         return value
@@ -230,14 +231,6 @@ async def _read_body(response: "httpx2.Response") -> tuple[bytes, bool]:
         if max(len(taken), received) > MAX_BYTES:
             return bytes(taken[:MAX_BYTES]), True
     return bytes(taken), unpack is not None and (not unpack.eof or bool(unpack.unused_data))
-
-
-def _error_text(value: Any) -> str:
-    """What a service says went wrong, in whichever of the usual fields it says so."""
-    inner = value if isinstance(value, dict) else {}
-    found = (inner.get(name) for name in ("readableMessage", "message", "error", "info"))
-    said = next((part for part in found if part), "")
-    return said if isinstance(said, str) else _error_text(said)
 
 
 @cache

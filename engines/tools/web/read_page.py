@@ -5,8 +5,6 @@ sheet or a script hides or shows is not known here. The passages that fit the qu
 given, or a model answers from them.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import re
@@ -37,7 +35,9 @@ class PageText:
 LoadPage = Callable[[str], Awaitable[PageText]]
 
 
-def read_page_tool(load: LoadPage, reader: PageReader, cache: WebCache, kind: str) -> FunctionTool:
+def read_page_tool(
+    load: LoadPage, reader: "PageReader", cache: WebCache, kind: str
+) -> FunctionTool:
     async def read_page(url: str, question: str, within: ToolTry) -> ToolResult:  # noqa: D417
         """Read a page of the web and see what it says about a question.
 

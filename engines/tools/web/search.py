@@ -1,32 +1,45 @@
-"""The tool `web_search`, and what each service is asked and replies.
+"""The tools `web_search` and `wikipedia`, and how each tool of the web is opened by its settings.
 
-Replies are read leniently: what a service adds is passed over, a result without an address is none.
+Replies of services are read leniently: what one adds is passed over, a result without an address
+is none.
 """
 
-from __future__ import annotations
-
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import Any
-from urllib.parse import urlencode
+from urllib.parse import urlencode, urlsplit
 
-from engines.core.errors import CallFailed, ToolError
-from engines.core.protocols import Policy, ToolTry
+from engines.core.errors import CallFailed, ToolError, install_command
+from engines.core.protocols import Embedder, Policy, ToolTry
 from engines.core.text.prompts import load_prompt, quote
 from engines.core.text.reply import ReplyProblem, find_objects
 from engines.core.text.sanitize import one_line
-from engines.core.types import NO_USAGE, NOTHING_FOUND, Message, Sampling, ToolResult, Usage
+from engines.core.types import (
+    NO_USAGE,
+    NOTHING_FOUND,
+    Message,
+    Network,
+    Sampling,
+    ToolResult,
+    Usage,
+)
 from engines.tools.function import FunctionTool
-from engines.tools.web.fetch import Fetcher, FetchFailed, WebCache
+from engines.tools.settings import KEYS, PROVIDERS, ToolSettings
+from engines.tools.web.fetch import AddressGuard, Fetcher, FetchFailed, WebCache
 from engines.tools.web.read_page import (
     KEPT,
     MAX_TITLES,
+    LoadPage,
     LocalPages,
     PageReader,
     PageText,
+    load_by_jina,
+    load_directly,
     load_kept,
     quote_outside,
+    read_page_tool,
 )
 
 MAX_HITS = 10
@@ -100,8 +113,7 @@ async def check_searxng(fetcher: Fetcher, address: str, place: str) -> None:
         await fetcher.ask_service(f"{address.rstrip('/')}/search?format=json")
     except FetchFailed as failed:
         if failed.status != 400:
-            json_off = "Add json to search.formats in its settings.yml."
-            move = json_off if failed.status == 403 else "Start the instance, or correct source."
+            move = "Start the instance, with json in search.formats of its settings.yml."
             raise ToolError(place, f"SearXNG cannot be used: {failed}", move) from failed
 
 
@@ -154,7 +166,7 @@ _FIELDS = ("matched_queries", "matched_query_ids")
 
 
 def wikipedia_tool(
-    pages: MediaWiki | LocalPages, chooser: Policy, reader: PageReader, cache: WebCache, kind: str
+    pages: "MediaWiki | LocalPages", chooser: Policy, reader: PageReader, cache: WebCache, kind: str
 ) -> FunctionTool:
     async def wikipedia(question: str, within: ToolTry) -> ToolResult:  # noqa: D417
         """Look a question up in an encyclopedia: at most 3 pages are read for it.
@@ -242,3 +254,107 @@ class MediaWiki:
             said = one_line(f"{error.get('code')}: {error.get('info')}")
             raise FetchFailed(f"the encyclopedia refused it ({said[:200]}).")
         return reply.get("query") or {}
+
+
+SERPER, JINA = "https://google.serper.dev", "https://r.jina.ai"
+GEMINI = "https://generativelanguage.googleapis.com/v1beta/models/"
+LANGUAGE, MODEL = "en", "gemini-2.5-flash"
+SHOWN_CHARS = 16_000
+"""Of a result: ten passages, or ten results of a search."""
+
+
+@dataclass(frozen=True, slots=True)
+class WebContext:
+    """What tools of the web are opened with; `cache` None keeps nothing of what they find."""
+
+    environment: Mapping[str, str]
+    open_model: Callable[[object], Policy]
+    open_embedder: Callable[[object], Embedder] | None = None
+    cache: Path | None = None
+
+    def find_key(self, provider: str) -> str:
+        names = KEYS.get(provider, ())
+        return next((self.environment[name] for name in names if self.environment.get(name)), "")
+
+
+def with_provider(tool: ToolSettings, others: Sequence[ToolSettings]) -> ToolSettings:
+    """The settings with their provider; pages are those of the fixture where the search is."""
+    searched = next((t for t in others if (t.name, t.provider) == ("web_search", "fixture")), None)
+    own = PROVIDERS[str(tool.name)]
+    if searched and tool.name == "read_page" and tool.provider in (None, "fixture"):
+        return replace(tool, provider="fixture", source=tool.source or searched.source)
+    return replace(tool, provider=tool.provider or own[0])
+
+
+def missing_key(tool: ToolSettings, environment: Mapping[str, str]) -> str:
+    """The variable that has to be set for this tool; "" where nothing is missing."""
+    names = () if tool.provider == "jina" else KEYS.get(tool.provider or "", ())
+    return "" if any(environment.get(name) for name in names) else " or ".join(names)
+
+
+def open_web_tool(tool: ToolSettings, context: WebContext) -> FunctionTool:
+    """Make a tool whose provider is known and whose key is there; nothing is asked yet.
+
+    Raises ToolError: the pages of a file or folder cannot be read.
+    """
+    provider, source = str(tool.provider), tool.source or ""
+    # An address that a person wrote down may be reached, wherever it lies.
+    own = urlsplit(source).netloc if source.startswith("http") else ""
+    guard = AddressGuard((*tool.allow_hosts, *filter(None, [own])))
+    fetcher, key = Fetcher(tool.user_agent, guard), context.find_key(provider)
+    is_local = provider in ("fixture", "folder")
+    cache = WebCache(context.cache if tool.cache and not is_local else None)
+    pages = LocalPages(Path(source or "(no source)"), tool.title) if is_local else None
+    if tool.name == "web_search":
+        match provider:
+            case "serper":
+                found: Search = partial(search_serper, fetcher, SERPER, key)
+            case "gemini":
+                found = partial(search_gemini, fetcher, GEMINI + (source or MODEL), key)
+            case "searxng":
+                found = partial(search_searxng, fetcher, source)
+            case _:
+                assert pages is not None
+                found = partial(search_pages, pages)
+        function = web_search_tool(found, cache, f"search {provider} {source}")
+    else:
+        function = _open_reader(tool, context, fetcher, cache, pages)
+    if provider == "searxng":
+        function.test = partial(check_searxng, fetcher, source, tool.title)
+    elif provider == "direct":
+        function.test = partial(_check_extractor, tool.title)
+    network: Network = "none" if is_local else "public"
+    tier = f"in the studio's process, by {provider}"
+    function.spec = replace(function.spec, network=network, tier=tier, shown_chars=SHOWN_CHARS)
+    return function
+
+
+def _open_reader(
+    tool: ToolSettings,
+    context: WebContext,
+    fetcher: Fetcher,
+    cache: WebCache,
+    pages: LocalPages | None,
+) -> FunctionTool:
+    embedder, policy = None, context.open_model(tool.model)
+    if tool.embedding is not None and context.open_embedder is not None:
+        embedder = context.open_embedder(tool.embedding)
+    reader = PageReader(policy if tool.answer == "model" else None, embedder)
+    if tool.name == "read_page":
+        load: LoadPage = partial(load_directly, fetcher)
+        if tool.provider == "jina":
+            load = partial(load_by_jina, fetcher, JINA, context.find_key("jina"))
+        load = pages.load if pages else load
+        return read_page_tool(load, reader, cache, f"page {tool.provider}")
+    source = tool.source or LANGUAGE
+    is_address = source.startswith("http")
+    wiki = MediaWiki(fetcher, source if is_address else f"https://{source}.wikipedia.org/w/api.php")
+    return wikipedia_tool(pages or wiki, policy, reader, cache, f"wikipedia {source}")
+
+
+async def _check_extractor(place: str) -> None:
+    try:
+        import trafilatura  # noqa: F401
+    except ImportError as error:
+        move = f"Run: {install_command('web')}"
+        raise ToolError(place, "the package trafilatura is not installed.", move) from error

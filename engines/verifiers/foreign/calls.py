@@ -19,7 +19,7 @@ from reprlib import repr as short_repr
 from types import ModuleType, SimpleNamespace
 from typing import TYPE_CHECKING, Any, Literal
 
-from engines.agents.agentscope_classes import Answer, SolutionOutput, TextBlock
+from engines.agents.agentscope_classes import Answer
 from engines.core.codec import fields_of
 from engines.verifiers.foreign import standins
 
@@ -28,11 +28,6 @@ if TYPE_CHECKING:
 
 
 MAX_CRITIQUE = 4_000
-RIGHT_OR_WRONG = {
-    **dict.fromkeys(("pass", "passed", "correct", "right", "true", "yes"), 1.0),
-    **dict.fromkeys(("fail", "failed", "incorrect", "wrong", "false", "no"), 0.0),
-}
-"""Categories of a metric that are rewards."""
 
 
 class WrongReturn(Exception):
@@ -96,11 +91,6 @@ def build_arguments(
             models = standins.AuxiliaryModels(judge=standins.ChatModelBase().bind(ask))
             named = accepted_arguments(chosen.call, {"auxiliary_models": models}, skip=2)
             return [build_row(problem), Answer(rollouts[0]["answer"])], named
-        case "metric":
-            found = rollouts[0]
-            said = [m["content"] for m in found["messages"] if m["role"] == "assistant"]
-            steps = [TextBlock(text=text) for text in said]
-            return [SolutionOutput(True, found["answer"], steps)], {}
         case "trl":
             offered = build_columns(problem, rollouts, as_messages=as_messages)
             offered["log_metric"] = logged.__setitem__
@@ -179,7 +169,7 @@ def shared_columns(*sets: Sequence[Problem]) -> frozenset[str] | None:
 
 
 def check_columns(chosen: ChosenFunction, known: Collection[str]) -> None:
-    """Check that a reward function of TRL, or a metric, can be given all that it needs.
+    """Check that a reward function of TRL can be given all that it needs.
 
     `known` are the columns beside question and answer. FileRefused: it needs another one.
     """
@@ -187,14 +177,6 @@ def check_columns(chosen: ChosenFunction, known: Collection[str]) -> None:
     if chosen.signature == "trl":
         offered = build_columns(problem, (), as_messages=False)
         accepted_arguments(chosen.call, {**offered, "log_metric": None})
-    if chosen.signature == "metric":
-        make_metric_arguments(chosen, problem)
-
-
-def make_metric_arguments(chosen: ChosenFunction, problem: Mapping[str, Any]) -> dict[str, Any]:
-    """What a metric of AgentScope is made with: columns of its problem, by their names."""
-    row = build_row(problem)
-    return accepted_arguments(chosen.call, {"task": row, **row})
 
 
 def parse_results(
@@ -204,8 +186,6 @@ def parse_results(
 
     Raises WrongReturn: it has not the shape that the framework documents.
     """
-    if signature == "metric":
-        return [_parse_metric(returned)]
     if signature != "trl":
         return [_parse_result(returned)]
     if hasattr(returned, "tolist"):  # an array or tensor
@@ -265,22 +245,6 @@ def _parse_step_rewards(given: Any) -> list[float]:
     return known
 
 
-def _parse_metric(returned: Any) -> dict[str, Any]:
-    """A metric's result: a number, or a category that says right or wrong."""
-    if not hasattr(returned, "result"):
-        raise WrongReturn(f"the metric returned {short_repr(returned)}, not a MetricResult")
-    result, metadata = returned.result, getattr(returned, "metadata", None)
-    if isinstance(result, str):
-        if (reward := RIGHT_OR_WRONG.get(result.strip().lower())) is None:
-            known = ", ".join(RIGHT_OR_WRONG)
-            raise WrongReturn(f"the metric's category {short_repr(result)} is none of {known}")
-        result = reward
-    critique = str(getattr(returned, "message", None) or "")[:MAX_CRITIQUE]
-    numbers = metadata.items() if isinstance(metadata, Mapping) else ()
-    shown = {str(k): float(v) for k, v in numbers if isinstance(v, int | float)}
-    return {"reward": _parse_number(result), "critique": critique, "metrics": shown}
-
-
 def _parse_number(value: Any) -> float | None:
     """None stays None: the function has no opinion. NaN stays, for whoever knows its cause."""
     if value is None:
@@ -307,17 +271,15 @@ def _parse_metrics(given: Any) -> dict[str, float]:
     return metrics
 
 
-Signature = Literal["youtu", "trl", "agentscope", "metric"]
+Signature = Literal["youtu", "trl", "agentscope"]
 
 DEFAULT_FUNCTION = "verify_func"
 FORMS: Mapping[Signature, str] = {
     "youtu": "verify_func(sample, timeout_score=0, **kwargs) of Youtu-Agent",
     "trl": "reward_func(completions, **kwargs) of TRL",
     "agentscope": "judge(task, response, auxiliary_models=None) of AgentScope",
-    "metric": "a class of AgentScope's MetricBase",
 }
 _KNOWN = f"Give it the form of {'; or '.join(FORMS.values())}."
-_BY_PLACE = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 _VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
@@ -371,8 +333,6 @@ def choose_function(module: ModuleType, name: str | None) -> ChosenFunction:
     if not callable(call):
         kind = type(call).__name__
         raise FileRefused(f'"{name}" is not a function: it is of type {kind}.', _KNOWN)
-    if is_metric_class(call):
-        return ChosenFunction(name, call, "metric")
     line = _definition_line(module, call)
     try:
         parameters = list(inspect.signature(call).parameters.values())
@@ -383,17 +343,12 @@ def choose_function(module: ModuleType, name: str | None) -> ChosenFunction:
     signature = detect_signature([parameter.name for parameter in parameters])
     if signature is None:
         raise FileRefused(f"{found} has none of the known signatures.", _KNOWN, line)
-    if objection := _objection_text(parameters, signature):
+    try:
+        _check_form(parameters, signature)
+    except TypeError as error:
         move = f"Give it the form of {FORMS[signature]}."
-        raise FileRefused(f"{found} {objection}.", move, line)
+        raise FileRefused(f"{found} cannot be called so: {error}.", move, line) from error
     return ChosenFunction(name, call, signature)
-
-
-def is_metric_class(value: object) -> bool:
-    """Whether it is a class of AgentScope's metrics, installed or standing in, that can be made."""
-    if not inspect.isclass(value) or inspect.isabstract(value):
-        return False
-    return any(base.__name__ == "MetricBase" for base in value.__mro__[1:])
 
 
 def accepted_arguments(
@@ -437,13 +392,6 @@ def _only_function(module: ModuleType) -> str:
         return known[0]
     if hasattr(module, DEFAULT_FUNCTION):
         return DEFAULT_FUNCTION
-    known = known or [
-        name
-        for name, value in vars(module).items()
-        if is_metric_class(value) and value.__module__ == module.__name__
-    ]
-    if len(known) == 1:
-        return known[0]
     if known:
         cause = f"several functions could be meant: {', '.join(known)}."
         raise FileRefused(cause, "Name one of them as function.")
@@ -465,23 +413,15 @@ def _is_required(parameter: inspect.Parameter) -> bool:
     return parameter.default is parameter.empty and parameter.kind not in _VARIADIC
 
 
-def _objection_text(parameters: Sequence[inspect.Parameter], signature: Signature) -> str | None:
-    """What keeps a function from being called the way of a framework."""
-    if signature == "trl":
-        unreachable = [p.name for p in parameters if _is_required(p) and p.kind is _BY_PLACE[0]]
-        return f"takes {', '.join(unreachable)} by place only" if unreachable else None
-    place, offered = {
-        "youtu": (1, {"timeout_score", "llm"}),
-        "agentscope": (2, {"auxiliary_models"}),
-    }[signature]
-    first = [p for p in parameters if p.kind in _BY_PLACE][:place]
-    if len(first) < place and not any(
-        p.kind is inspect.Parameter.VAR_POSITIONAL for p in parameters
-    ):
-        return "takes too few arguments"
-    rest = parameters[len(first) :]
-    more = [p.name for p in rest if _is_required(p) and p.name not in offered]
-    return f"needs {', '.join(more)}, which nothing gives it" if more else None
+def _check_form(parameters: Sequence[inspect.Parameter], signature: Signature) -> None:
+    """Raises TypeError: a function cannot be called the way of its framework."""
+    names = [p.name for p in parameters if p.kind not in _VARIADIC]
+    by_place, offered = {
+        "youtu": (1, ("timeout_score", "llm")),
+        "agentscope": (2, ("auxiliary_models",)),
+    }.get(signature, (0, tuple(names)))
+    named = {name: None for name in offered if name in names}
+    inspect.Signature(parameters).bind(*[None] * by_place, **named)
 
 
 def _definition_line(module: ModuleType, call: Callable[..., Any]) -> int | None:

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Awaitable, Callable, Mapping
 from contextvars import ContextVar
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any, Self
 
 from engines.agents import agentscope_classes as agentscope
@@ -25,13 +25,13 @@ current_ask: ContextVar[Ask] = ContextVar("current_ask")
 """Of the call under way, for clients that the user's file makes itself."""
 
 
-class Fields:
+class Fields(SimpleNamespace):
     """A record whose fields are attributes, all optional, as of the frameworks' models."""
 
     names: tuple[str, ...] = ()
 
     def __init__(self, **fields: Any) -> None:
-        vars(self).update(dict.fromkeys(self.names), **fields)
+        super().__init__(**{**dict.fromkeys(self.names), **fields})
 
     def get(self, name: str, default: Any = None) -> Any:
         return getattr(self, name, default)
@@ -50,14 +50,10 @@ class Fields:
         return cls(**data)
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
-        copied = copy.deepcopy(self) if deep else copy.copy(self)
-        copied.update(**(update or {}))
-        return copied
+        fields = copy.deepcopy(vars(self)) if deep else vars(self)
+        return type(self)(**{**fields, **(update or {})})
 
     copy = model_copy
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({', '.join(f'{k}={v!r}' for k, v in vars(self).items())})"
 
 
 class DatasetSample(Fields):

@@ -108,8 +108,6 @@ class FunctionVerifier:
         """
         if self._launcher.loaded is not None:
             return
-        if not self._path.is_file():
-            raise VerifierError(str(self._path), "there is no such file.", "Give a Python file.")
         if self._path.suffix != ".py":
             move = "Give a file that ends in .py."
             raise VerifierError(str(self._path), "it is not a Python file.", move)
@@ -117,7 +115,7 @@ class FunctionVerifier:
             source = self._path.read_bytes()
         except OSError as error:
             cause = f"it cannot be read ({error.strerror or error})."
-            raise VerifierError(str(self._path), cause, "Check its rights.") from error
+            raise VerifierError(str(self._path), cause, "Give a Python file.") from error
         # Latin 1 takes any byte through JSON and back; the file names its own encoding.
         if not self._pool.is_starting:
             self._launcher.load = {**self._load, "source": source.decode("latin-1")}

@@ -43,7 +43,6 @@ from engines.verifiers.foreign.calls import (
     build_arguments,
     check_columns,
     choose_function,
-    make_metric_arguments,
     parse_results,
     reads_messages,
 )
@@ -135,10 +134,7 @@ class FunctionCall:
         given, named = build_arguments(
             loaded.chosen, order, self.ask, self._logged, as_messages=loaded.messages
         )
-        call = loaded.chosen.call
-        if loaded.chosen.signature == "metric":  # one for each problem, as it knows its truth
-            call = call(**make_metric_arguments(loaded.chosen, order["problem"]))
-        return call(*given, **named)
+        return loaded.chosen.call(*given, **named)
 
     def result_message(self, returned: Any) -> dict[str, Any]:
         if self._unread:  # the function made something of it, which is no verdict

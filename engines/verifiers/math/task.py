@@ -16,10 +16,8 @@ from typing import Any
 
 from math_verify import parse, parser, verify
 
-from engines.verifiers.math import exact_value
 from engines.verifiers.math.notation import WRAPPED, alters_number, strip_tex
 
-USUAL_RULES = {"float_rounding": 6, "strict": True}  # under other rules more is equal
 _ENVIRONMENT = re.compile(r"\$[^$]+\$|\\\(|\\\[|\\boxed")
 _APART = re.compile(r"(?<=\d)\s+(?=\d)")
 _COMMAND = re.compile(r"\\(?:begin|end|text|textbf|mathrm|mathbf)\s*\{[^{}]*\}|\\[A-Za-z]+")
@@ -62,7 +60,6 @@ def build_task() -> Callable[[dict[str, Any]], dict[str, Any]]:
 def check(question: dict[str, Any]) -> dict[str, Any]:
     answer, marker, rules = question["answer"], question["marker"], question["rules"]
     marked = marker != "none"
-    usual = marked and rules == {**rules, **USUAL_RULES}
     got = answer
     for at, expected in enumerate(question["expected"]):
         pair = align_labels(expected["text"], answer) if marked else (expected["text"], answer)
@@ -72,8 +69,6 @@ def check(question: dict[str, Any]) -> dict[str, Any]:
         same = False if alters_number(text, said) else same_date(text, said)
         if same is None:
             same = same_quantity(text, said + leading_unit(question["after"]), marked=marked)
-        if same is None and usual:
-            same = exact_value.same_value(text, said)
         if same is None:
             parsed = list(_parse_cached(to_math_verify(said, marker)))
             got = next((part for part in reversed(parsed) if isinstance(part, str)), "")

@@ -15,7 +15,6 @@ from engines.core.errors import VerifierError
 from engines.core.settings import derived, setting
 from engines.core.types import Problem, Rollout, Verdict
 from engines.process.pool import ForkLauncher, ProcessPool, Trouble
-from engines.verifiers.choice import choose_option, judge_choices
 from engines.verifiers.math.notation import ascii_notation, strip_denial
 from engines.verifiers.stated_answer import (
     TAIL_CHARS,
@@ -26,6 +25,7 @@ from engines.verifiers.stated_answer import (
     unjudgeable_verdict,
     wrong_verdict,
 )
+from engines.verifiers.text import choose_option, judge_choices
 
 MAX_CHARS = 2_000
 """Longest expression handed to math-verify; of a response that states none, its tail."""

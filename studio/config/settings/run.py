@@ -5,7 +5,7 @@ A section holds the engine's own settings class, and besides it the keys that ot
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, LiteralString
 from urllib.parse import unquote
 
 from pydantic import (
@@ -487,6 +487,10 @@ class RayConfig(Settings):
 _MODEL: dict[str, Any] = {"examples": ["openai:gpt-4o-mini"]}
 
 
+_Rule = tuple[bool, str, LiteralString, str]
+"""Whether settings do not fit each other, the key to change, why, and the next move."""
+
+
 class RunConfig(Settings):
     """A whole run."""
 
@@ -540,84 +544,125 @@ class RunConfig(Settings):
 
     @model_validator(mode="after")
     def _validate_training(self) -> "RunConfig":
-        if not self.trains:
-            return self
         policy, practice = self.policy, self.practice
-        if not policy.model.startswith("hf:"):
-            move = "Set policy.model=hf:PATH_OR_NAME; hf:tiny is bundled."
-            raise refusal("policy.model", "training needs a policy whose weights are here", move)
-        if practice.algorithm == "sft":
-            return self
-        if policy.top_p is not None and policy.top_p < 1:
-            raise refusal(
+        trains, judged = self.trains, practice.given_ground_truth
+        rewarded = trains and practice.algorithm != "sft"
+        learnable = practice.sampling == "learnable"
+        rules: tuple[_Rule, ...] = (
+            (
+                trains and not policy.model.startswith("hf:"),
+                "policy.model",
+                "training needs a policy whose weights are here",
+                "Set policy.model=hf:PATH_OR_NAME; hf:tiny is bundled.",
+            ),
+            (
+                rewarded and policy.top_p is not None and policy.top_p < 1,
                 "policy.top_p",
                 "with top_p below 1 the scores that were sampled from are not the policy's own, "
                 "so their log-probabilities cannot be trained on",
                 "Leave it out in training.",
-            )
-        if practice.temperature == 0:
-            cause = "at temperature 0 all tries are the same, so nothing can be learned from them"
-            raise refusal("practice.temperature", cause, "Set it above 0; 1.0 is usual.")
-        if practice.group_size < 2:
-            cause = "a single try has nothing to be compared with"
-            raise refusal("practice.group_size", cause, "Set it to 2 or more; 8 is usual.")
-        if not practice.given_ground_truth:
-            cause = "without rewards there is nothing to train on"
-            raise refusal("practice.given_ground_truth", cause, "Leave it out.")
-        return self
-
-    @model_validator(mode="after")
-    def _validate_sampling(self) -> "RunConfig":
-        if self.practice.sampling == "learnable" and self.trains:
-            cause = "updates of weights compare groups of one size"
-            move = "Leave it out, or set practice.algorithm=training_free."
-            raise refusal("practice.sampling", cause, move)
-        if self.practice.sampling == "learnable" and not self.practice.given_ground_truth:
-            cause = "learnable goes by rewards, which practice.given_ground_truth=false hides"
-            raise refusal("practice.sampling", cause, "Leave one of them out.")
-        return self
+            ),
+            (
+                rewarded and practice.temperature == 0,
+                "practice.temperature",
+                "at temperature 0 all tries are the same, so nothing can be learned from them",
+                "Set it above 0; 1.0 is usual.",
+            ),
+            (
+                rewarded and practice.group_size < 2,
+                "practice.group_size",
+                "a single try has nothing to be compared with",
+                "Set it to 2 or more; 8 is usual.",
+            ),
+            (
+                rewarded and not judged,
+                "practice.given_ground_truth",
+                "without rewards there is nothing to train on",
+                "Leave it out.",
+            ),
+            (
+                learnable and trains,
+                "practice.sampling",
+                "updates of weights compare groups of one size",
+                "Leave it out, or set practice.algorithm=training_free.",
+            ),
+            (
+                learnable and not judged,
+                "practice.sampling",
+                "learnable goes by rewards, which practice.given_ground_truth=false hides",
+                "Leave one of them out.",
+            ),
+            (
+                practice.dropout > 0 and trains,
+                "practice.dropout",
+                "weights are updated, so that what an experience is worth changes each step",
+                "Leave it out.",
+            ),
+            (
+                practice.reflect_on_worsened > 0 and (trains or not self.evaluation.do_eval),
+                "practice.reflect_on_worsened",
+                "it reads what evaluations find, for lessons in words and not in weights",
+                "Leave it out, or set practice.algorithm=training_free, evaluation.do_eval=true.",
+            ),
+        )
+        return self._check_rules(rules)
 
     @model_validator(mode="after")
     def _validate_gate(self) -> "RunConfig":
-        gate = self.review.gate
-        if gate.roll_back and not self.evaluation.do_eval:
-            cause = "nothing is evaluated that could tell"
-            raise refusal("review.gate.roll_back", cause, "Set evaluation.do_eval=true.")
-        gated, same = gate.problems is not None, self.role("reflector").temperature == 0
-        for wrong, cause in (
-            (not self.practice.reflects, "no lessons are drawn, weights are updated"),
-            (not gated, "without review.gate nothing chooses among several lessons"),
-            (same, "at reflector.temperature 0 all lessons of a batch are the same"),
-        ):
-            if self.practice.proposals > 1 and wrong:
-                move = "Leave it out, or set review.gate.problems=40 and the temperature above 0."
-                raise refusal("practice.proposals", cause, move)
-        if not gated:
-            return self
-        if self.practice.temperature == 0 and gate.k > 1:
-            cause = "at practice.temperature 0 all tries of a problem are the same"
-            raise refusal("review.gate.k", cause, "Set it to 1, or the temperature above 0.")
-        if not self.practice.given_ground_truth:
-            cause = "without rewards nothing shows whether an operation helps"
-            raise refusal("review.gate.problems", cause, "Leave it out.")
-        if gate.data in self.evaluation.data:
-            cause = "that set is evaluated, too, and what was decided by proves nothing any more"
-            raise refusal("review.gate.data", cause, "Name another set, or leave it out.")
-        return self
+        practice, gate = self.practice, self.review.gate
+        gated, several = gate.problems is not None, practice.proposals > 1
+        same = self.role("reflector").temperature == 0
+        gate_or_not = "Leave it out, or set review.gate.problems=40 and the temperature above 0."
+        rules: tuple[_Rule, ...] = (
+            (
+                gate.roll_back and not self.evaluation.do_eval,
+                "review.gate.roll_back",
+                "nothing is evaluated that could tell",
+                "Set evaluation.do_eval=true.",
+            ),
+            (
+                several and not practice.reflects,
+                "practice.proposals",
+                "no lessons are drawn, weights are updated",
+                gate_or_not,
+            ),
+            (
+                several and not gated,
+                "practice.proposals",
+                "without review.gate nothing chooses among several lessons",
+                gate_or_not,
+            ),
+            (
+                several and same,
+                "practice.proposals",
+                "at reflector.temperature 0 all lessons of a batch are the same",
+                gate_or_not,
+            ),
+            (
+                gated and practice.temperature == 0 and gate.k > 1,
+                "review.gate.k",
+                "at practice.temperature 0 all tries of a problem are the same",
+                "Set it to 1, or the temperature above 0.",
+            ),
+            (
+                gated and not practice.given_ground_truth,
+                "review.gate.problems",
+                "without rewards nothing shows whether an operation helps",
+                "Leave it out.",
+            ),
+            (
+                gated and gate.data in self.evaluation.data,
+                "review.gate.data",
+                "that set is evaluated, too, and what was decided by proves nothing any more",
+                "Name another set, or leave it out.",
+            ),
+        )
+        return self._check_rules(rules)
 
-    @model_validator(mode="after")
-    def _validate_dropout(self) -> "RunConfig":
-        if self.practice.dropout and self.trains:
-            cause = "weights are updated, so that what an experience is worth changes each step"
-            raise refusal("practice.dropout", cause, "Leave it out.")
-        if self.practice.reflect_on_worsened and (self.trains or not self.evaluation.do_eval):
-            cause = "it reads what evaluations find, for lessons in words and not in weights"
-            move = "Leave it out, or set practice.algorithm=training_free, evaluation.do_eval=true."
-            raise refusal("practice.reflect_on_worsened", cause, move)
-        return self
-
-    @model_validator(mode="after")
-    def _validate_paced_roles(self) -> "RunConfig":
+    def _check_rules(self, rules: tuple[_Rule, ...]) -> "RunConfig":
+        for broken, at, cause, move in rules:
+            if broken:
+                raise refusal(at, cause, move)
         for role, own in (("reflector", self.reflector), ("judge", self.judge)):
             if own is not None and own.pace_tokens_per_s is not None:
                 cause = "only rollouts are watched as they stream"

@@ -6,8 +6,7 @@ Geometry comes from the widget's size and the number of panes alone.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby, zip_longest
-from operator import itemgetter
+from itertools import zip_longest
 from os.path import commonprefix
 from typing import Literal
 
@@ -57,8 +56,7 @@ class StreamCanvas(Widget, can_focus=True):
         self.focused_id: str | None = None  # the pane that keys mean
         self._boxes: dict[str, Box] = {}  # of the panes on screen
         self._bands: dict[int, list[str]] = {}  # rows of cells → panes in them, left to right
-        self._strips: dict[int, Strip] = {}
-        self._look = ("", Style())  # the theme and the style beneath all others, as drawn last
+        self._base = Style()  # beneath the styles of texts, as drawn last
         self._scrolled = 0  # the first row of a text that is not followed
         self._turn = 0
 
@@ -99,12 +97,10 @@ class StreamCanvas(Widget, can_focus=True):
                 pane.model = model
         if (order, columns) == (self._order, self._columns):
             return
-        for gone in self._panes.keys() - set(order):
-            del self._panes[gone]
-        before, self._order, self._columns = self._order, order, columns
+        self._panes = {id: self._panes[id] for id in order}
+        self._order, self._columns = order, columns
         if self.focused_id not in self._panes:
-            at = before.index(self.focused_id) if self.focused_id in before else 0
-            self.focused_id = order[min(at, len(order) - 1)] if order else None
+            self.focused_id = order[0] if order else None
         self._arrange()
 
     def set_mode(self, mode: "Mode") -> None:
@@ -198,7 +194,7 @@ class StreamCanvas(Widget, can_focus=True):
         """Fold the tool calls of the focused pane, or unfold them; None where it has none."""
         if self.mode == "wall" or not self.has_tools or self.focused_id is None:
             return None
-        unfolded, self._scrolled = self._panes[self.focused_id].toggle_tools(self._scrolled)
+        unfolded = self._panes[self.focused_id].toggle_tools()
         self._repaint(self.focused_id)
         return unfolded
 
@@ -256,7 +252,6 @@ class StreamCanvas(Widget, can_focus=True):
         for id, box in self._boxes.items():
             for y in range(box.y, box.y + box.height):
                 self._bands.setdefault(y, []).append(id)
-        self._strips.clear()
         for id in self._boxes:
             self._update_pane(id, True)
         if self.is_mounted:
@@ -276,8 +271,6 @@ class StreamCanvas(Widget, can_focus=True):
 
     def _refresh_regions(self, regions: list[Region]) -> None:
         if regions and self.is_mounted:
-            for region in regions:
-                self._strips.pop(region.y, None)
             self.refresh(*regions)
 
     def _update_pane(self, id: str, heads: bool) -> list[Region]:
@@ -312,15 +305,8 @@ class StreamCanvas(Widget, can_focus=True):
         return regions
 
     def render_lines(self, crop: Region) -> list[Strip]:
-        """Rows of cells; nothing but the rows that changed is made again."""
-        # Once for all rows: Textual works its style out through all ancestors.
-        look = (self.app.theme, self.rich_style)
-        if look != self._look:
-            self._look = look
-            self._strips.clear()
-        # Without border and padding there is nothing for Textual's own cache to add.
-        if self.styles.gutter != (0, 0, 0, 0):
-            return super().render_lines(crop)
+        """Rows of cells: it has no border or padding that Textual's own cache would add."""
+        self._base = self.rich_style  # once for all rows: it is worked out through all ancestors
         background = self.background_colors[1]
         filters = self.get_line_filters()
         x1, x2 = crop.column_span
@@ -329,16 +315,10 @@ class StreamCanvas(Widget, can_focus=True):
             strip = self.render_line(y)
             for line_filter in filters:
                 strip = strip.apply_filter(line_filter, background)
-            out.append(strip if (x1, x2) == (0, self.size.width) else strip.crop(x1, x2))
+            out.append(strip.crop(x1, x2))
         return out
 
     def render_line(self, y: int) -> Strip:
-        strip = self._strips.get(y)
-        if strip is None:
-            strip = self._strips[y] = self._make_strip(y)
-        return strip
-
-    def _make_strip(self, y: int) -> Strip:
         columns, rows = self.size
         signs = self._glyphs
         edge = self._border_width if self.mode == "wall" else 0
@@ -350,11 +330,15 @@ class StreamCanvas(Widget, can_focus=True):
         else:
             ids = self._bands.get(y, ())
             spans = [span for id in ids for span in self._row_spans(id, y)]
-            left = columns - 2 * edge - sum(self._boxes[id].width for id in ids)
+            rest = columns - 2 * edge - sum(self._boxes[id].width for id in ids)
             border = [(signs.v, "")] * edge
-            spans = [*border, *spans, (" " * left, ""), *border]
-        theme, base = self._look
-        return Strip(_make_segments(spans, base, theme), columns)
+            spans = [*border, *spans, (" " * rest, ""), *border]
+        segments = []
+        for text, name in spans:
+            if text:
+                style = self._base + themes.style(name, self.app.theme) if name else self._base
+                segments.append(Segment(text, style))
+        return Strip(segments, columns)
 
     def _row_spans(self, id: str, y: int) -> list[Span]:
         pane, box = self._panes[id], self._boxes[id]
@@ -391,14 +375,6 @@ def _changed_range(before: str, after: str) -> tuple[int, int]:
         return len(same), max(len(before), len(after))
     # A mark may join the last character that is the same: the whole row is safe.
     return 0, max(cell_width(before), cell_width(after))
-
-
-def _make_segments(spans: Sequence[Span], base: Style, theme: str) -> list[Segment]:
-    out: list[Segment] = []
-    for name, group in groupby((span for span in spans if span[0]), key=itemgetter(1)):
-        style = base + themes.style(name, theme) if name else base
-        out.append(Segment("".join(text for text, _ in group), style))
-    return out
 
 
 def _title_region(box: "Box") -> Region:

@@ -5,7 +5,7 @@ what is kept, wherever the text was cut on its way.
 """
 
 import re
-from collections.abc import Callable
+from collections import deque
 from dataclasses import dataclass
 from itertools import islice
 
@@ -35,23 +35,27 @@ from studio.tui.drawing.cells import (
 )
 
 ROWS = 400
-_UNFOLDED_ROWS = 5
-"""So many times as many while tool blocks are unfolded: folded again, nothing is missing."""
-
 _OPEN_END = re.compile(
     "(?:[\u200c\u200d]?\U0001f3f4[\U000e0061-\U000e007a]{0,5}|[\u200c\u200d])\\Z"
 )
 """What may be shown otherwise once more is known: joiners, and the beginning of a flag."""
 
 
-_BLOCK = re.compile(f"({MARK}[0-9]+\n)")
-"""Stands for a tool block among the pieces; sanitized text never holds its first character."""
+@dataclass(slots=True)
+class _Entry:
+    """A row that is done with what ends it, or a tool block with its rows."""
+
+    piece: "str | ToolBlock"
+    rows: list[str]
+
+    @property
+    def ends_line(self) -> bool:
+        return not isinstance(self.piece, str) or self.piece.endswith("\n")
 
 
 class TailBuffer:
-    """The last `cap` rows of one text at one width, in cells.
+    """The end of one text at one width in cells: the last `cap` rows and tool blocks.
 
-    A tool block is one piece with as many rows as it has; the pieces beside its other rows are "".
     Text is made harmless as it comes; secrets are masked where it comes from. What was wrapped
     will not change.
     """
@@ -64,11 +68,10 @@ class TailBuffer:
         self.reset()
 
     def reset(self, text: str = "") -> None:
-        self._pieces: list[str] = []  # rows that are done, with what ends them
-        self._rows: list[str] = []  # the same as they are shown
-        self._open = ""  # from where the last row begins
-        self.blocks: dict[str, ToolBlock] = {}  # by the pieces that stand for them
+        self._entries: deque[_Entry] = deque()
+        self._count = 0  # rows of them
         self.first = 0  # how many rows were dropped: the number of the first one kept
+        self._open = ""  # from where the last row begins
         self._before = ""  # the last character wrapped, which the next one may depend on
         self._waiting = ""  # some characters at most, that may be shown otherwise yet
         self.feed(text)
@@ -76,161 +79,123 @@ class TailBuffer:
     def feed(self, text: str) -> None:
         """Take what comes next; where it was cut does not matter."""
         text = self._waiting + text
-        found = None if text.isascii() else _OPEN_END.search(text)
-        ready = text[: found.start()] if found else text
+        unsettled = None if text.isascii() else _OPEN_END.search(text)
+        ready = text[: unsettled.start()] if unsettled else text
         self._waiting = text[len(ready) :]
         if ready:
-            self._wrap(self._open + normalize_width(self._sanitize(ready)))
+            self._wrap(self._open + self._sanitize(ready))
             self._before = ready[-1]
 
     def _sanitize(self, text: str) -> str:
-        if not self._before or text.isascii():
-            return escape_unsafe(text)
-        return escape_unsafe(self._before + text)[len(escape_unsafe(self._before)) :]
-
-    @property
-    def _provisional_text(self) -> str:
-        """What waits, as it is shown if nothing follows."""
-        return normalize_width(self._sanitize(self._waiting)) if self._waiting else ""
+        if self._before and not text.isascii():
+            before = escape_unsafe(self._before)
+            return normalize_width(escape_unsafe(self._before + text)[len(before) :])
+        return normalize_width(escape_unsafe(text))
 
     def feed_mark(self, mark: CallMark | ResultMark) -> None:
         """Take a tool call in, or the result of one, which joins its call wherever that stands."""
-        block = None
         if isinstance(mark, ResultMark):
-            found = (
-                piece
-                for piece in self.blocks
-                if (block := self.blocks[piece]).result is None and block.call.id == mark.id
-            )
-            if (piece := next(found, None)) is not None:
-                self.blocks[piece].result = mark
-                self._draw_block(piece)
-                return
-            block = ToolBlock(CallMark(mark.id, mark.name, ""), mark)  # its call scrolled away
+            for entry in self._entries:
+                block = entry.piece
+                if isinstance(block, ToolBlock) and not block.result and block.call.id == mark.id:
+                    block.result = mark
+                    self._count -= len(entry.rows)
+                    entry.rows = block.rows(self.width, self._signs, unfolded=self.unfolded)
+                    self._count += len(entry.rows)
+                    return
+        if self._open or self._waiting:
+            self._wrap(self._open + self._sanitize(self._waiting) + "\n")
+            self._waiting = ""
+        if isinstance(mark, ResultMark):  # its call scrolled away
+            self._add_block(ToolBlock(CallMark(mark.id, mark.name, ""), mark))
         else:
-            block = ToolBlock(mark)
-        if self._open or self._sanitize(self._waiting):
-            self.feed("\n")
-        number = int(next(reversed(self.blocks))[1:]) + 1 if self.blocks else 0
-        piece = f"{MARK}{number}\n"
-        self.blocks[piece] = block
-        self._add_block(piece)
+            self._add_block(ToolBlock(mark))
 
-    def resize(self, width: int, *, unfolded: bool | None = None) -> None:
+    def resize(self, width: int, *, unfolded: bool) -> bool:
         """Wrap what is kept to another width, or with its tool blocks folded or not."""
-        width, unfolded = max(1, width), self.unfolded if unfolded is None else unfolded
-        if width == self.width and (unfolded == self.unfolded or not self.blocks):
-            self.unfolded = unfolded
-            return
-        kept = "".join(self._pieces) + self._open
-        self.width, self.unfolded = width, unfolded
-        self._pieces, self._rows, self._open, self.first = [], [], "", 0
-        for piece in _BLOCK.split(kept) if self.blocks else (kept,):
-            if piece in self.blocks:
-                self._add_block(piece)
+        if (max(1, width), unfolded) == (self.width, self.unfolded):
+            return False
+        entries, last, text = self._entries, self._open, ""
+        self.width, self.unfolded = max(1, width), unfolded
+        self._entries, self._count, self.first = deque(), 0, 0
+        for entry in entries:
+            if isinstance(entry.piece, str):
+                text += entry.piece
             else:
-                self._wrap(self._open + piece)
-
-    def anchor(self, row: int) -> int:
-        """What a row is called whether tool blocks are folded or not: see `row_of`."""
-        return sum(map(bool, self._pieces[: max(0, row - self.first)]))
-
-    def row_of(self, anchor: int) -> int:
-        solid = (at for at, piece in enumerate(self._pieces) if piece)
-        return self.first + next(islice(solid, anchor, None), len(self._pieces))
+                self._wrap(text)
+                self._add_block(entry.piece)
+                text = ""
+        self._wrap(text + last)
+        return True
 
     @property
     def total(self) -> int:
         """Rows there were, the dropped ones included."""
-        return self.first + len(self._rows) + len(self._last_rows())
+        return self.first + self._count + 1
+
+    @property
+    def has_blocks(self) -> bool:
+        return any(not isinstance(entry.piece, str) for entry in self._entries)
 
     def rows(self, start: int, end: int) -> list[str]:
         """Rows by their numbers, those that are not there left away."""
-        start, end = max(0, start - self.first), max(0, end - self.first)
-        out = self._rows[start:end]
-        if end > len(self._rows):
-            done = len(self._rows)
-            out += self._last_rows()[max(0, start - done) : end - done]
-        return out
+        rows, at = [self._open.rstrip(" \n")], self.total - 1
+        for entry in reversed(self._entries):
+            if at <= start:
+                break
+            rows[:0] = entry.rows
+            at -= len(entry.rows)
+        return rows[max(0, start - at) : max(0, end - at)]
 
     @property
     def text(self) -> str:
         """What is kept, inert."""
-        return self._join_pieces(lambda block: block.text)
+        pieces = (e.piece if isinstance(e.piece, str) else e.piece.text for e in self._entries)
+        return "".join(pieces) + self._open + self._sanitize(self._waiting)
 
     @property
     def marked_text(self) -> str:
         """The same with marks, to be fed to another buffer."""
-        return self._join_pieces(lambda block: block.marks)
+        pieces = (e.piece if isinstance(e.piece, str) else e.piece.marks for e in self._entries)
+        return "".join(pieces) + self._open + self._waiting
 
-    def _join_pieces(self, write: "Callable[[ToolBlock], str]") -> str:
-        pieces = self._pieces
-        if self.blocks:
-            pieces = [write(self.blocks[p]) if p in self.blocks else p for p in pieces]
-        return "".join(pieces) + self._open + self._provisional_text
-
-    def is_line_start(self, row: int) -> bool:
-        """Whether this row is where a line of the text begins, and no rest of one."""
-        before = row - 1 - self.first
-        if before < 0:
-            return row == 0
-        return before < len(self._pieces) and self._pieces[before].endswith("\n")
+    def growing_row(self) -> tuple[str, bool]:
+        """The row that is being filled, or the one before; and whether a line begins with it."""
+        row, before = self._open.rstrip(), list(islice(reversed(self._entries), 2))
+        if not row and before:
+            row = before.pop(0).rows[-1]
+        return row, before[0].ends_line if before else not self.first
 
     def last_line(self) -> str:
         """The last line of the text in which something stands, whole as far as it is kept."""
-        line = self._open + self._provisional_text
-        for at, piece in enumerate(reversed(self._pieces), 1):
-            if piece.endswith("\n"):
+        line = self._open
+        for entry in reversed(self._entries):
+            if entry.ends_line:
                 if line.strip():
                     break
-                if piece in self.blocks:
-                    return self._rows[-at]
                 line = ""
-            line = piece + line
+            if not isinstance(entry.piece, str):
+                return entry.rows[-1]
+            line = entry.piece + line
         return line.strip()
 
     def _wrap(self, text: str) -> None:
-        pieces = wrap_pieces(text, self.width)
-        self._open = pieces.pop()
-        if pieces:
-            self._pieces += pieces
-            self._rows += [piece.rstrip(" \n") for piece in pieces]
-            self._drop_surplus()
+        *pieces, self._open = wrap_pieces(text, self.width)
+        for piece in pieces:
+            self._add(_Entry(piece, [piece.rstrip(" \n")]))
 
-    def _drop_surplus(self) -> None:
-        # In blocks, so that dropping costs nothing a row.
-        cap = self._cap * (_UNFOLDED_ROWS if self.unfolded else 1)
-        if (surplus := len(self._rows) - cap) > 0:
-            if self.blocks:
-                for piece in self._pieces[:surplus]:
-                    self.blocks.pop(piece, None)
-            del self._pieces[:surplus], self._rows[:surplus]
-            self.first += surplus
+    def _add_block(self, block: "ToolBlock") -> None:
+        rows = block.rows(self.width, self._signs, unfolded=self.unfolded)
+        self._open = ""
+        self._add(_Entry(block, rows))
 
-    def _add_block(self, piece: str) -> None:
-        self._pieces.append(piece)
-        self._rows.append("")
-        self._draw_block(piece)
-
-    def _draw_block(self, piece: str) -> None:
-        rows = self.blocks[piece].rows(self.width, self._signs, unfolded=self.unfolded)
-        at = self._pieces.index(piece)
-        end = next(
-            (n for n in range(at + 1, len(self._pieces)) if self._pieces[n]), len(self._rows)
-        )
-        self._pieces[at:end] = [piece, *[""] * (len(rows) - 1)]
-        self._rows[at:end] = rows
-        self._drop_surplus()
-
-    def _last_rows(self) -> list[str]:
-        rest = self._provisional_text
-        # What is open fits into one row, which need not be wrapped again.
-        pieces = wrap_pieces(self._open + rest, self.width) if rest else [self._open]
-        return [piece.rstrip(" \n") for piece in pieces]
-
-
-_PENDING_CHARS = 65_536
-"""Text of a pane that is not drawn waits up to here before it is wrapped."""
+    def _add(self, entry: _Entry) -> None:
+        self._entries.append(entry)
+        self._count += len(entry.rows)
+        if len(self._entries) > self._cap:
+            dropped = len(self._entries.popleft().rows)
+            self._count -= dropped
+            self.first += dropped
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,92 +222,71 @@ class Pane:
         self.lead = ""  # what its line on the wall begins with
         self.shown: list[str] = []  # rows as they are drawn
         self.above = 0  # rows of the text before those
-        self._tail = TailBuffer(20, signs=signs)
+        self._kept = TailBuffer(20, signs=signs)
         self.pending: list[str] = []  # what came since it was drawn
-        self._size = 0  # characters pending
         self._mark = ""  # the beginning of one, whose end has not come yet
-        self._top = 0  # below 0: as low as the window is full
+        self._top = 0
         self._unfolds = False  # its tool blocks
-        self._last: str | None = None  # the last line of the text, once somebody asked
 
     @property
     def text(self) -> str:
-        self._drain()
         return self._tail.text
 
     @property
     def marked_text(self) -> str:
         """Its text with tool calls and results as they stood in the stream."""
-        self._drain()
         return self._tail.marked_text + self._mark
 
     @property
     def has_tools(self) -> bool:
-        self._drain()
-        return bool(self._tail.blocks)
+        return self._tail.has_blocks
 
     def feed(self, text: str) -> None:
         if text:
             self.pending.append(text)
-            self._size += len(text)
-            if self._size > _PENDING_CHARS:
-                self._drain()
 
     def reset(self, text: str) -> None:
-        self.pending, self._size, self._top, self._last = [], 0, 0, None
-        self._mark = ""
-        self._tail.reset()
+        self.pending, self._top, self._mark = [], 0, ""
+        self._kept.reset()
         self.feed(text)
 
-    def _drain(self) -> None:
+    @property
+    def _tail(self) -> TailBuffer:
+        """What is kept with all that came."""
         if self.pending:
-            self._last = None
-            text = "".join(self.pending)
-            self.pending, self._size = [], 0
-            if MARK not in text and not self._mark:
-                self._tail.feed(text)
-                return
-            text = self._mark + text
-            self._mark = unfinished_mark(text)
-            for part in split_marks(text):
+            text = self._mark + "".join(self.pending)
+            self.pending.clear()
+            self._mark = unfinished_mark(text) if MARK in text else ""
+            for part in split_marks(text) if MARK in text else (text,):
                 if isinstance(part, str):
-                    self._tail.feed(part)
+                    self._kept.feed(part)
                 else:
-                    self._tail.feed_mark(part)
+                    self._kept.feed_mark(part)
+        return self._kept
 
-    def toggle_tools(self, row: int) -> tuple[bool, int]:
-        """Fold its tool blocks, or unfold them: whether they are now, and where that row is."""
-        self._unfolds, at = not self._unfolds, self._tail.anchor(row)
-        self._tail.resize(self._tail.width, unfolded=self._unfolds)
-        self._top = -1
-        return self._unfolds, self._tail.row_of(at)
+    def toggle_tools(self) -> bool:
+        """Fold its tool blocks, or unfold them: whether they are now."""
+        self._unfolds = not self._unfolds
+        return self._unfolds
 
     def visible_rows(
         self, columns: int, rows: int, glyphs: Glyphs, top: int | None = None
     ) -> list[str]:
         """The rows to draw in a window; `top` is the row to begin with, None follows the end."""
-        self._drain()
-        total, grows = self._tail.total, self.model.state == "streaming"
-        wrapped_for = self._tail.width, self._tail.unfolded
-        if wrapped_for != (max(1, columns), self._unfolds) or self._top < 0:
-            self._tail.resize(columns, unfolded=self._unfolds)
-            total = self._tail.total
-            self._top = max(0, total - rows)  # all that fits
-        if top is None:
-            if not grows:
-                self._top = max(0, total - rows)
-            elif total > self._top + rows or self._top < self._tail.first:
-                self._top = max(self._tail.first, total - (rows + 1) // 2)
-            self._top = max(0, min(self._top, total - 1))
-            if total <= rows:
-                self._top = 0
-            start = self._top
+        tail, grows = self._tail, self.model.state == "streaming"
+        is_new = tail.resize(columns, unfolded=self._unfolds)
+        total = tail.total
+        if top is not None:
+            start = max(tail.first, min(top, total - 1))
         else:
-            start = max(self._tail.first, min(top, total - 1))
+            if is_new or not grows or total <= rows:
+                self._top = max(0, total - rows)  # all that fits
+            elif total > self._top + rows or self._top < tail.first:
+                self._top = max(tail.first, total - (rows + 1) // 2)
+            start = self._top
         self.above = start
         out = [
-            row if row.isascii() else crop(row, columns)
-            for row in self._tail.rows(start, start + rows)
+            row if row.isascii() else crop(row, columns) for row in tail.rows(start, start + rows)
         ]
         if not any(out) and self.model.note:
             return [fit(self.model.note, columns, glyphs.ellipsis)]
@@ -352,42 +296,28 @@ class Pane:
 
     def scroll_range(self, rows: int) -> tuple[int, int]:
         """The first row there is, and the last one a window of so many rows may begin with."""
-        self._drain()
-        return self._tail.first, max(self._tail.first, self._tail.total - rows)
+        tail = self._tail
+        return tail.first, max(tail.first, tail.total - rows)
 
     def wall_parts(self, columns: int, glyphs: Glyphs) -> tuple[str, str]:
         """Its one line on the wall: the head, and the text after it."""
-        model = self.head
-        mark = getattr(glyphs, model.state, "?")
+        model, tail = self.head, self._tail
         tokens = f"{model.tokens:>5}t" if model.tokens is not None else " " * 6
-        head = crop(f"{model.title} {mark} {tokens} ", columns)
+        head = crop(f"{model.title} {getattr(glyphs, model.state, '?')} {tokens} ", columns)
         footer = f"{normalize_width(model.footer)} " if model.footer else ""
         room = max(1, columns - cell_width(head) - cell_width(footer))
+        # Of a text that is whole how its last line begins: there the answer stands.
+        text = fit(model.note or tail.last_line(), room, glyphs.ellipsis)
         if model.state == "streaming":
-            text = self._growing_row(room, glyphs)
-        else:
-            text = model.note or self._last_line_text(room, glyphs)
+            lead = f"{glyphs.ellipsis} "
+            tail.resize(room - len(lead), unfolded=False)
+            row, begins_line = tail.growing_row()
+            text = row if begins_line else lead + row
+            if not row:
+                text = fit(model.note, room, glyphs.ellipsis)
+            elif cell_width(text) < room - 1:
+                text += f" {glyphs.cursor}"
         return head, crop(footer + text, columns - cell_width(head))
-
-    def _growing_row(self, columns: int, glyphs: Glyphs) -> str:
-        """The row that is being filled; after a sign where its line began before it."""
-        self._drain()
-        lead = f"{glyphs.ellipsis} "
-        self._tail.resize(columns - len(lead), unfolded=False)
-        total = self._tail.total
-        for at in (total - 1, total - 2):  # the last one may have just begun
-            row = "".join(self._tail.rows(at, at + 1)) if at >= 0 else ""
-            if row:
-                text = row if self._tail.is_line_start(at) else lead + row
-                return f"{text} {glyphs.cursor}" if cell_width(text) < columns - 1 else text
-        return fit(self.model.note, columns, glyphs.ellipsis)
-
-    def _last_line_text(self, columns: int, glyphs: Glyphs) -> str:
-        """Of a text that is whole how its last line begins: there the answer stands."""
-        self._drain()
-        if self._last is None:
-            self._last = self._tail.last_line()
-        return fit(self._last, columns, glyphs.ellipsis)
 
     def title(self, glyphs: Glyphs, *, with_footer: bool) -> str:
         """Such as `r0 + 812t`, and how many rows of the text are above those in view."""
@@ -401,8 +331,6 @@ class Pane:
 
 _MOST_CHARS, _MOST_ROWS = 10_000, 100
 """Of a call and of a result, unfolded in a pane that keeps a few hundred; Inspect has all."""
-_WIDE = 40
-"""Cells from which on there is room for wider gaps."""
 
 
 @dataclass(slots=True)
@@ -418,25 +346,23 @@ class ToolBlock:
             return [self._folded_row(width, signs)]
         name = fit(f"{signs.unfolded} {_one_line(self.call.name)}", width, signs.ellipsis)
         code = _rail(argument_text(self.call.arguments), width, signs)
-        told = fit(f"-> {self._status_text(signs)}", width, signs.ellipsis)
-        return [name, *code, told, *_rail(self._result_text, width, signs)]
+        status = fit(f"-> {self._status_text(signs)}", width, signs.ellipsis)
+        return [name, *code, status, *_rail(self._result_text, width, signs)]
 
     def _folded_row(self, width: int, signs: Glyphs) -> str:
-        gap = "  " if width >= _WIDE else " "
-        head = f"{signs.folded} {_one_line(self.call.name)}{gap}"
-        shown = _one_line(self._result_text.strip().partition("\n")[0])
-        said = self._status_text(signs)
+        head = f"{signs.folded} {_one_line(self.call.name)}  "
+        first = _one_line(self._result_text.strip().partition("\n")[0])
+        outcome = self._status_text(signs)
         if self.result is not None and self.result.status == "ok":
-            said = shown or "(nothing)"
-        elif shown:
-            said += f": {shown}"
-        asked = _one_line(argument_text(self.call.arguments))
-        left = width - cell_width(head)
+            outcome = first or "(nothing)"
+        elif first:
+            outcome += f": {first}"
+        arguments = _one_line(argument_text(self.call.arguments))
+        room = width - cell_width(head)
         # What came back has half of the row at least, and all that the call leaves.
-        end = f"{gap}-> {said}"
-        end = fit(end, max(8, width // 2, left - cell_width(asked)), signs.ellipsis)
-        asked = fit(asked, max(0, left - cell_width(end)), signs.ellipsis)
-        return fit(head + asked + end, width, signs.ellipsis)
+        end = fit(f"  -> {outcome}", max(width // 2, room - cell_width(arguments)), signs.ellipsis)
+        arguments = fit(arguments, max(0, room - cell_width(end)), signs.ellipsis)
+        return fit(head + arguments + end, width, signs.ellipsis)
 
     def _status_text(self, signs: Glyphs) -> str:
         """In a word, with a sign where it went wrong."""
@@ -454,17 +380,17 @@ class ToolBlock:
     @property
     def text(self) -> str:
         """As it is copied."""
-        asked = call_text(self.call.name, self.call.arguments)
+        call = call_text(self.call.name, self.call.arguments)
         status = f"-> {self.result.status}\n" if self.result else ""
-        return escape_unsafe(f"{asked}\n{status}{self._result_text}".rstrip("\n") + "\n")
+        return escape_unsafe(f"{call}\n{status}{self._result_text}".rstrip("\n") + "\n")
 
     @property
     def marks(self) -> str:
         """As it stood in the stream."""
         call = ToolCall(self.call.id, self.call.name, self.call.arguments)
-        if (found := self.result) is None:
+        if self.result is None:
             return call_mark(call)
-        return call_mark(call) + result_mark(call, ToolResult(found.text, found.status))
+        return call_mark(call) + result_mark(call, ToolResult(self.result.text, self.result.status))
 
 
 def _one_line(text: str) -> str:

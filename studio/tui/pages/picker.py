@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from textual import events
 from textual.widgets import Input
 
+from studio.tui.drawing.lines import Row
 from studio.tui.keymap import Key, offer_keys
 from studio.tui.page import Page
 from studio.tui.terminal.textual_parts import make_compact
@@ -69,7 +70,7 @@ class Picker:
 
     def open(self, side: str) -> None:
         self._turn_to(side)
-        self._page.run_exclusive("choices", self.load)
+        self.load()
 
     def close(self) -> None:
         self._turn_to("")
@@ -84,8 +85,14 @@ class Picker:
         page.call_after_refresh(page.draw_if_open)  # only then the size of the list is known
         page.host.draw_now()
 
-    async def load(self) -> None:
-        """Read what there is, and have the page drawn."""
+    def show_narrowed(self, rows: Sequence[Row], likeliest: str) -> None:
+        """Show what is left; the cursor on the likeliest, unless somebody has moved since."""
+        text = self.line.value.strip()
+        self.list.show_rows(rows, likeliest if text != self._narrowed else None)
+        self._narrowed = text
+
+    def load(self) -> None:
+        """Have read what there is."""
         raise NotImplementedError
 
     def draw(self) -> None:

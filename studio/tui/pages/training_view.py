@@ -3,7 +3,6 @@
 Pure. Which figures there are and the outcome of each update is `studio.facts.training`'s.
 """
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -18,7 +17,6 @@ from studio.facts.training import (
 )
 from studio.render.lines import LEVELS, LEVELS_ASCII, sparkline
 from studio.render.training_lines import (
-    brief_figures,
     change_text,
     engine_text,
     figure_text,
@@ -27,7 +25,7 @@ from studio.render.training_lines import (
 )
 from studio.secrets.sanitize import sanitize
 from studio.tui.drawing.cells import GLYPHS_ASCII, GLYPHS_UNICODE, Glyphs, fit, pad
-from studio.tui.drawing.lines import BLANK, Line, Span, crop_line, line, paragraph
+from studio.tui.drawing.lines import BLANK, Line, crop_line, line, paragraph
 
 _LABEL = 7
 _BOUNDS = {
@@ -135,35 +133,6 @@ def _metric_text(metrics: Mapping[str, float], name: str) -> str:
     return figure_text(name, metrics[name]) if name in metrics else "-"
 
 
-def brief_lines(state: RunState, width: int, signs: Glyphs = GLYPHS_UNICODE) -> list[Line]:
-    """The same in two lines, for a screen without room for a panel."""
-    steps = trained_steps(state)
-    known = measured_steps(steps)
-    version = f"policy v{state.policy_version}"
-    if not known:
-        text = f" training  {version}, no step is through yet"
-        engine = f" {engine_text(state.engine_facts)}" if state.engine_facts else ""
-        return [line((fit(text, width), "title")), line((fit(engine, width), "dim"))]
-    last, count = known[-1], f"{len(known)} step{'s' * (len(known) != 1)}"
-    measure = " loss" * (last.measure == "loss")
-    text = f"{measure} {change_text(known)} in {count}, {version}"
-    room = max(4, width - 1 - len(text))
-    head = line(" ", (value_curve(known, room, levels(signs)), "bar"), text)
-    figures = next((step.metrics for step in reversed(known) if step.metrics), {})
-    texts, setbacks = brief_figures(figures), setback_lines(steps, 1)
-    before: Span = ("", "")
-    if setbacks and last.update in ("rolled back", "rejected", "failed"):
-        before = (f" {setbacks[0]};", _style_of(setbacks[0]))
-    elif last.update == "waits":
-        before = (" its update is to be decided (2);", "open")
-    elif state.checkpoints:
-        texts.append(f"checkpoint of step {state.checkpoints[-1].step}")
-    while len(texts) > 1 and len(before[0]) + len(", ".join(texts)) >= width:
-        texts.pop()  # a figure is shown whole, or not at all
-    second = line(before, (f" {', '.join(texts)}", "dim"))
-    return [crop_line(head, width), crop_line(second, width)]
-
-
 def update_lines(
     operation: Operation,
     state: RunState,
@@ -222,30 +191,15 @@ def _update_row(
         change = f"{arrow} {way} {was}"
     cells = max(1, min(_TREND, room))
     curve = sparkline([*past, value][-cells:], cells, levels=levels(signs))
-    verdict, style = _judge(name, value, past, settings)
+    verdict, style = "", ""
+    if name in _BOUNDS and (limit := _bound_of(name, settings)) is not None:
+        verdict, style = f"good: at most {limit:g}", "won"
+        if not value <= limit:  # also what is no number
+            verdict, style = f"OUT OF BOUNDS: above {limit:g}", "flag"
+    elif name in _BOUNDS:
+        verdict, style = "no bound is set", "dim"
     return line((word, "dim"), f"{shown:>9}  ", pad(change, 18), (pad(verdict, 26), style),
                 (curve, "bar"))  # fmt: skip
-
-
-def _judge(
-    name: str, value: float, past: Sequence[float], settings: Mapping[str, Any]
-) -> tuple[str, str]:
-    """What is to be thought of a figure: by its bound, by the last one, or by what is usual."""
-    if name in _BOUNDS and (limit := _bound_of(name, settings)) is not None:
-        if value <= limit:
-            return f"good: at most {limit:g}", "won"
-        return f"OUT OF BOUNDS: above {limit:g}", "flag"  # also what is no number
-    if not math.isfinite(value):
-        return "no number", "flag"
-    known = [each for each in past if math.isfinite(each)]
-    if name == "reward" and known and value != known[-1]:
-        return ("better", "won") if value > known[-1] else ("worse", "lost")
-    if name in _FIRST[1:5] and len(known) > 1:
-        middle = sorted(known)[len(known) // 2]
-        if middle / 2 <= value <= 2 * middle:
-            return "usual", "dim"
-        return f"unusual: median {figure_text(name, middle)}", "flag"
-    return ("no bound is set", "dim") if name in _BOUNDS else ("", "")
 
 
 def _bound_of(name: str, settings: Mapping[str, Any]) -> float | None:

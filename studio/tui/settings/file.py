@@ -1,30 +1,24 @@
 """How a person wants the screen: theme, keys, notification; kept in `screen.yaml`."""
 
 import shlex
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
-from difflib import get_close_matches
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from textual.binding import Binding
 
-from engines.core.errors import ConfigError
+from engines.core.errors import ConfigError, suggest_name
 from engines.core.settings import derived, setting
 from studio.tui.drawing.themes import NAMES
 
-if TYPE_CHECKING:
-    import yaml
-
 FILE = "screen.yaml"
-_SWITCH = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
-_AUTO = ("auto", "null", "~", "")
-CHOICES: Mapping[str, Mapping[str, str | bool | None]] = {
-    "theme": {**dict.fromkeys(_AUTO), **dict(zip(NAMES, NAMES, strict=True))},
-    "ascii": {**dict.fromkeys(_AUTO), **_SWITCH},
-    **dict.fromkeys(("mouse", "low_bandwidth", "bell", "desktop"), _SWITCH),
+VALUES: Mapping[str, Sequence[str | bool | None]] = {
+    "theme": (None, *NAMES),
+    "ascii": (None, True, False),
+    **dict.fromkeys(("mouse", "low_bandwidth", "bell", "desktop"), (True, False)),
 }
-"""What may be written for a setting, and what it means; a command is any."""
+"""What a setting may be; `auto` is None in the file. A command is any."""
 NOTIFICATION = ("bell", "desktop", "command")
 """Settings that stand below `notify:` in the file."""
 
@@ -52,6 +46,13 @@ class ScreenSettings:
         },
     )
     place: str = derived("screen.yaml")  # the file they come from, for messages
+
+
+MEANING = {
+    declared.name: declared.metadata["description"]
+    for declared in fields(ScreenSettings)
+    if declared.name not in ("keys", "place")
+}
 
 
 def user_settings_path() -> Path:
@@ -93,82 +94,53 @@ def format_settings(settings: ScreenSettings) -> str:
 
 
 def _read(path: Path) -> ScreenSettings:
-    from studio.config.yaml_file import parse_yaml
+    from studio.config.tree import Key, read_yaml_file
 
-    given: dict[str, Any] = {}
-    known = (*(name for name in CHOICES if name not in NOTIFICATION), "notify", "keys")
-    for name, value, place in _fields(parse_yaml(path), path, known, ""):
-        if name == "keys":
-            keys = _fields(value, path, None, name)
-            given[name] = {key: _parse_keys(one, at) for key, one, at in keys}
-        elif name == "notify":
-            for part, one, at in _fields(value, path, NOTIFICATION, name):
-                given[part] = _parse_value(part, one, at)
-        else:
-            given[name] = _parse_value(name, value, place)
-    return ScreenSettings(**given, place=str(path))
-
-
-def _fields(
-    node: "yaml.Node | None", path: Path, known: tuple[str, ...] | None, inside: str
-) -> "Iterator[tuple[str, yaml.Node, str]]":
-    """Name, value and place of each key; of `known` names only, where they are given."""
-    import yaml
-
-    if node is None or (isinstance(node, yaml.ScalarNode) and node.value in _AUTO):
-        return
-    if not isinstance(node, yaml.MappingNode):
-        line = node.start_mark.line + 1
-        raise ConfigError(
-            f"{path}:{line}: {inside}", "it holds no keys.", "Write key: value lines."
-        )
-    seen: set[str] = set()
-    for key, value in node.value:
-        name = key.value if isinstance(key, yaml.ScalarNode) else "?"
-        place = f"{path}:{key.start_mark.line + 1}: {f'{inside}.' if inside else ''}{name}"
-        if known is not None and name not in known:
-            near = get_close_matches(name, known, n=1)
-            move = f"Did you mean {near[0]}?" if near else f"There are: {', '.join(known)}."
-            raise ConfigError(place, "there is no such setting.", move)
-        if name in seen:
-            raise ConfigError(place, "it stands there twice.", "Leave one of them out.")
-        seen.add(name)
-        yield name, value, place
+    file = read_yaml_file(path)
+    settings: dict[str, Any] = {}
+    top = dict(file.tree)
+    for section in ("notify", "keys"):
+        if (inside := top.pop(section, None)) is not None and not isinstance(inside, dict):
+            place = f"{file.places[section,].text}: {section}"
+            raise ConfigError(place, "it holds no keys.", "Write key: value lines.")
+        settings[section] = inside or {}
+    notify, keys = settings.pop("notify"), settings.pop("keys")
+    sections: tuple[tuple[Key, dict[str, Any]], ...] = (((), top), (("notify",), notify))
+    for above, values in sections:
+        for name, value in values.items():
+            place = f"{file.places[*above, name].text}: {name}"
+            known = [known for known in MEANING if (known in NOTIFICATION) == bool(above)]
+            if name not in known:
+                raise ConfigError(place, "there is no such setting.", suggest_name(name, known))
+            settings[name] = _check_value(name, value, place)
+    settings["keys"] = {
+        name: ",".join(canonical_key(key) for key in _split_keys(value))
+        for name, value in keys.items()
+    }
+    return ScreenSettings(**settings, place=str(path))
 
 
-def _parse_text(node: "yaml.Node", place: str) -> str:
-    import yaml
-
-    if not isinstance(node, yaml.ScalarNode):
+def _check_value(name: str, value: object, place: str) -> object:
+    if isinstance(value, (list, dict)):
         raise ConfigError(place, "it is a list or a group, not one value.", "Write it on one line.")
-    return str(node.value).strip()
-
-
-def _parse_value(name: str, node: "yaml.Node", place: str) -> str | bool | None:
-    text = _parse_text(node, place)
     if name == "command":
         try:
-            shlex.split(text)
+            shlex.split(str(value or ""))
         except ValueError as error:
             cause = f"the command has a quote that does not end ({error})."
             raise ConfigError(place, cause, "Close it.") from error
-        return text
-    known = CHOICES[name]
-    if text.lower() not in known:
-        near = get_close_matches(text, known, n=1)
-        there = ", ".join(filter(None, known))
-        move = f"Did you mean {near[0]}?" if near else f"There are: {there}."
-        raise ConfigError(place, f'"{text}" is none of its values.', move)
-    return known[text.lower()]
+        return str(value or "")
+    value = None if value == "auto" else value
+    if value not in VALUES[name]:
+        known = ["auto" if each is None else str(each).lower() for each in VALUES[name]]
+        move = suggest_name(str(value), known)
+        raise ConfigError(place, f'"{value}" is none of its values.', move)
+    return value
 
 
-def _parse_keys(node: "yaml.Node", place: str) -> str:
-    import yaml
-
-    parts = node.value if isinstance(node, yaml.SequenceNode) else [node]
-    written = [_parse_text(part, place) for part in parts]
-    single = [one for text in written for one in ([text] if text == "," else text.split(","))]
-    return ",".join(canonical_key(one.strip()) for one in single)
+def _split_keys(value: object) -> list[str]:
+    parts = [str(part) for part in value] if isinstance(value, list) else [str(value)]
+    return [key.strip() for part in parts for key in ([part] if part == "," else part.split(","))]
 
 
 def canonical_key(key: str) -> str:

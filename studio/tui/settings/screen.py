@@ -1,7 +1,7 @@
 """The settings over a page: what each one means, changed by one key, kept in the workspace."""
 
 from collections.abc import Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any, ClassVar
 
 from textual.binding import Binding, BindingType
@@ -10,15 +10,9 @@ from engines.core.errors import StudioError
 from studio.secrets.sanitize import one_line
 from studio.tui.drawing.lines import Row, line
 from studio.tui.keymap import Key, offer_keys
-from studio.tui.settings.file import CHOICES, ScreenSettings, write_settings
+from studio.tui.settings.file import MEANING, VALUES, ScreenSettings, write_settings
 from studio.tui.widgets.line_view import RowList
 from studio.tui.widgets.prompt import Prompt, PromptBox
-
-MEANING = {
-    declared.name: declared.metadata["description"]
-    for declared in fields(ScreenSettings)
-    if declared.name not in ("keys", "place")
-}
 
 
 def value_text(settings: ScreenSettings, name: str) -> str:
@@ -32,9 +26,9 @@ def value_text(settings: ScreenSettings, name: str) -> str:
 
 def with_next_value(settings: ScreenSettings, name: str) -> ScreenSettings:
     """The settings with the next value of one; a command is typed instead."""
-    if name not in CHOICES:
+    if name not in VALUES:
         return settings
-    values = list(dict.fromkeys(CHOICES[name].values()))
+    values = VALUES[name]
     after = values[(values.index(getattr(settings, name)) + 1) % len(values)]
     changed: dict[str, Any] = {name: after}
     return replace(settings, **changed)

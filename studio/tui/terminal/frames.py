@@ -7,7 +7,6 @@ shows are known, and only others are sent. Nothing else may draw streams; keys n
 
 from __future__ import annotations
 
-import re
 import time
 import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -31,11 +30,12 @@ if TYPE_CHECKING:
     from studio.tui.drawing.canvas import StreamCanvas
 
 
-_RESET = "\x1b[m"
 _BRIDGE = 4
 """Cells that stay and are sent all the same, where a step over them takes no less."""
-_BLANKS = re.compile("( {14,})")
+_MOST_BLANKS = 14
 """So many are shorter erased (ECH and a step) than written."""
+Cell = tuple[str, str]
+"""A character with its marks, "" for the second half of a wide one, and the codes of its style."""
 
 
 class _Writer:
@@ -44,114 +44,95 @@ class _Writer:
     def __init__(self) -> None:
         self.out: list[str] = []
         self._codes: str | None = None  # None: whatever something else may have left
-        self._place: tuple[int, int] | None = None  # None where the terminal may see it otherwise
+        self.place = (-1, -1)
+        self._is_sure = True  # a wide character may be narrow elsewhere: then no longer
 
     def move(self, x: int, y: int) -> None:
-        if self._place == (x, y):
+        if self.place == (x, y) and self._is_sure:
             return
-        if self._place is not None and self._place[1] == y and x > self._place[0]:
-            self.out.append(f"\x1b[{x - self._place[0]}C")
+        if self._is_sure and self.place[1] == y and x > self.place[0]:
+            self.out.append(f"\x1b[{x - self.place[0]}C")
         else:
             self.out.append(f"\x1b[{y + 1};{x + 1}H")
-        self._place = (x, y)
+        self.place, self._is_sure = (x, y), True
 
-    def write_text(self, text: str, codes: str, cells: int) -> None:
-        self._set_codes(codes)
+    def write_cell(self, x: int, y: int, cell: Cell) -> None:
+        """Write a character of `x`; behind a wide one of the same colour it just goes on."""
+        text, codes = cell
+        if self.place != (x, y) or codes != self._codes:
+            self.move(x, y)
+        self.set_codes(codes)
         self.out.append(text)
-        if self._place is not None:
-            x, y = self._place
-            # A wide character may be narrow elsewhere: the next piece says its place itself.
-            self._place = (x + cells, y) if text.isascii() else None
+        self.place = (x + (1 if text.isascii() else cell_len(text)), y)
+        self._is_sure = self._is_sure and text.isascii()
 
-    def erase(self, cells: int) -> None:
-        """Without moving."""
-        self._set_codes("")
+    def erase(self, x: int, y: int, cells: int) -> None:
+        """Blank cells without moving over them."""
+        self.move(x, y)
+        self.set_codes("")
         self.out.append(f"\x1b[{cells}X")
 
-    def finish(self) -> str:
-        self._set_codes("")
-        return "".join(self.out)
-
-    def _set_codes(self, codes: str) -> None:
+    def set_codes(self, codes: str) -> None:
         if codes != (self._codes or ""):
             before = "" if self._codes == "" else "0;"
-            self.out.append(f"\x1b[{before}{codes}m" if codes else _RESET)
+            self.out.append(f"\x1b[{before}{codes}m" if codes else "\x1b[m")
             self._codes = codes
 
 
 @lru_cache(maxsize=4096)
-def _style_codes(style: Style, colors: ColorSystem | None) -> str:
-    """Its numbers; the terminal's own colours need none after a reset."""
+def _style_codes(style: Style, colors: ColorSystem | None, is_blank: bool) -> str:
+    """Its numbers; the terminal's own colours need none after a reset.
+
+    Of blanks nobody sees that they are bold, dim or red.
+    """
     if colors is None:
         return ""
     color, bgcolor = (
-        None if one is None or one.is_default else one for one in (style.color, style.bgcolor)
+        None if each is None or each.is_default else each for each in (style.color, style.bgcolor)
     )
+    lines = style.underline or style.underline2 or style.reverse or style.strike or style.overline
+    if is_blank and not lines and bgcolor is None:
+        return ""
     return (style.without_color + Style(color=color, bgcolor=bgcolor))._make_ansi_codes(colors)
 
 
-@lru_cache(maxsize=4096)
-def _blank_codes(style: Style, colors: ColorSystem | None) -> str:
-    """The same for blanks, of which nobody sees that they are bold, dim or red."""
-    seen = style.underline or style.underline2 or style.reverse or style.strike or style.overline
-    if seen or (style.bgcolor is not None and not style.bgcolor.is_default):
-        return _style_codes(style, colors)
-    return ""
-
-
 @lru_cache(maxsize=8192)
-def _split_cells(text: str) -> tuple[str, ...]:
-    """A character with its marks for each cell, "" for the second cell of a wide one."""
-    out: list[str] = []
+def _split_cells(text: str, style: Style | None, colors: ColorSystem | None) -> tuple[Cell, ...]:
+    codes = _style_codes(style, colors, text.isspace()) if style is not None else ""
+    if text.isascii():
+        return tuple((char, codes) for char in text)
+    chars: list[str] = []
     for char in text:
         cells = get_character_cell_size(char)
         if cells:
-            out += [char, *[""] * (cells - 1)]
-        elif out:
-            at = len(out) - 1 if out[-1] else len(out) - 2
-            out[at] += char
-    return tuple(out)
+            chars += [char, *[""] * (cells - 1)]
+        elif chars:
+            chars[-1 if chars[-1] else -2] += char
+    return tuple((char, codes) for char in chars)
 
 
 @lru_cache(maxsize=8192)
-def _has_ambiguous_width(cell: str | None) -> bool:
+def _has_ambiguous_width(char: str) -> bool:
     """Whether terminals may give it another width: marks, emoji, what is new in Unicode.
 
     tmux 3.3 draws the vowel signs of Devanagari (U+093F) in cells of their own, and a keycap in
     two; emoji are as wide as the version of Unicode that a terminal was built with says.
     """
-    if not cell or len(cell) > 1:
-        return bool(cell)
-    if cell < "\u0300":
+    if len(char) != 1:
+        return bool(char)
+    if char < "\u0300":
         return False
-    if "\u1160" <= cell <= "\u11ff" or "\U0001f000" <= cell < "\U00020000":
+    if "\u1160" <= char <= "\u11ff" or "\U0001f000" <= char < "\U00020000":
         return True
-    kind = unicodedata.category(cell)
-    return kind[0] in "MC" or (kind == "So" and get_character_cell_size(cell) != 1)
-
-
-def _slice_cells(cells: Sequence[str], low: int, high: int) -> list[str]:
-    """Those from `low` to `high`; halves of characters are blank."""
-    out = list(cells[low:high])
-    if len(out) == len(cells):
-        return out
-    for at, cell in enumerate(out):
-        if cell:
-            break
-        out[at] = " "
-    if out and high < len(cells) and cells[high] == "" and out[-1] != " ":
-        at = len(out) - 1
-        while at > 0 and not out[at]:
-            at -= 1
-        out[at:] = " " * (len(out) - at)
-    return out
+    kind = unicodedata.category(char)
+    return kind[0] in "MC" or (kind == "So" and get_character_cell_size(char) != 1)
 
 
 class ScreenBuffer:
-    """What the terminal shows, as far as it is known: a character and its codes a cell."""
+    """What the terminal shows, as far as it is known: cells by row, None where nobody knows."""
 
     def __init__(self) -> None:
-        self._rows: dict[int, tuple[list[str | None], list[str]]] = {}
+        self._rows: dict[int, list[Cell | None]] = {}
         self.drawn_size: Size | None = None  # of the terminal, when all of it was drawn last
 
     def forget(self) -> None:
@@ -159,123 +140,77 @@ class ScreenBuffer:
         self._rows.clear()
         self.drawn_size = None
 
-    def check_size(self, size: Size) -> None:
-        """Before an update: forget all where the terminal's size changed, since its rows moved."""
-        if self.drawn_size != size:
-            self._rows.clear()
-
     def put(
         self, strip: Iterable[Segment], x: int, y: int, x1: int, x2: int, colors: ColorSystem | None
     ) -> list[int]:
         """Draw the cells from `x1` to `x2` of a strip that begins at (x, y); which changed."""
-        chars, codes = self._rows.setdefault(y, ([], []))
-        if len(chars) < x2:
-            codes += [""] * (x2 - len(chars))
-            chars += [None] * (x2 - len(chars))
-        changed: list[int] = []
+        row = self._rows.setdefault(y, [])
+        row += [None] * (x2 - len(row))
+        cells: list[Cell] = []
         for text, style, control in strip:
-            if control or not text:
-                continue
-            size = len(text) if text.isascii() else cell_len(text)
-            begin, end, start = max(x, x1), min(x + size, x2), x
-            x += size
-            if begin >= end:
-                if x >= x2:
-                    break
-                continue
-            cells: Sequence[str] = text if text.isascii() else _split_cells(text)
-            new = _slice_cells(cells, begin - start, end - start)
-            code = ""
-            if style is not None:
-                code = (_blank_codes if text.isspace() else _style_codes)(style, colors)
-            if chars[begin:end] != new or codes[begin:end] != [code] * (end - begin):
-                cells_at = enumerate(new, begin)
-                changed += [at for at, c in cells_at if chars[at] != c or codes[at] != code]
-                # Of a wide character that is half overwritten the other half is gone.
-                if begin and chars[begin] == "" != new[0]:
-                    chars[begin - 1] = None
-                if end < len(chars) and chars[end] == "":
-                    chars[end] = None
-                chars[begin:end] = new
-                codes[begin:end] = [code] * (end - begin)
+            if not control:
+                cells += _split_cells(text, style, colors)
+        new = cells[x1 - x : x2 - x]
+        # Halves of wide characters are blank.
+        if new and not new[0][0]:
+            new[0] = (" ", new[0][1])
+        if new and x2 - x < len(cells) and not cells[x2 - x][0]:
+            new[-1] = (" ", new[-1][1])
+        changed = []
+        for at, cell in enumerate(new, x1):
+            if row[at] != cell:
+                row[at] = cell
+                changed.append(at)
         return changed
 
     def write(self, writer: _Writer, y: int, changed: Iterable[int]) -> None:
         """Send the cells that changed in a row, and those between that cost no more."""
-        if y not in self._rows:
+        row = self._rows.get(y)
+        if row is None:
             return  # a signal's handler has called `forget` since: all is drawn again
-        chars, codes = self._rows[y]
         done = 0
-        for begin, end in _spans(chars, sorted(changed)):
-            while begin and chars[begin] == "":
+        for begin, end in _spans(row, sorted(changed)):
+            while begin and (cell := row[begin]) is not None and not cell[0]:
                 begin -= 1
-            while end < len(chars) and chars[end] == "":
+            while end < len(row) and (cell := row[end]) is not None and not cell[0]:
                 end += 1
-            if any(map(_has_ambiguous_width, chars[begin:end])):
-                end = len(chars)  # what follows may have been drawn over
-            at = max(begin, done)
+            if any(cell is not None and _has_ambiguous_width(cell[0]) for cell in row[begin:end]):
+                end = len(row)  # what follows may have been drawn over
+            _write_cells(writer, row[:end], max(begin, done), y)
             done = max(end, done)
-            while at < end:
-                to = at + 1
-                while to < end and (chars[to] == "" or (chars[to] and codes[to] == codes[at])):
-                    to += 1
-                if chars[at] is not None:
-                    _write(writer, chars[at:to], codes[at], at, y)
-                at = to
 
 
-def _join_chars(chars: Sequence[str | None]) -> str:
-    return "".join(char or "" for char in chars)
-
-
-def _spans(chars: Sequence[str | None], columns: Iterable[int]) -> list[tuple[int, int]]:
+def _spans(row: Sequence[Cell | None], columns: Iterable[int]) -> list[tuple[int, int]]:
     """Columns in order as spans, from and to, with what is bridged between them."""
     spans: list[tuple[int, int]] = []
     for at in columns:
         begin, end = spans[-1] if spans else (0, -_BRIDGE - 1)
-        if at - end <= _BRIDGE and None not in chars[end:at]:
+        if at - end <= _BRIDGE and None not in row[end:at]:
             spans[-1] = begin, at + 1
         else:
             spans.append((at, at + 1))
     return spans
 
 
-def _write(writer: _Writer, chars: Sequence[str | None], codes: str, x: int, y: int) -> None:
-    """Send cells of one colour; each of ambiguous width where it belongs, on blanks."""
-    if (text := _join_chars(chars)).isascii():
-        _write_plain(writer, text, codes, x, y)
-        return
-    begin = 0
-    while begin < len(chars):
-        end = begin
-        while end < len(chars) and not _has_ambiguous_width(chars[end]):
-            end += 1
-        if end > begin:
-            _write_plain(writer, _join_chars(chars[begin:end]), codes, x + begin, y)
-        begin = end
-        if begin < len(chars):
-            end = begin + 1
-            while end < len(chars) and chars[end] == "":
-                end += 1
+def _write_cells(writer: _Writer, row: Sequence[Cell | None], x: int, y: int) -> None:
+    """Send a row from `x` on; a character of ambiguous width goes on blanks where it belongs."""
+    while x < len(row):
+        cell, start = row[x], x
+        while x < len(row) and row[x] == (" ", ""):
+            x += 1
+        if x - start >= _MOST_BLANKS:
+            writer.erase(start, y, x - start)
+            continue
+        x = start + 1
+        if cell is None or not cell[0]:
+            continue
+        if _has_ambiguous_width(cell[0]):
             # A terminal that draws it narrower would leave there what was there.
-            writer.move(x + begin, y)
-            writer.write_text(" " * (end - begin), codes, end - begin)
-            writer.move(x + begin, y)
-            writer.write_text(chars[begin] or "", codes, end - begin)
-            begin = end
-
-
-def _write_plain(writer: _Writer, text: str, codes: str, x: int, y: int) -> None:
-    # The odd pieces are what the pattern found; they are erased only in the terminal's colours.
-    for number, piece in enumerate([text] if codes else _BLANKS.split(text)):
-        size = cell_len(piece)
-        if piece:
-            writer.move(x, y)
-            if number % 2:
-                writer.erase(size)
-            else:
-                writer.write_text(piece, codes, size)
-        x += size
+            writer.write_cell(start, y, (" " * max(1, cell_len(cell[0])), cell[1]))
+            writer.move(start, y)
+        writer.write_cell(start, y, cell)
+        if _has_ambiguous_width(cell[0]):
+            writer.place = -1, -1  # the next one says where it belongs
 
 
 class CompactUpdate(CompositorUpdate):
@@ -292,27 +227,27 @@ class CompactUpdate(CompositorUpdate):
     def render_segments(self, console: Console) -> str:
         writer, colors = _Writer(), console._color_system
         update, picture = self._update, self._picture
+        if self._size is not None and picture.drawn_size != self._size:
+            picture.forget()  # its rows have moved
         changed: dict[int, list[int]] = {}
-        if self._size is not None:
-            picture.check_size(self._size)
         if isinstance(update, LayoutUpdate):
             x, y, right, _ = update.region.corners
             for row, strips in enumerate(update.strips, y):
                 line = chain.from_iterable(strips)
                 changed[row] = picture.put(line, x, row, x, right, colors)
+            if update.region.size == self._size:
+                picture.drawn_size = self._size
         else:
             for y, x1, x2 in update.spans:
-                line_of = zip(update.chop_ends[y], update.chops[y].items(), strict=False)
-                for end, (x, strip) in line_of:
+                strips_of_row = update.chops[y].items()
+                for end, (x, strip) in zip(update.chop_ends[y], strips_of_row, strict=False):
                     if strip is not None and x < x2 and end > x1:
                         put = picture.put(strip, x, y, max(x, x1), min(end, x2), colors)
                         changed.setdefault(y, []).extend(put)
-        for y, of_row in changed.items():
-            if of_row:
-                picture.write(writer, y, of_row)
-        if isinstance(update, LayoutUpdate) and update.region.size == self._size:
-            picture.drawn_size = update.region.size
-        return writer.finish()
+        for y, columns in changed.items():
+            picture.write(writer, y, columns)
+        writer.set_codes("")
+        return "".join(writer.out)
 
 
 def compact_update(renderable: Any, picture: ScreenBuffer, size: Size | None = None) -> Any:
@@ -360,7 +295,7 @@ class FrameClock:
         self.buffer = ScreenBuffer()
         self.canvases: list[StreamCanvas] = []
         self._queued, self._probe, self._unpaced = queued, probe, unpaced
-        self._drains: list[Callable[[], None]] = []
+        self.drains: list[Callable[[], None]] = []  # called at every beat, before canvases
         self._beats = 0
         self._idle = False
 
@@ -368,10 +303,6 @@ class FrameClock:
     def link_text(self) -> str:
         """What the line to the terminal carries, in words; "" where nothing is known."""
         return str(self.pacer) if self.pacer is not None else self._unpaced
-
-    def add_drain(self, drain: Callable[[], None]) -> None:
-        """Call this at every beat, before canvases are flushed."""
-        self._drains.append(drain)
 
     def watch(self, canvas: StreamCanvas) -> None:
         if canvas not in self.canvases:
@@ -389,7 +320,7 @@ class FrameClock:
 
     def tick(self) -> None:
         self._beats += 1
-        for drain in self._drains:
+        for drain in self.drains:
             drain()
         shown = [canvas for canvas in self.canvases if canvas.is_on_screen and canvas.is_dirty]
         heads = self._beats % _HEADS_EVERY == 0

@@ -1,7 +1,6 @@
 """How the terminal is left in every case."""
 
 import asyncio
-import codecs
 import contextlib
 import os
 import signal
@@ -12,12 +11,9 @@ from functools import partial
 from types import FrameType
 from typing import Any
 
-from rich.cells import cell_len
 from textual import events
 from textual.app import App
 from textual.geometry import Size
-
-from studio.tui.terminal.opening import read_attributes
 
 PATIENCE_S = 5.0
 """For leaving in good order once the terminal is gone; then the process just ends."""
@@ -37,7 +33,7 @@ def exit_on_hangup(
     `save` writes what must not be lost, inside the signal's handler; `leave` ends the app, from its
     event loop.
     """
-    before = read_attributes()
+    before = _read_attributes()
     handlers: dict[int, Any] = {}
     timers: list[threading.Timer] = []
 
@@ -58,9 +54,10 @@ def exit_on_hangup(
     for name in ("SIGHUP", "SIGTERM"):
         if (number := getattr(signal, name, None)) is not None:
             handlers[number] = signal.signal(number, handle_signal)
+    if (stream := sys.__stderr__) is not None:
+        stream.reconfigure(errors="replace")  # type: ignore[attr-defined, unused-ignore]
     try:
-        with _lenient_encoding():
-            yield
+        yield
     except BaseException:
         restore_terminal(before)
         raise
@@ -69,6 +66,14 @@ def exit_on_hangup(
             timer.cancel()
         for number, handler in handlers.items():
             signal.signal(number, handler)
+
+
+def _read_attributes() -> list[Any] | None:
+    with contextlib.suppress(Exception):
+        import termios
+
+        return list(termios.tcgetattr(sys.__stdin__.fileno())) if sys.__stdin__ else None
+    return None
 
 
 def stop_between_events(app: App[Any]) -> None:
@@ -137,30 +142,3 @@ def _force_exit(attributes: list[Any] | None, code: int) -> None:
     """The run is another process and its journal is whole: nothing is lost by ending here."""
     restore_terminal(attributes)
     os._exit(code)
-
-
-def _replace_unencodable(error: UnicodeError) -> tuple[str, int]:
-    """A question mark for each cell, so that columns stay where they are."""
-    if not isinstance(error, UnicodeEncodeError):
-        raise error
-    missing = error.object[error.start : error.end]
-    return "?" * cell_len(missing), error.end
-
-
-codecs.register_error("cells", _replace_unencodable)
-
-
-@contextlib.contextmanager
-def _lenient_encoding() -> Iterator[None]:
-    """Text that the terminal's encoding has not is drawn as question marks of its width."""
-    stream = sys.__stderr__
-    known = getattr(stream, "encoding", "utf-8") or "utf-8"
-    if stream is None or codecs.lookup(known).name == "utf-8":
-        yield
-        return
-    before = getattr(stream, "errors", "backslashreplace")
-    stream.reconfigure(errors="cells")  # type: ignore[attr-defined, unused-ignore]
-    try:
-        yield
-    finally:
-        stream.reconfigure(errors=before)  # type: ignore[attr-defined, unused-ignore]

@@ -4,14 +4,12 @@ Only this folder touches such parts: pyproject.toml pins Textual's minor version
 `tests/studio/tui/terminal/test_textual_parts.py` lists them.
 """
 
-import time
 import traceback
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
-from rich.segment import Segment
 from rich.text import Text
 from textual import events
 from textual._ansi_sequences import ANSI_SEQUENCES_KEYS
@@ -21,13 +19,10 @@ from textual.await_complete import AwaitComplete
 from textual.command import CommandInput, CommandList, CommandPalette
 from textual.containers import Horizontal, Vertical
 from textual.content import Content
-from textual.driver import Driver
 from textual.geometry import Size
 from textual.reactive import Reactive
 from textual.screen import ModalScreen, Screen
 from textual.scroll_view import ScrollView
-from textual.strip import Strip
-from textual.style import Style
 from textual.widget import Widget
 from textual.widgets import Input, LoadingIndicator, TextArea
 from textual.widgets.option_list import Option
@@ -35,16 +30,11 @@ from textual.widgets.option_list import Option
 from studio.secrets.sanitize import sanitize
 from studio.tui.keymap import Key, offer_keys
 from studio.tui.terminal.frames import FrameClock
-from studio.tui.terminal.opening import current_line
 from studio.tui.terminal.terminal import with_current_size
 
 T = TypeVar("T")
 MOST_HITS = 60
 """So many are listed in the palette."""
-QUESTION_S = 1.0
-"""So long keys are held for a question that was asked for and does not stand yet."""
-
-
 _keys_of_sequence = XTermParser._sequence_to_key_events
 
 
@@ -76,17 +66,6 @@ class TerminalApp(App[int], inherit_bindings=False):  # Textual's own ctrl+q is 
         # What had the focus when a key came: several may come before the first is acted on.
         self._aims: WeakKeyDictionary[events.Key, Widget | None] = WeakKeyDictionary()
         self._keys: deque[events.Key] = deque()  # that no widget took
-        self._questions = 0  # works under way that may ask one
-        self._asked_at = 0.0  # when the last of them began
-
-    def _build_driver(
-        self, headless: bool, inline: bool, mouse: bool, size: tuple[int, int] | None
-    ) -> Driver:
-        driver = super()._build_driver(headless, inline, mouse, size)
-        if (shown := current_line()) is not None:
-            start, write = driver.start_application_mode, driver.write
-            driver.start_application_mode = lambda: shown.hand_over(write, start)  # type: ignore[method-assign]
-        return driver
 
     async def on_event(self, event: events.Event) -> None:
         if isinstance(event, events.Key) and not event.is_forwarded:
@@ -110,33 +89,12 @@ class TerminalApp(App[int], inherit_bindings=False):  # Textual's own ctrl+q is 
         await self.act_on_keys()
 
     async def act_on_keys(self) -> None:
-        """Act on the keys that came, in their order; what may come of one is waited for first."""
-        while self._keys and not self._awaits_question:
+        """Act on the keys that came, in their order."""
+        while self._keys:
             if not self.screen.is_mounted:  # it would be left, or asked, before its widgets exist
                 self.screen.call_later(self.call_later, self.act_on_keys)
                 return
             await self._act_on(self._keys.popleft())
-
-    @property
-    def _awaits_question(self) -> bool:
-        """Whether a question may stand in a moment: what is pressed meanwhile is not the page's."""
-        is_due = self._questions and time.monotonic() - self._asked_at < QUESTION_S
-        return bool(is_due) and len(self.screen_stack) == 1
-
-    def expect_question(self, work: Coroutine[Any, Any, T]) -> Coroutine[Any, Any, T]:
-        """The same work, which may ask a question: until it does, no key is acted on."""
-        self._questions += 1
-        self._asked_at = time.monotonic()
-        self.set_timer(QUESTION_S, self.act_on_keys)
-
-        async def run() -> T:
-            try:
-                return await work
-            finally:
-                self._questions -= 1
-                self.call_later(self.act_on_keys)
-
-        return run()
 
     async def _act_on(self, event: events.Key) -> None:
         focused = self.focused
@@ -226,7 +184,7 @@ class FixedView(ScrollView):
 
     def watch_scroll_y(self, old_value: float, new_value: float) -> None:
         if round(old_value) != round(new_value):
-            self.refresh(*([self.size.region] if self.size else []))  # hidden, it has no rows
+            self.refresh()
 
 
 class Box(ModalScreen[T]):
@@ -252,26 +210,8 @@ class Box(ModalScreen[T]):
         return super().dismiss(result) if self.is_active else AwaitComplete()
 
 
-class HitList(CommandList, can_focus=False):
-    """Textual's, with the sign of all lists before the chosen one, and its number of how many."""
-
-    def watch_highlighted(self, highlighted: int | None) -> None:
-        super().watch_highlighted(highlighted)
-        count, first = self.option_count, "the first " * (self.option_count == MOST_HITS)
-        self.border_title = "" if highlighted is None else f"{highlighted + 1} of {first}{count}"
-
-    def _get_option_render(self, option: Option, style: Style) -> list[Strip]:
-        strips = super()._get_option_render(option, style)
-        if option is not self.highlighted_option:
-            return strips
-        return [
-            Strip.join([Strip([Segment("> ", style.rich_style)]), strips[0].crop(2)]),
-            *strips[1:],
-        ]
-
-
 class Palette(CommandPalette):
-    """Textual's command palette, without blinking, and with a line where nothing is found."""
+    """Textual's command palette, without its icon and blinking, and a line where nothing fits."""
 
     offered = offer_keys({"enter": "does it", "escape": "leaves", "down": "next", "up": "previous"})
 
@@ -280,7 +220,7 @@ class Palette(CommandPalette):
             with Horizontal(id="--input"):
                 yield CommandInput(placeholder=self._placeholder, select_on_focus=False)
             with Vertical(id="--results"):
-                yield HitList()
+                yield CommandList()
                 yield LoadingIndicator()
 
     def on_mount(self) -> None:

@@ -15,7 +15,7 @@ from rich.segment import Segment
 from rich.style import Style
 from rich.text import Text
 from textual.binding import BindingType
-from textual.content import Content, ContentText
+from textual.content import Content
 from textual.events import Click
 from textual.geometry import Region, Size
 from textual.message import Message
@@ -46,36 +46,6 @@ def strip_of(of: Line, width: int, base: Style, theme: str) -> Strip:
     return Strip(segments).adjust_cell_length(width, base)
 
 
-class BorderTitle:
-    """A title of a border: setting one draws its row alone, and nothing where it is the same.
-
-    Textual's own draws the whole widget, with what is in it, whatever the title was.
-    """
-
-    def __init__(self, *, below: bool = False) -> None:
-        self._below = below
-
-    def __set_name__(self, owner: type[Widget], name: str) -> None:
-        self._kept = f"_{name}"
-        self._given = f"_given_{name}"
-
-    def __set__(self, of: Widget, title: Text | ContentText | None) -> None:
-        if isinstance(title, Text):
-            title = Content.from_rich_text(title)
-        if title == of.__dict__.get(self._given, ""):
-            return
-        of.__dict__[self._given] = title
-        shown = None if title is None else of.render_str(title).expand_tabs(4).split()[0]
-        setattr(of, self._kept, shown)
-        width, height = of.outer_size
-        at = Region(-1, height - 2 if self._below else -1, width, 1)
-        of.refresh(*([at] if height else []))  # hidden, it has no rows
-
-    def __get__(self, of: Widget, owner: type[Widget] | None = None) -> str | None:
-        title = getattr(of, self._kept, None)
-        return None if title is None else title.markup
-
-
 class LineView(FixedView, can_focus=True):
     """A pane of lines. Its geometry never follows its content."""
 
@@ -83,8 +53,6 @@ class LineView(FixedView, can_focus=True):
     DEFAULT_CSS = """
     LineView { height: 1fr; width: 1fr; overflow-x: hidden; overflow-y: auto; scrollbar-size: 0 0; }
     """
-    border_title = BorderTitle()
-    border_subtitle = BorderTitle(below=True)
 
     def __init__(self, *, id: str | None = None, classes: str | None = None) -> None:
         super().__init__(id=id, classes=classes)
@@ -92,12 +60,12 @@ class LineView(FixedView, can_focus=True):
         self._folded_for = 0  # the room there was when lines were last shown
         self._base = Style()  # beneath the styles of the lines, as drawn last
         self.painted_at = math.inf  # when it was drawn first, by the clock of events
-        # What the lower border says beside how much is out of sight; None where there is none.
-        self._said_below = "" if classes == "pane" else None
+        self._has_border = classes == "pane"
+        self._note = ""  # in the lower border, behind how much is out of sight
 
     def say_below(self, text: str = "") -> None:
         """Write this into the lower border, behind how much is out of sight."""
-        self._said_below = text
+        self._note = text
         self._tell_more()
 
     def more_text(self) -> str:
@@ -106,9 +74,8 @@ class LineView(FixedView, can_focus=True):
         return "more below (tab, j)" if is_more else ""
 
     def _tell_more(self) -> None:
-        if self._said_below is not None and self.size:
-            parts = filter(None, (self.more_text(), self._said_below))
-            self.border_subtitle = Content("  ".join(parts))
+        if self._has_border and self.size:
+            self.border_subtitle = Content("  ".join(filter(None, (self.more_text(), self._note))))
 
     def watch_scroll_y(self, old_value: float, new_value: float) -> None:
         super().watch_scroll_y(old_value, new_value)
@@ -134,34 +101,16 @@ class LineView(FixedView, can_focus=True):
         return self.scrollable_content_region.width or max(1, self.app.size.width)
 
     def show_lines(self, lines: Sequence[Line]) -> None:
-        """Show these; only those that differ from before are drawn again."""
-        old, self.lines = self.lines, list(lines)
+        """Show these; `ScreenBuffer` sends only cells that differ from before."""
         self._folded_for = self.line_width
-        if len(old) != len(self.lines):
-            self.set_content_size(Size(self.line_width, len(self.lines)))
-            self._tell_more()
-        if not self.size:
-            if old != self.lines:
-                self.refresh_line(0)
-            return
-        top = round(self.scroll_y)
-        for at in range(top, top + self.size.height):
-            before = old[at] if at < len(old) else None
-            after = self.lines[at] if at < len(self.lines) else None
-            if before != after:
-                self.refresh_line(at)
+        if self.lines != (lines := list(lines)):
+            self.lines = lines
+            self._lines_changed()
 
-    def refresh_line(self, at: int) -> None:
-        """Draw one line again; while it is hidden, all of them once it is shown.
-
-        What Textual keeps of a hidden widget is drawn again when it is shown, and has no rows by
-        which it could be marked.
-        """
-        y, size = at - round(self.scroll_y), self.size
-        if not size:
-            self.refresh()
-        elif 0 <= y < size.height:
-            self.refresh(Region(0, y, size.width, 1))
+    def _lines_changed(self) -> None:
+        self.set_content_size(Size(self.line_width, len(self.lines)))
+        self._tell_more()
+        self.refresh()
 
     def text(self) -> str:
         """All of it, as `copy_pane` gives it."""
@@ -266,7 +215,7 @@ class Chrome(Widget):
             self.lines.append(())
         if self.lines[at] != shown:
             self.lines[at] = shown
-            self.refresh(Region(0, at, self.size.width, 1))
+            self.refresh()
 
     def on_click(self, event: Click) -> None:
         if event.y < len(self.lines):
@@ -345,24 +294,21 @@ class RowList(LineView):
 
     def show_rows(self, rows: Sequence[Row], key: str | None = None) -> None:
         """Show these, the cursor on `key` or where it was, else on the nearest row left."""
-        before, drawn, count = self.key, self._drawn_lines(), len(self.lines)
+        before = self.key
         self.rows = list(rows)
-        found = self._find(before if key is None else key)
-        self._at = self._nearest_row(self._at) if found is None else found
+        number = self._find(before if key is None else key)
+        self._at = self._nearest_row(self._at) if number is None else number
         self.lines = [each for row in self.rows for each in (row.line, *row.more)]
         self._starts = [0, *accumulate(1 + len(row.more) for row in self.rows)][:-1]
         self._folded_for = self.line_width
-        self._redraw_changed(drawn)
-        if len(self.lines) != count:
-            self.set_content_size(Size(self.line_width, len(self.lines)))
+        self._lines_changed()
         self._scroll_to_cursor()
-        self._tell_more()
         if self.key != before:
             self.post_message(self.Moved(self, self.key))
 
     def mark_range(self, keys: frozenset[str]) -> None:
-        drawn, self.chosen = self._drawn_lines(), keys
-        self._redraw_changed(drawn)
+        self.chosen = keys
+        self.refresh()
 
     def go_to(self, key: str, margin: int = 0) -> bool:
         """Put the cursor on a row, with lines around it in view; False where none has that key."""
@@ -383,18 +329,6 @@ class RowList(LineView):
         if not here:
             return ((star + " ", "focus" if star == "*" else ""), *row.line)
         return ((">" + star, "focus"), *((text, style or "title") for text, style in row.line))
-
-    def _drawn_lines(self) -> list[Line]:
-        top = round(self.scroll_y)
-        return [self.line_at(at) for at in range(top, top + self.size.height)]
-
-    def _redraw_changed(self, drawn: Sequence[Line]) -> None:
-        """Draw again what in sight differs from what was drawn."""
-        if not self.size:
-            self.refresh_line(0)
-        for at, before in enumerate(drawn, round(self.scroll_y)):
-            if self.line_at(at) != before:
-                self.refresh_line(at)
 
     @property
     def out_of_sight(self) -> tuple[int, int]:
@@ -427,10 +361,8 @@ class RowList(LineView):
     def _move(self, number: int) -> None:
         if number == self._at or not 0 <= number < len(self.rows):
             return
-        old, self._at, self._was_moved = self._at, number, True
-        for changed in (old, number):
-            if 0 <= changed < len(self.rows):
-                self.refresh_line(self._starts[changed])
+        self._at, self._was_moved = number, True
+        self.refresh()
         self._scroll_to_cursor()
         self.post_message(self.Moved(self, self.key))
 

@@ -19,7 +19,7 @@ from studio.tui.drawing.cells import Glyphs, choose_glyphs
 from studio.tui.drawing.lines import Lines, Row, line, paragraph
 from studio.tui.keymap import Key, format_key, offer_keys
 from studio.tui.page import Host
-from studio.tui.terminal.textual_parts import Box, TerminalApp, is_visible, make_compact
+from studio.tui.terminal.textual_parts import Box, is_visible, make_compact
 from studio.tui.widgets.line_view import Chrome, LineView, RowList, footer_line, footer_presses
 
 ASK_KEYS = offer_keys({"enter": "hands it in", "escape": "leaves"})
@@ -163,22 +163,13 @@ class Question(Box[T]):
     Question Vertical { width: 94%; max-width: 120; height: auto; border: solid $foreground; }
     """
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._early: dict[str, None] = {}  # keys that were pressed before
-
     def refuses(self, event: events.Key) -> bool:
         # It may have been asked for, and be made only now.
         painted_at = min((view.painted_at for view in self.query(LineView)), default=math.inf)
         if is_early := event.time < painted_at:
-            self._early[format_key(event.key)] = None
-            text = f"pressed before the question stood, so not taken: {', '.join(self._early)}"
+            text = f"{format_key(event.key)} was pressed before the question stood: not taken"
             cast("Host", self.app).tell(text, "flag")
         return is_early
-
-    def on_screen_resume(self) -> None:
-        # Those that were held for it.
-        self.app.call_later(cast(TerminalApp, self.app).act_on_keys)
 
     def on_key(self, event: events.Key) -> None:
         if self.refuses(event) or self.hear(event.key):

@@ -27,9 +27,10 @@ from engines.core.types import (
     Usage,
 )
 from engines.policies.limits import Slots
-from engines.record.ledger import RecordLedger, read_record, read_trajectory, read_usage
+from engines.record.ledger import RecordLedger, read_record, read_trajectory
 from engines.rollouts.manager import RolloutManager
 from tests.support.builders import a_job, answering
+from tests.support.usage import read_usage
 
 
 @dataclass

@@ -142,8 +142,8 @@ def test_a_commit_of_rejected_and_deferred_operations_changes_nothing(reviewed: 
         for action in ("reject", "defer")
     ]
     done = library.commit(refused)
-    assert replace(done.library, curated=(), remembered=0) == library
-    assert all(idea.is_rejection for idea in done.library.curated)
+    assert replace(done.library, notes=library.notes) == library
+    assert all(idea.is_rejection for idea in done.library.notes.curated)
     assert len(done.outcomes) == len(reviewed)  # a deferred operation has no outcome yet
     assert not any(outcome.applied for outcome in done.outcomes)
 

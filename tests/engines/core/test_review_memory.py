@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from engines.core import types as flags
-from engines.core.library_notes import new_past_decisions
+from engines.core.library_notes import LibraryNotes
 from engines.core.types import Decision, Flag
 from tests.support.builders import an_operation
 
@@ -26,5 +26,6 @@ def test_what_was_only_unproven_is_not_held_against_an_idea(
 ) -> None:
     operation = replace(an_operation(), flags=(Flag(flag),))
     decision = Decision(operation.id, "reject", reason=flag, reviewer=reviewer)
-    (found,) = new_past_decisions((), [(operation, operation, decision, "")], "run", 1)
+    notes = LibraryNotes().remember([(operation, operation, decision, "")], "run", 1)
+    (found,) = notes.curated
     assert found.is_rejection and found.doubled is not counts

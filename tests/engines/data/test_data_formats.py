@@ -14,8 +14,7 @@ import pytest
 
 from engines.core.errors import DataError
 from engines.core.types import Problem
-from engines.data.checks import doubts_line
-from engines.data.dataset import check_dataset, read_numbered_problems, read_problems
+from engines.data.dataset import check_dataset, doubts_line, read_numbered_problems, read_problems
 from engines.data.source import HELD_OUT, PRACTISED, DataSource, find_splits, resolve_data
 from studio.config.loading import load_run
 from studio.run.models import open_model

@@ -10,8 +10,7 @@ import pytest
 
 from engines.core.errors import DataError
 from engines.core.types import Problem
-from engines.data.checks import check_rows
-from engines.data.dataset import check_dataset, read_numbered_problems, read_problems
+from engines.data.dataset import check_dataset, check_rows, read_numbered_problems, read_problems
 from engines.data.fields import ANSWER_FIELDS, LISTED_REPLIES, QUESTION_FIELDS, SINGLE_REPLIES
 from engines.data.source import DataSource, resolve_data
 

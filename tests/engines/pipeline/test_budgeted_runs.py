@@ -19,12 +19,12 @@ from engines.pipeline.context import RunContext
 from engines.policies.rehearsal.server import answer_request
 from engines.record import lines
 from engines.record.derived.catalogue import run_row
-from engines.record.ledger import read_usage
 from engines.record.run_dir import RunDir
 from studio.config.loading import load_run
 from studio.run.models import open_budget
 from tests.support.fake_endpoint import Exchange, fake_endpoint
 from tests.support.harness import Practised, practised
+from tests.support.usage import read_usage
 
 SMALL = ("data.truncate=12", "practice.batch_size=6", "practice.group_size=3", "practice.epochs=1")
 PRICED = (

@@ -57,7 +57,7 @@ class Crediting:
         self.seen: dict[int, list[object]] = {}  # counts that each step's reading was shown
 
     async def reflect(self, group: Group, library: Library, earlier: Earlier = ()) -> Reflection:
-        self.seen.setdefault(group.step, []).append(library.uses)
+        self.seen.setdefault(group.step, []).append(library.notes.uses)
         found = await self.inner.reflect(group, library, earlier)
         return replace(found, credits=(Credit("E1", "used", (group.rollouts[0].id,)),))
 
@@ -102,7 +102,7 @@ async def test_each_step_is_counted_once_and_citations_are_not_judged(tmp_path: 
     ]  # before the first step there was nothing to use
     # Four groups, four tries each: one of each group was credited, and all of them cite.
     assert lines_of(tmp_path)[0].credits == {"E1": UseCounts(used=4, cited=16)}
-    assert head(tmp_path).uses["E1"] == UseCounts(used=8, cited=32)
+    assert head(tmp_path).notes.uses["E1"] == UseCounts(used=8, cited=32)
     assert done.state.rewards_by_epoch() == plain.state.rewards_by_epoch()
     assert head(tmp_path).content_hash == head(tmp_path / "plain").content_hash
 
@@ -136,7 +136,7 @@ async def test_a_step_that_is_cut_anywhere_counts_once_and_sees_what_it_saw(
     resumed = await credited(cut, *THREE)
     assert resumed.asked == 0  # every prompt is the recorded one
     assert lines_of(cut) == lines_of(whole)
-    assert resumed.library.uses == done.library.uses
+    assert resumed.library.notes.uses == done.library.notes.uses
 
 
 async def test_a_copy_carries_counts_over_and_a_fork_those_that_stood_at_its_step(
@@ -146,13 +146,15 @@ async def test_a_copy_carries_counts_over_and_a_fork_those_that_stood_at_its_ste
     fork = await credited(tmp_path, *THREE, restart_step=2)
     assert fork.library.name == "rehearsal-2"
     assert begun_with(tmp_path, "rehearsal-2") == {"E1": UseCounts(used=4, cited=16)}
-    assert fork.library.uses == done.library.uses  # it practises the third step as the run did
+    assert (
+        fork.library.notes.uses == done.library.notes.uses
+    )  # it practises the third step as the run did
     start = f"library.start=rehearsal@{done.library.version}"
     await credited(tmp_path, *TWO_EPOCHS[1:], "practice.epochs=1", "exp_id=copy", start)
-    assert begun_with(tmp_path, "copy") == done.library.uses
+    assert begun_with(tmp_path, "copy") == done.library.notes.uses
 
 
 async def test_an_agent_that_is_not_asked_cites_nothing(tmp_path: Path) -> None:
     done = await credited(tmp_path, *TWO_EPOCHS, "agent.cite=false")
     assert not any(ASKED in prompt_of(r) for r in requests(done.run, "rollout"))
-    assert head(tmp_path).uses["E1"] == UseCounts(used=4)
+    assert head(tmp_path).notes.uses["E1"] == UseCounts(used=4)

@@ -18,7 +18,6 @@ from engines.core.library import Library
 from engines.core.types import NO_USAGE, Decision, Flag, Lesson, Operation, Problem
 from engines.data.dataset import read_problems
 from engines.pipeline.reviewers import AutoReviewer
-from engines.record.ledger import read_usage
 from engines.record.run_dir import RunDir, Workspace
 from engines.training_free.lint import OperationLinter
 from engines.training_free.settings import LintSettings
@@ -30,6 +29,7 @@ from tests.engines.pipeline.test_settings import prompt_of, requests
 from tests.support.builders import a_library, an_operation
 from tests.support.fake_endpoint import answers, fake_endpoint, refuses
 from tests.support.harness import Practised, ScriptedPerson, practised
+from tests.support.usage import read_usage
 
 TWO_EPOCHS = (
     "practice.epochs=2",
@@ -81,22 +81,22 @@ async def test_a_rejected_idea_is_not_proposed_again_and_its_reason_is_shown(
 
 async def test_what_was_rejected_is_remembered_by_copies_and_forks(tmp_path: Path) -> None:
     await rejected(tmp_path, *ONE_EPOCH)
-    ideas = head(tmp_path).curated
+    ideas = head(tmp_path).notes.curated
     assert head(tmp_path).version == 0 and len(ideas) > 1
 
     fork = await practised(tmp_path, *TWO_EPOCHS, restart_step=1)
     assert fork.library.name == "rehearsal-2"
-    assert fork.library.curated == ideas
+    assert fork.library.notes.curated == ideas
     assert fork.state.withheld > 0 and fork.texts == []
 
     copy = await practised(
         tmp_path, *ONE_EPOCH, "exp_id=copy", "library.name=copy", "library.start=rehearsal@0"
     )
-    assert copy.library.curated == ideas
+    assert copy.library.notes.curated == ideas
     assert (copy.state.withheld, copy.texts) == (len(ideas), [])
 
     fresh = await practised(tmp_path, *ONE_EPOCH, "exp_id=fresh")
-    assert fresh.library.curated == () and len(fresh.texts) > 1
+    assert fresh.library.notes.curated == () and len(fresh.texts) > 1
 
 
 async def test_a_rejection_outlives_a_crash_between_the_two_journals(tmp_path: Path) -> None:
@@ -106,7 +106,8 @@ async def test_a_rejection_outlives_a_crash_between_the_two_journals(tmp_path: P
     _cut_before(cut / "runs/rehearsal/journal.jsonl", "LessonCommitted")
     resumed = await rejected(cut, *TWO_EPOCHS)
     assert resumed.asked == 0  # every request is the recorded one
-    assert (head(cut).curated, head(cut).remembered) == (head(whole).curated, len(done.decisions()))
+    assert head(cut).notes.curated == head(whole).notes.curated
+    assert head(cut).notes.mark.decisions == len(done.decisions())
     assert (resumed.state.withheld, lessons(resumed.run)) == (
         done.state.withheld,
         lessons(done.run),
@@ -151,7 +152,7 @@ async def test_a_fork_takes_no_rejection_that_came_after_its_last_adopted_step(
         library.commit([(idea, replace(rejecting(idea), at=5.0))], run="other", step=1)
     fork = await practised(tmp_path, *TWO_EPOCHS, restart_step=1)
     assert fork.library.name == "rehearsal-2"
-    assert fork.library.curated == ()
+    assert fork.library.notes.curated == ()
 
 
 async def test_rejections_from_elsewhere_change_no_request_of_a_step_that_is_resumed(
@@ -168,7 +169,7 @@ async def test_rejections_from_elsewhere_change_no_request_of_a_step_that_is_res
     resumed = await practised(cut, *ONE_EPOCH)
     assert resumed.asked == 0
     assert lessons(resumed.run) == lessons(done.run)
-    assert [c.run for c in resumed.library.curated] == ["other"]
+    assert [c.run for c in resumed.library.notes.curated] == ["other"]
 
 
 def _first_line(journal: Path) -> Path:

@@ -15,8 +15,8 @@ from engines.core.errors import CallFailed
 from engines.core.protocols import OnText, Policy
 from engines.core.types import Completion, Message, Problem, Rollout, Sampling, Usage, Verdict
 from engines.pipeline.context import RunContext
-from engines.record.ledger import read_usage
 from tests.support.harness import Practised, practised
+from tests.support.usage import read_usage
 
 RUN = ("data.truncate=24", "practice.batch_size=12", "practice.group_size=3", "practice.epochs=1")
 DOWN = "refused: nobody answers"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,10 +10,8 @@ import pytest
 from engines.core import events as ev
 from engines.core.errors import ConfigError
 from engines.pipeline.context import RunContext
-from engines.policies.limits import StreamPacedPolicy
-from engines.policies.replay import ReplayPolicy
 from studio.config.loading import load_run
-from studio.run.models import pace_of, short_log_note
+from studio.run.models import pace_of
 from tests.support.harness import Practised, comparable, practised
 from tests.support.virtual_clock import on_virtual_clock
 
@@ -170,19 +167,3 @@ def test_a_pace_that_cannot_be_kept_is_refused_with_its_name(
     with pytest.raises(ConfigError) as refused:
         load_run("rehearsal", overrides, tmp_path, {"OPENAI_API_KEY": "k"})
     assert says in str(refused.value)
-
-
-async def test_a_short_log_is_told_of_also_where_it_is_paced(tmp_path: Path) -> None:
-    told: list[str | None] = []
-
-    def asked(practice: RunContext) -> RunContext:
-        policy = practice.rollouts.policy
-        assert isinstance(policy, StreamPacedPolicy)
-        assert isinstance(policy.inner, ReplayPolicy)
-        told.append(short_log_note(policy, practice.problems, 99))
-        told.append(short_log_note(policy.inner, practice.problems, 99))
-        return replace(practice)
-
-    await practised(tmp_path, "policy.pace_tokens_per_s=1e6", preset="replay", change=asked)
-    assert told[0] == told[1]
-    assert told[0] is not None and "fewer replies" in told[0]

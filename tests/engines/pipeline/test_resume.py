@@ -244,7 +244,7 @@ async def test_a_run_that_tries_its_operations_can_be_cut_at_any_event_too(tmp_p
     everything = recorded(workspace / "runs/rehearsal")
     wanted = [(e.operations, e.effect, e.error) for e in first.state.effects]
     worth = {e.effect for e in first.state.effects if e.effect.verdict == "helps"}
-    assert set(first.library.effects.values()) == worth
+    assert set(first.library.notes.effects.values()) == worth
     step = first.state.effects[0].step
     together = sum(e.step == step for e in first.state.effects)
     assert first.state.effects[0].error == pytest.approx(0.5 / (5 - step) / together)  # of 4 steps
@@ -271,10 +271,10 @@ async def test_only_what_was_tried_alone_and_let_in_as_it_was_has_its_worth_note
     approved = {d["operation_id"] for d in found.decisions() if d["action"] == "approve"}
     tried = {name: e.effect for e in found.state.effects for name in e.operations}
     assert approved & tried.keys() and tried.keys() - approved
-    noted = set(found.library.effects.values())
+    noted = set(found.library.notes.effects.values())
     assert noted and noted <= {tried[name] for name in approved & tried.keys()}
     lesson = "review.gate={problems: 9, k: 4, error: 0.5, unit: lesson}"
     whole = await practised(tmp_path / "whole", *GATED, lesson)
     assert any(len(e.operations) > 1 for e in whole.state.effects)
     alone = {e.effect for e in whole.state.effects if len(e.operations) == 1}
-    assert set(whole.library.effects.values()) <= alone
+    assert set(whole.library.notes.effects.values()) <= alone

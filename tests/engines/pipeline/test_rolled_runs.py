@@ -8,12 +8,12 @@ from pathlib import Path
 
 from engines.core.codec import to_dict
 from engines.core.types import NO_USAGE, Usage
+from engines.record.derived.run_state import NAME, usage_sums
 from engines.record.derived.run_state import NAME as STATE_NAME
-from engines.record.derived.usage import NAME, usage_sums
 from engines.record.journal import Journal, read_journal
-from engines.record.ledger import read_usage
 from engines.record.segments import segment_paths
 from tests.support.harness import practised
+from tests.support.usage import read_usage
 
 ROLLING = partial(Journal, segment_bytes=1)
 RUN = ("practice.epochs=2", "practice.batch_size=4", "practice.group_size=3", "data.truncate=8")

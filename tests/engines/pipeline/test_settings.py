@@ -192,9 +192,9 @@ async def test_an_enhanced_agent_mounts_and_gives_the_prompt_its_library_gave(
     agents = tmp_path / "configs/agents"
     agents.mkdir(parents=True)
     (agents / "enhanced.yaml").write_bytes(first.run.agent_file.read_bytes())
-    mounted = await practised(
-        tmp_path, *SMALL, "exp_id=mounted", "+agents@agent=enhanced", "seed=5"
-    )
+    file = tmp_path / "mounted.yaml"
+    file.write_text("defaults: [rehearsal, /agents/enhanced@agent, _self_]\n")
+    mounted = await practised(tmp_path, *SMALL, "exp_id=mounted", "seed=5", preset=str(file))
     started = await practised(
         tmp_path, *SMALL, "exp_id=started", "library.start=rehearsal@1", "seed=5"
     )

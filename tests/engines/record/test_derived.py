@@ -14,11 +14,11 @@ from engines.core import events as ev
 from engines.core.errors import DamagedError
 from engines.core.state.fold import fold_events
 from engines.core.types import NO_USAGE, CallKey, Usage
-from engines.record.derived import run_state, search, store, usage
-from engines.record.derived.catalogue import load_run_rows
-from engines.record.derived.run_state import open_run, read_run
+from engines.record.derived import run_state, search, store
+from engines.record.derived import run_state as usage
+from engines.record.derived.catalogue import refresh_catalogue
+from engines.record.derived.run_state import open_run, read_run, usage_sums
 from engines.record.derived.search import condition, find_rows
-from engines.record.derived.usage import usage_sums
 from engines.record.journal import Journal
 from engines.record.ledger import RecordLedger
 from engines.record.run_dir import Workspace
@@ -59,7 +59,7 @@ def read_all(workspace: Workspace) -> list[Any]:
         resumed,
         find_rows(workspace, condition()),
         sum((paid for _, paid in usage_sums(run.records)), NO_USAGE),
-        load_run_rows(workspace),
+        refresh_catalogue(workspace),
     ]
 
 

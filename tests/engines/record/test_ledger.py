@@ -28,12 +28,12 @@ from engines.record.ledger import (
     RecordLedger,
     read_record,
     read_trajectory,
-    read_usage,
     record_file_name,
     request_hash,
 )
 from tests.support.builders import FakePolicy, a_timeout, answering
 from tests.support.fake_endpoint import delta, fake_endpoint, hangs
+from tests.support.usage import read_usage
 
 KEY = CallKey("rollout", 1, 3, 0, 1)
 ASKED = (Message("user", "What is 2 + 3?"),)

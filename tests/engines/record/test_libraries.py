@@ -83,7 +83,9 @@ def test_a_rejection_is_remembered_once_and_makes_no_version(tmp_path: Path) -> 
     commit(folder, rejected, run="r", step=1)  # as after a crash between the two journals
     head = folder.head()
     assert (head.version, len(folder.versions())) == (0, 1)
-    assert [(c.text, c.reason, c.is_rejection) for c in head.curated] == [(ADD.text, "no", True)]
+    assert [(c.text, c.reason, c.is_rejection) for c in head.notes.curated] == [
+        (ADD.text, "no", True)
+    ]
 
 
 def test_an_earlier_try_of_the_same_commit_is_found_by_run_and_step_after_its_base(
@@ -248,11 +250,14 @@ def test_what_a_wording_is_worth_is_kept_beside_it_and_goes_with_it(tmp_path: Pa
     effects = {name: an_effect(0.1, 0.05, 0.15) for name in ("E1", "E2", "E3", "E9")}
     with folder.lock_for_commit() as library:
         head = library.measure(measured, effects)
-        assert head.version == 1 and head.effects.keys() == {"E1", "E3"}  # E2 was another wording
+        assert head.version == 1 and head.notes.effects.keys() == {
+            "E1",
+            "E3",
+        }  # E2 was another wording
         before = folder.journal_path.read_bytes()
         assert library.measure(measured, effects) == head
         assert folder.journal_path.read_bytes() == before  # known already
-    assert folder.head() == head and folder.at(0).effects == {}
+    assert folder.head() == head and folder.at(0).notes.effects == {}
     rows = yaml.safe_load((folder.path / "v0001.yaml").read_text("utf-8"))["experiences"]
     assert [row.get("worth") for row in rows] == [
         "+0.100 [+0.05, +0.15] helps",
@@ -261,9 +266,9 @@ def test_what_a_wording_is_worth_is_kept_beside_it_and_goes_with_it(tmp_path: Pa
     ]
     other = [an_operation("modify", "E1", "anew"), an_operation("delete", "E3")]
     commit(folder, approved(*other), step=2)
-    assert folder.head().effects == {}
+    assert folder.head().notes.effects == {}
     copy = LibraryFolder(tmp_path / "libraries" / "copy").create(head, "lib@1")
-    assert copy.effects == head.effects
+    assert copy.notes.effects == head.notes.effects
 
 
 def test_a_library_of_which_a_repair_left_nothing_says_so(tmp_path: Path) -> None:

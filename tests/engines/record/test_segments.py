@@ -18,11 +18,17 @@ from engines.core.state.fold import fold_events
 from engines.core.state.run_state import RunState
 from engines.pipeline.recorder import Recorder
 from engines.record.derived import store
-from engines.record.derived.run_state import NAME, open_run, read_run
+from engines.record.derived.run_state import (
+    NAME,
+    HistoryReader,
+    open_run,
+    read_history,
+    read_run,
+    read_step,
+)
 from engines.record.journal import Journal, read_journal
 from engines.record.run_dir import RunDir
 from engines.record.segments import closed_path, first_line, journal_bytes, read, segment_paths
-from engines.record.step_history import HistoryReader, read_history, read_step
 from tests.support.long_runs import a_long_run
 
 EVENTS = list(a_long_run("exp", steps=9, batch=2, group=3))
@@ -70,14 +76,14 @@ def test_every_reader_reads_across_segments(journal: Path) -> None:
 
 
 def test_a_step_is_read_from_its_own_segment_and_tells_the_same(journal: Path) -> None:
-    run, whole = RunDir(journal.parent), read_history(RunDir(journal.parent))
+    run, whole = RunDir(journal.parent), read_history(journal)
     for step in range(1, 10):
-        alone = HistoryReader(run, step).read().steps[step]
+        alone = HistoryReader(run.journal, step).read().steps[step]
         assert alone.rollouts == whole.steps[step].rollouts
         assert alone.reflections == whole.steps[step].reflections
-        found, wanted = read_step(run, step), whole.steps[step]
+        found, wanted = read_step(run.journal, step), whole.steps[step]
         assert (found.decisions, found.committed) == (wanted.decisions, wanted.committed)
-    assert not read_step(run, 99).rollouts
+    assert not read_step(run.journal, 99).rollouts
 
 
 async def test_a_resume_goes_on_from_the_state_at_the_last_roll(journal: Path) -> None:

@@ -9,9 +9,9 @@ import pytest
 
 from engines.core import events as ev
 from engines.record import lines
+from engines.record.derived.run_state import HistoryReader, read_history
 from engines.record.journal import Journal
 from engines.record.run_dir import RunDir
-from engines.record.step_history import HistoryReader, read_history
 from tests.support.builders import a_rollout_finished, a_run, a_step
 
 
@@ -23,7 +23,7 @@ def write(run: RunDir, *events: ev.DurableEvent) -> None:
 
 
 def test_only_new_lines_are_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run, reader = RunDir(tmp_path), HistoryReader(RunDir(tmp_path))
+    run, reader = RunDir(tmp_path), HistoryReader(RunDir(tmp_path).journal)
     assert reader.read().steps == {}, "there is no journal yet"
     write(run, a_run(), a_step())
     assert reader.read().last_step == 1
@@ -52,11 +52,11 @@ def test_only_new_lines_are_read_again(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_a_journal_that_was_cut_is_read_from_its_beginning(tmp_path: Path) -> None:
-    run, reader = RunDir(tmp_path), HistoryReader(RunDir(tmp_path))
+    run, reader = RunDir(tmp_path), HistoryReader(RunDir(tmp_path).journal)
     write(run, a_run(), a_step())
     before = run.journal.read_bytes()
     write(run, a_rollout_finished())
     assert list(reader.read().rollouts)
     run.journal.write_bytes(before)
     assert not list(reader.read().rollouts)
-    assert read_history(run) == reader.read()
+    assert read_history(run.journal) == reader.read()

@@ -27,10 +27,11 @@ from engines.pipeline.budget import Amounts, Budget, BudgetedPolicy, BudgetLimit
 from engines.policies.chat.client import OpenAICompat
 from engines.policies.chat.endpoint import EndpointSettings
 from engines.policies.limits import Slots
-from engines.record.ledger import RecordLedger, read_record, read_trajectory, read_usage
+from engines.record.ledger import RecordLedger, read_record, read_trajectory
 from engines.rollouts.manager import RecordedPolicy, RolloutManager
 from tests.support.builders import FakePolicy, answering
 from tests.support.fake_endpoint import delta, fake_endpoint, hangs
+from tests.support.usage import read_usage
 from tests.support.virtual_clock import on_virtual_clock
 
 

@@ -14,9 +14,8 @@ import pytest
 from engines.core.errors import ConfigError, StudioError
 from engines.core.types import ToolResult
 from engines.tools.mcp import MAX_STARTS, McpServer
-from engines.tools.open import open_toolbox
 from engines.tools.settings import ToolSettings
-from engines.tools.toolbox import CheckedToolbox, Entry
+from engines.tools.toolbox import CheckedToolbox, Entry, open_toolbox
 from tests.support.mcp_server import serve_http
 from tests.support.tool_tries import a_call, a_try
 
@@ -65,7 +64,7 @@ async def test_a_server_that_we_start_serves_its_tools(monkeypatch: pytest.Monke
         assert specs["add"].tier.endswith("it has PATH, PYTHONPATH, SHARED")
         assert await called(toolbox, "add", '{"a": 2, "b": 3}') == ToolResult("5")
         picture = await called(toolbox, "picture")
-        assert picture.text == "Here:\n[image: image/png, 300 bytes]"
+        assert picture.text == "Here:\n[image: image/png]"
         failed = await called(toolbox, "fail")
         assert failed == ToolResult("Error executing tool fail", "error")  # the SDK's words
         refused = await called(toolbox, "add", '{"a": 2}')

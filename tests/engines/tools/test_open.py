@@ -9,8 +9,8 @@ import pytest
 
 from engines.core.errors import ConfigError
 from engines.core.types import ToolResult
-from engines.tools.open import open_toolbox
 from engines.tools.settings import ToolSettings
+from engines.tools.toolbox import open_toolbox
 from tests.support.builders import answering
 from tests.support.tool_tries import FakeSandbox, a_call, a_try
 

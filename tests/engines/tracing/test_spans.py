@@ -120,7 +120,7 @@ def test_operations_hang_below_their_lesson_and_decisions_below_their_operation(
         ev.OperationDecided(1, decision),
         ev.LessonCommitted(1, 1, "hash", ()),
     )
-    proposed, lesson, gate, first, second, undone, third, commit = spans
+    lesson, proposed, gate, first, second, undone, third, commit = spans
     assert proposed.parent == lesson.id and lesson.name == "lesson 1"
     assert {one.parent for one in (first, second, undone, third)} == {proposed.id}
     assert len({one.id for one in spans}) == len(spans)

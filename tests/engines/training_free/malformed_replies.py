@@ -109,7 +109,6 @@ REPLIES: list[Labelled] = [
     ("an object with a note", f'{{"analysis": "x", "operations": [{FIRST}, {SECOND}]}}', BOTH),
     ("an object of several lists", f'{{"add": [{FIRST}], "modify": [{SECOND}]}}', BOTH),
     ("numbered objects", f'{{"1": {FIRST}, "2": {SECOND}}}', BOTH),
-    ("JSON in a string", '"[{\\"operation\\": \\"keep\\", \\"id\\": \\"E1\\"}]"', (KEEP,)),
     # commas, brackets and colons
     ("trailing commas", PRETTY % (",", ",", ","), BOTH),
     ("two commas", f"[{FIRST},, {SECOND}]", BOTH),
@@ -185,7 +184,6 @@ REPLIES: list[Labelled] = [
         f"[{FIRST}]".replace("add the carry", r"don\'t drop it"),
         (add("Carry: don't drop it.", "1 kept it", (1,)),),
     ),
-    ("every quote escaped", f"[{FIRST}]".replace('"', '\\"'), (CARRY,)),
     # values
     ("NaN", f"[{FIRST}]".replace("null", "NaN"), (CARRY,)),
     ("undefined", f"[{FIRST}]".replace("null", "undefined"), (CARRY,)),
@@ -257,6 +255,8 @@ UNSURE: list[Labelled] = [
     ("the form of the prompt", '[{"operation": "add" | "modify", "experience": "Name: ..."}]', ()),
     ("more than it writes", f"[{FIRST}, ..., {SECOND}]", BOTH),
     ("a number with a zero before it", f"[{FIRST}]".replace("[1]", "[01]"), ()),
+    ("JSON in a string", '"[{\\"operation\\": \\"keep\\", \\"id\\": \\"E1\\"}]"', ()),
+    ("every quote escaped", f"[{FIRST}]".replace('"', '\\"'), ()),
     ("a text of two parts", '[{"operation": "add", "experience": "One " + "two."}]', ()),
 ]
 """Replies of which something is lost or may be: that is said, and the rest is right."""

@@ -10,8 +10,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import pytest
-
 from engines.core import types as flags
 from engines.core.library import Library
 from engines.core.library_notes import PastDecision
@@ -30,16 +28,16 @@ from engines.core.types import (
 )
 from engines.training_free.consolidation import (
     UNNAMED,
-    BatchEvidence,
     Candidate,
     Consolidator,
     arrange,
-    plan_calls,
+    list_candidates,
+    winners,
 )
 from engines.training_free.lint import OperationLinter
 from engines.training_free.reading import Reflector
 from engines.training_free.settings import TrainingFreeSettings
-from tests.support.builders import a_group, a_library, a_problem, a_timeout, answering
+from tests.support.builders import a_group, a_library, a_problem, a_timeout, answering, remembering
 
 SETTINGS = TrainingFreeSettings("Solve sums.", "Be right more often.")
 Reply = Callable[[CallKey, str], str]
@@ -166,7 +164,7 @@ async def test_a_withheld_operation_keeps_what_went_into_it() -> None:
         run="r", operation_id="op1.1", kind="add", text="Carry it.", became="", reason="no",
         problems=("id-q0",), reviewer="person", at=1.0,
     )  # fmt: skip
-    library = replace(a_library(), curated=(past,), remembered=1)
+    library = remembering(a_library(), past)
     rows = [an_add("Carry it.", 1), an_add("Other.", 2)]
     lesson, _ = await consolidated(saying(rows), ["a", "b"], library)
     assert [op.id for op in lesson.withheld] == ["op1.2"]
@@ -187,31 +185,17 @@ async def test_more_operations_than_the_bound_are_refused_with_their_count() -> 
     assert "it holds 4 operations, and at most 3 are taken" in ledger.prompts[1]
 
 
-def test_the_evidence_of_a_proposal_counts_problems_winners_and_losers() -> None:
-    groups, reflections = a_batch(["a", "b"], rewards=(1, 0, 0))
-    found = BatchEvidence.read(groups, reflections, rewards_known=True)
-    one, other = found.candidates
-    assert found.note(one) == "1 problem: 1 winner, 2 losers (s1p0)"
-    both = found.merge([one, other], one.proposal)
-    assert found.note(both) == "2 problems: 2 winners, 4 losers (s1p0, s1p1)"
-    hidden = BatchEvidence.read(groups, reflections, rewards_known=False)
-    assert hidden.note(one) == "1 problem: 3 attempts (s1p0)"  # nothing gives rewards away
-    none_good = BatchEvidence.read(*a_batch(["a"], rewards=(0, 0)), rewards_known=True)
-    assert none_good.note(none_good.candidates[0]) == "1 problem: no winners, 2 losers (s1p0)"
+def test_the_evidence_of_a_proposal_counts_winners_and_losers() -> None:
+    groups, reflections = a_batch(["a"], rewards=(1, 0, 0))
+    (candidate,) = list_candidates(groups, reflections)
+    assert candidate.note(winners(groups)) == "1 winner, 2 losers (s1p0)"
+    assert candidate.note({}) == "3 attempts (s1p0)"  # nothing gives rewards away
+    groups, reflections = a_batch(["a"], rewards=(0, 0))
+    (candidate,) = list_candidates(groups, reflections)
+    assert candidate.note(winners(groups)) == "no winners, 2 losers (s1p0)"
 
 
-# -- a tree of calls -----------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("limit", [2, 8, 20])
-def test_a_tree_has_at_most_two_and_a_half_times_the_root_calls(limit: int) -> None:
-    for n in range(limit + 1, 2_000):
-        merging, consolidating = plan_calls(n, limit)
-        assert merging >= 2 and consolidating >= 1
-        assert merging + consolidating <= 2.5 * math.sqrt(n) + 2
-        # Also where nothing could be merged, and at the limit as long as the calls suffice.
-        shown = math.ceil(n / merging)
-        assert shown <= max(limit, math.ceil(math.sqrt(n)))
+# -- several calls -------------------------------------------------------------------------
 
 
 def test_proposals_that_are_alike_meet_and_those_about_one_experience_do() -> None:
@@ -224,36 +208,12 @@ def test_proposals_that_are_alike_meet_and_those_about_one_experience_do() -> No
     wishes = [Proposal("add", None, text, "", ()) for text in texts]
     wishes[1:1] = [Proposal("delete", "E7", "", "", ())]
     wishes += [Proposal("modify", "E7", "Something else: say it.", "", ())]
-    found = [Candidate(wish, (n,)) for n, wish in enumerate(wishes, 1)]
-    groups = [[one.numbers[0] for one in group] for group in arrange(found, 3, 2)]
+    candidates = [Candidate(n, wish, f"s1p{n}", f"q{n}") for n, wish in enumerate(wishes, 1)]
+    groups = [[each.number for each in group] for group in arrange(candidates, 2)]
     assert groups == [[1, 4], [2, 6], [3, 5]]
 
 
-def test_two_thousand_proposals_are_arranged_without_comparing_all_of_them() -> None:
-    rng = random.Random(3)
-    words = [f"word{n}" for n in range(400)]
-    texts = [" ".join(rng.choices(words, k=12)) for _ in range(1_900)]
-    found = [Candidate(Proposal("add", None, t, "", ()), (n,)) for n, t in enumerate(texts, 1)]
-    merging, _ = plan_calls(len(found), 8)
-    groups = arrange(found, merging, 1)
-    assert len(groups) == merging
-    assert sorted(one.numbers[0] for group in groups for one in group) == list(range(1, 1_901))
-
-
-async def test_nothing_was_said_of_it_at_the_first_level_so_it_goes_on_as_it_is() -> None:
-    texts = [f"Rule {chr(97 + n) * 5}: do {chr(97 + n) * 6}." for n in range(12)]
-
-    def reply(key: CallKey, prompt: str) -> str:
-        assert key.turn == 0
-        return "[]" if key.index == 1 else keep_all(prompt)
-
-    lesson, ledger = await consolidated(reply, texts)
-    assert sorted(op.text for op in lesson.operations) == sorted(texts)
-    assert [(key.index, key.position) for key in ledger.keys] == [(1, 0), (1, 1), (2, 0), (2, 1)]
-    assert "## Library now" not in ledger.prompts[0] and "## Library now" in ledger.prompts[2]
-
-
-async def test_a_call_of_a_tree_that_fails_lets_its_proposals_go_on_unmerged() -> None:
+async def test_a_call_of_several_that_fails_lets_its_proposals_go_on_as_they_are() -> None:
     texts = [f"Rule {chr(97 + n) * 5}: do {chr(97 + n) * 6}." for n in range(12)]
 
     def reply(key: CallKey, prompt: str) -> str:
@@ -261,42 +221,29 @@ async def test_a_call_of_a_tree_that_fails_lets_its_proposals_go_on_unmerged() -
             raise a_timeout()
         return keep_all(prompt)
 
-    lesson, _ = await consolidated(reply, texts)
+    lesson, ledger = await consolidated(reply, texts)
     assert sorted(op.text for op in lesson.operations) == sorted(texts)
-    assert {loss.kind for loss in lesson.losses} == {"consolidation call"}
-    assert [loss.where for loss in lesson.losses] == ["step 1, merge 1 of 2", "step 1, part 1 of 2"]
+    assert [(loss.kind, loss.where) for loss in lesson.losses] == [
+        ("consolidation call", "step 1, part 1 of 2")
+    ]
+    assert [(key.index, key.position) for key in ledger.keys] == [(1, 0), (1, 1)]
 
 
-@pytest.mark.parametrize("level", [1, 2])
-async def test_where_every_call_of_a_level_fails_the_whole_consolidation_has(level: int) -> None:
+async def test_where_every_call_fails_the_whole_consolidation_has() -> None:
     def reply(key: CallKey, prompt: str) -> str:
-        if key.index == level:
-            raise a_timeout()
-        return "[]"
+        raise a_timeout()
 
     lesson, _ = await consolidated(reply, [f"text {n}" for n in range(9)])
     assert lesson.operations == ()
     assert [loss.kind for loss in lesson.losses] == ["consolidation"]  # an outage, tried again
 
 
-async def test_what_is_dropped_while_merging_needs_a_reason() -> None:
-    def reply(key: CallKey, prompt: str) -> str:
-        if key.index == 1:
-            why = "" if key.position else "it is wrong"
-            return json.dumps([{"drop": [1], "because": why}])
-        return keep_all(prompt)
-
-    lesson, _ = await consolidated(reply, [f"Text {'x' * n}." for n in range(1, 10)])
-    assert [fate.reason for fate in lesson.fates if fate.fate == "dropped"] == ["it is wrong"]
-
-
-async def test_each_call_of_the_last_level_gets_its_share_of_little_room() -> None:
+async def test_each_call_gets_its_share_of_little_room() -> None:
     rooms: list[int] = []
 
     def reply(key: CallKey, prompt: str) -> str:
-        if key.index == 2:
-            rooms.extend(int(n) for n in re.findall(r"(\d+) may be added", prompt))
-        return "[]" if key.index == 1 else keep_all(prompt)
+        rooms.extend(int(n) for n in re.findall(r"(\d+) may be added", prompt))
+        return keep_all(prompt)
 
     await consolidated(reply, [f"Text {'y' * n}." for n in range(1, 17)], library_limit=6)
     assert rooms == [3, 3]
@@ -364,13 +311,13 @@ async def test_what_occurs_once_is_not_lost_in_a_crowd() -> None:
         texts = a_crowd(random.Random(seed), 100, 20)
         lesson, ledger = await consolidated(attentive_reply, texts)
         assert kept_share(lesson, texts) >= 0.95
-        assert len(ledger.keys) <= 2.5 * math.sqrt(100) + 2
-        # Paraphrases meet again at the last level: a theme does not come back eight times.
-        assert len(lesson.operations) <= 20 + 3 * len(THEMES)
+        # Paraphrases meet: each call has one operation of a theme, and few calls have two themes.
+        assert len(ledger.keys) <= 2 * 13  # each part once, and once more for what is unnamed
+        assert len(lesson.operations) <= 20 + 13 + len(THEMES)
 
 
 async def test_one_flat_call_would_have_lost_them() -> None:
-    """What the tree is measured against: the same reflector, all proposals in one prompt."""
+    """What several calls are measured against: the same reflector, all proposals in one prompt."""
     texts = a_crowd(random.Random(0), 100, 20)
     lesson, _ = await consolidated(attentive_reply, texts, proposals_per_call=100)
     assert kept_share(lesson, texts) < 0.2
@@ -396,7 +343,7 @@ def malformed(rng: random.Random, text: str) -> str:
 async def test_no_proposal_is_unaccounted_for_whatever_the_replies_are() -> None:
     """`consolidated` holds for each lesson that every proposal has one fate that is true."""
     total = {"used": 0, "merged": 0, "dropped": 0}
-    for seed in range(1_000):
+    for seed in range(400):
         rng = random.Random(seed)
         n = rng.randint(1, 120) if seed % 20 == 0 else rng.randint(1, 11)
 
@@ -410,5 +357,5 @@ async def test_no_proposal_is_unaccounted_for_whatever_the_replies_are() -> None
         for fate in lesson.fates:
             total[fate.fate] += 1
         asked = [key for key in ledger.keys if key.turn == 0]
-        assert len(asked) == len(set(asked)) <= 2.5 * math.sqrt(n) + 2
-    assert min(total.values()) > 100  # all three came about
+        assert len(asked) == len(set(asked)) <= math.ceil(n / 8)
+    assert min(total.values()) > 50  # all three came about

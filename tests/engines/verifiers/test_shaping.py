@@ -12,10 +12,10 @@ import pytest
 from engines.core.errors import CallFailed, VerifierError
 from engines.core.types import Message, Problem, Rollout, Sampling, Usage, Verdict
 from engines.record.ledger import RecordLedger
-from engines.verifiers import shaping
+from engines.verifiers import compose as shaping
+from engines.verifiers.compose import LengthPenalty, ShapedVerifier, count_steps
 from engines.verifiers.judge import JudgeContext
 from engines.verifiers.open import asks_judge, needs_answer, open_verifier, parse_spec
-from engines.verifiers.shaping import LengthPenalty, ShapedVerifier, count_steps
 from engines.verifiers.spec import SpecError
 from tests.support.builders import a_problem, a_rollout, a_timeout, answering
 
@@ -273,26 +273,36 @@ async def test_a_pattern_without_end_and_an_answer_beyond_the_cap_are_unjudged(
 
 REFUSED: dict[str, tuple[dict[str, Any], tuple[str, ...], str, str]] = {
     "a near miss": ({"name": "length_penality"}, ("name",), "no such", 'mean "length_penalty"?'),
-    "accuracy by a judge": ({"name": "accuracy", "by": "judge"}, ("by",), "judge", "math or text"),
+    "accuracy by a judge": (
+        {"name": "accuracy", "by": "judge"},
+        ("by",),
+        "judge",
+        "'math' or 'text'",
+    ),
     "a length below 0": (
         {"name": "length_penalty", "max_length": -1},
         ("max_length",),
         "is -1",
-        "at least 0",
+        "greater than or equal to 0",
     ),
     "no weight": (
         {"name": "length_penalty", "penalty_weight": 0},
         ("penalty_weight",),
         "is 0",
-        "above 0",
+        "greater than 0",
     ),
     "an unknown unit": (
         {"name": "length_penalty", "unit": "words"},
         ("unit",),
         "words",
-        "tokens or chars",
+        "'tokens' or 'chars'",
     ),
-    "no bonus": ({"name": "step", "step_bonus": -0.1}, ("step_bonus",), "is -0.1", "above 0"),
+    "no bonus": (
+        {"name": "step", "step_bonus": -0.1},
+        ("step_bonus",),
+        "is -0.1",
+        "greater than 0",
+    ),
     "a shape's wrong setting": ({"name": "step", "bonus": 1}, ("bonus",), '"bonus"', "step_bonus"),
     "no pattern": ({"name": "format"}, (), "pattern is missing", "Give one"),
     "a broken pattern": (
@@ -310,7 +320,7 @@ REFUSED: dict[str, tuple[dict[str, Any], tuple[str, ...], str, str]] = {
     "a bare list below of": (
         {"name": "step", "of": ["math", "text"]},
         ("of",),
-        "it is a list",
+        "no verifier",
         "{name: weighted, of: […]}",
     ),
     "a number below of": ({"name": "step", "of": 5}, ("of",), "no verifier", "Write a name"),
@@ -327,7 +337,7 @@ REFUSED: dict[str, tuple[dict[str, Any], tuple[str, ...], str, str]] = {
         {"name": "judge", "fallback": "words"},
         ("fallback",),
         "words",
-        "text or null",
+        "should be 'text'",
     ),
 }
 

@@ -8,10 +8,9 @@ import pytest
 
 from engines.core.errors import VerifierError
 from engines.core.types import Attempt, Problem, Rollout, Verdict
-from engines.verifiers.choice import choose_option
 from engines.verifiers.open import open_verifier
 from engines.verifiers.stated_answer import StatedAnswer, find_stated_answer, short_text
-from engines.verifiers.text import TextSettings, TextVerifier, normalise_text
+from engines.verifiers.text import TextSettings, TextVerifier, choose_option, normalise_text
 
 
 def a_rollout(answer: str) -> Rollout:
@@ -166,8 +165,8 @@ def test_open_verifier_takes_a_name_or_a_name_with_settings() -> None:
     [
         ("mth", 'verifier "mth": there is no such verifier. Did you mean "math"? Known: '),
         ({"name": "text", "mod": "exact"}, 'there is no setting "mod". Did you mean "mode"?'),
-        ({"name": "text", "mode": "fuzzy"}, 'mode is "fuzzy". Set it to exact or contains'),
-        ({"name": "math", "deadline_s": "two"}, 'deadline_s is "two". Set it to a number.'),
+        ({"name": "text", "mode": "fuzzy"}, 'mode is "fuzzy". Input should be'),
+        ({"name": "math", "deadline_s": "two"}, 'deadline_s is "two". Input should be'),
         ({"mode": "exact"}, '"name" is missing'),
     ],
 )

@@ -172,11 +172,6 @@ def test_an_evaluation_with_gaps_says_how_many(workspace: Path) -> None:
     assert found.losses.keys() == {"verdict"} and found.losses["verdict"] > 0
 
 
-def test_a_section_without_its_second_underscore_is_told(workspace: Path) -> None:
-    with pytest.raises(ConfigError, match="two underscores: practice__epochs"):
-        api.practice("rehearsal", workspace=workspace, practice_epochs=1)
-
-
 @pytest.mark.parametrize("value", ['a "b", {c}\n[d]', "C:\\", 'end\\"', "", "null", "1"], ids=repr)
 def test_a_text_arrives_as_it_is_given(workspace: Path, value: str) -> None:
     from studio.config.loading import load_run

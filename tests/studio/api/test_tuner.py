@@ -21,7 +21,6 @@ from studio.api.practise import Result
 from studio.api.tuner import (
     AlgorithmConfig,
     DatasetConfig,
-    JudgeOutput,
     Msg,
     OpenAIChatModel,
     PromptTuneConfig,
@@ -379,7 +378,6 @@ SUPPORTED = "Supported: task, model, auxiliary_models."
         ),
         ({"model": None}, "model is missing"),
         ({"train_dataset": None}, "train_dataset is missing"),
-        ({"epochs": 3}, "Supported: workflow_func, judge_func, train_dataset"),
     ],
 )
 def test_what_is_not_supported_is_refused_with_what_is(
@@ -395,23 +393,6 @@ def test_a_monitor_that_is_not_installed_names_its_package(dataset: Path, worksp
     with pytest.raises(ConfigError, match="pip install mlflow"):
         tuned(dataset, workspace, model=model, monitor_type="mlflow")
     assert not (workspace / "runs").exists()
-
-
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda: TunerModelConfig(model_path="m", tensor_parallel_size=2),  # type: ignore[call-arg]
-        lambda: DatasetConfig("d", shuffle=True),  # type: ignore[call-arg]
-        lambda: AlgorithmConfig(group=8),  # type: ignore[call-arg]
-        lambda: AlgorithmConfig(*range(9)),  # type: ignore[arg-type]
-        lambda: WorkflowOutput(answer="x"),  # type: ignore[call-arg]
-        lambda: JudgeOutput(),  # type: ignore[call-arg]
-        lambda: OpenAIChatModel("m", stream=True),  # type: ignore[call-arg]
-    ],
-)
-def test_arguments_that_do_not_exist_are_refused(make: Callable[[], Any]) -> None:
-    with pytest.raises(ConfigError, match="Supported: "):
-        make()
 
 
 def test_functions_that_no_file_holds_are_refused(dataset: Path, workspace: Path) -> None:

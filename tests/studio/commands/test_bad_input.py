@@ -254,7 +254,7 @@ TABLE: tuple[Row, ...] = (
         "not there",
         "rehearsal --adapter --to out --step 2",
         "step 2",
-        "step 1",
+        "there are 1",
         do=a_file("practice/runs/rehearsal/checkpoints/x/global_step_1/digest.json", "{}"),
     ),
     bad(
@@ -703,7 +703,7 @@ TABLE: tuple[Row, ...] = (
     bad("data prepare", "not there", "nothing", "nothing", "aime24"),
     bad("data prepare", "unreadable", "aime24 --from x", "UTF-16", do=a_file("x", NOT_TEXT)),
     bad("data prepare", "wrong type", "aime24 --limit x", "--limit", "whole number"),
-    bad("data prepare", "wrong format", "aime24 --from x", "problem", do=a_file("x", "{}")),
+    bad("data prepare", "wrong format", "aime24 --from x", "question", do=a_file("x", "{}")),
     bad("data prepare", "empty", "aime24 --from x", "No row", do=a_file("x", "")),
     bad(
         "data prepare",

@@ -80,7 +80,7 @@ def test_a_dropped_reply_is_counted_in_the_catalogue_and_shown_with_its_step(
 
     facts = step_facts(Workspace(workspace).run("rehearsal"), 1)
     assert ": mere noise" in step_text(facts, prompts=False)
-    assert facts.repaired[0].what == "dropped"
+    assert facts.repaired[0].outcome == "dropped"
 
 
 def test_what_is_left_for_later_waits_for_the_next_sitting(workspace: Path) -> None:

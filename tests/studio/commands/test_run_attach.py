@@ -198,7 +198,7 @@ def test_the_process_outlives_its_starter_which_may_die_before_it_is_ready(
 
         ready = asyncio.run(found())
         assert isinstance(ready, ReadyRun)
-        assert "goes on already" in ready.text
+        assert "goes on as it was started" in ready.text
         assert len(Workspace(workspace).runs()) == 1
 
 

@@ -14,7 +14,7 @@ import pytest
 from engines.core.codec import dumps, from_dict
 from engines.core.state.fold import fold
 from engines.core.state.run_state import Live, RunState
-from engines.record.derived.catalogue import load_run_rows
+from engines.record.derived.catalogue import refresh_catalogue
 from engines.record.derived.run_state import ReadRun
 from engines.record.lock import write_lock
 from engines.record.run_dir import Workspace
@@ -153,7 +153,7 @@ def test_a_removed_run_is_gone_from_disk_and_catalogue_and_its_library_stays(
     assert list((practised / "runs").iterdir()) == []
     assert not list(practised.glob(".removed-*"))
     assert "runs/" not in (practised / "catalogue.json").read_text()
-    assert load_run_rows(Workspace(practised)) == []
+    assert refresh_catalogue(Workspace(practised)) == []
     assert Workspace(practised).library("rehearsal").head().experiences
 
 

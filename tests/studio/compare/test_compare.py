@@ -312,7 +312,7 @@ def test_an_interrupted_comparison_leaves_nothing_behind(
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("studio.compare.formats.csv_table._row", interrupt)
+    monkeypatch.setattr("studio.compare.foreign._csv_row", interrupt)
     there = {path: path.read_bytes() for path in tmp_path.rglob("*")}
     assert (compare(before, after).code, compare(before, after).stdout) == (130, "")
     assert {path: path.read_bytes() for path in tmp_path.rglob("*")} == there

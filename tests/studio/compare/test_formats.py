@@ -232,25 +232,6 @@ WRONG: list[tuple[str, str, Change, tuple[str, ...]]] = [
         swap('"vars": {', '"vars": {"d": ' + "[" * 300 + "]" * 300 + ", ", 9),
         ("out.jsonl:1", '"vars" cannot name'),
     ),
-    (
-        "promptfoo",
-        "deeper",
-        swap('"vars": {', '"vars": {"d": ' + "[" * 5_000 + "]" * 5_000 + ", "),
-        ("out.json", "more than 1,000 deep"),
-    ),
-    (
-        "promptfoo",
-        "deep behind closing brackets",
-        lambda text: (
-            '{"x": "'
-            + "]" * 50_000
-            + '", '
-            + text[1:].replace(
-                '"vars": {', '"vars": {"d": ' + "[" * 20_000 + "]" * 20_000 + ", ", 1
-            )
-        ),
-        ("out.json", "more than 1,000 deep"),
-    ),
     ("promptfoo JSONL", "missing", swap('"score"', '"s"', 3), (":1", '"score" is missing')),
     (
         "promptfoo",
@@ -263,12 +244,6 @@ WRONG: list[tuple[str, str, Change, tuple[str, ...]]] = [
     ("verifiers", "missing", swap('"score"', '"s"'), ("traces.jsonl:1", '"score" is missing')),
     ("verifiers", "type", swap('"score": 1.0', '"score": "1"'), ("rewards: correct", "is text")),
     ("verifiers", "weight", swap('"weight": 1.0', '"weight": "1"'), ("rewards", '"weight"')),
-    (
-        "verifiers",
-        "bounds",
-        swap('"weight": 1.0', f'"weight": {10**400}, "x": NaN'),
-        ("traces.jsonl:1", "out of bounds"),
-    ),
     ("verifiers", "no task", swap('"key": "a"', '"data": {}'), (":1: task: data", '"idx" is mis')),
     ("agentskills", "cut", CUT, ("grading.json", "cut, or no JSON")),
     ("agentskills", "another's", lambda text: '{"results": 1}', ('"summary" is missing',)),
@@ -339,7 +314,7 @@ def test_whatever_stands_in_a_field_it_is_read_or_refused_and_no_bug(
         ("x.json", b"[1, 2]", "it is a list, no object"),
         ("x.jsonl", b'{"mystery": 1}\n', "no known form: mystery"),
         ("x.json", b'{"step": 0, "rewards": []}', "it is no evaluation"),
-        ("x.json", b'{"kind": "Evaluation", "sets": 4}', '"sets" is the number 4'),
+        ("x.json", b'{"kind": "Evaluation", "sets": 4}', "no evaluation as it is printed"),
         ("benchmark.json", b'{"run_summary": {}}', "means alone cannot be paired"),
         ("x.csv", b"problem,score\n\xff,1\n", "no UTF-8"),
         ("x.csv", b"problem,score\n", "no scored try"),
@@ -376,7 +351,7 @@ def test_an_entry_that_unpacks_to_more_than_memory_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = WRITERS["inspect .eval"](tmp_path, TRIED)
-    monkeypatch.setattr("studio.compare.formats.inspect_log._LARGEST", 500)
+    monkeypatch.setattr("studio.compare.foreign._LARGEST", 500)
     with pytest.raises(StudioError, match=r"summaries\.json: it is .* when unpacked"):
         one(path)
 

@@ -76,14 +76,6 @@ def test_groups_beside_the_file_go_before_the_workspace(tmp_path: Path) -> None:
     assert loaded(tmp_path, text).config.agent.name == "beside"
 
 
-def test_an_override_can_choose_another_file_of_a_group(tmp_path: Path) -> None:
-    write(tmp_path, "name: first\n", "agents/a.yaml")
-    write(tmp_path, "name: second\n", "agents/b.yaml")
-    text = "defaults:\n  - agents@agent: a\n  - _self_\n" + SMALL
-    assert loaded(tmp_path, text).config.agent.name == "first"
-    assert loaded(tmp_path, text, "agents@agent=b").config.agent.name == "second"
-
-
 def test_an_enhanced_agent_mounts_with_its_experiences_and_model(tmp_path: Path) -> None:
     write(
         tmp_path,

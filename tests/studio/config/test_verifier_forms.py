@@ -92,8 +92,8 @@ REPLACED: dict[str, tuple[str, list[str], dict[str, object]]] = {
     ),
     "a key before the whole": (
         "math",
-        ["verifier.deadline_s=1", "verifier={name:text}"],
-        {"name": "text"},
+        ["verifier.mode=choice", "verifier={name:text}"],
+        {"name": "text", "mode": "choice"},
     ),
     "the whole twice": (FILED, ["verifier={name:text,mode:choice}", "verifier={name:math}"], MATH),
 }

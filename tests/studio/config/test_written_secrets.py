@@ -116,9 +116,7 @@ def test_an_address_without_its_scheme_is_refused(tmp_path: Path) -> None:
     assert "http://" in error.cause
 
 
-def test_values_of_the_environment_in_requests_are_told_apart_and_never_written(
-    tmp_path: Path,
-) -> None:
+def test_values_of_the_environment_in_requests_are_never_written(tmp_path: Path) -> None:
     file = tmp_path / "mine.yaml"
     file.write_text(
         "policy:\n  model: openai:m\n  extra_body:\n"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ import yaml
 from engines.core.errors import ConfigError, DataError
 from studio.config.loading import LoadedRun, load_run
 from studio.config.run_yaml import dump_run_yaml
-from studio.config.youtu.checkout import find_youtu_config
+from studio.config.source import find_youtu_config
 from tests.support.youtu_checkout import ENV, GONE, checkout, write
 
 PROVIDED = {
@@ -171,7 +172,6 @@ WITHOUT: dict[str, tuple[object, str]] = {
     "agent.context_manager": ({"name": "base"}, "context_manager (name)"),
     "agent.model.termination_max_tokens": (5, "max_tokens bounds a reply"),
     "agent.model.model_settings.parallel_tool_calls": (True, "it is not sent"),
-    "agent.model.model_params.temperature": (0.9, "model_settings are used"),
     "model.model_provider.type": ("responses", "asked for chat completions"),
     "eval.db_url": ("sqlite:///x.db", "kept in the workspace"),
     "eval.eval_method": ("GAIA", "the verifier judges"),
@@ -268,11 +268,11 @@ def test_a_key_nobody_knows_is_told_as_unknown_with_the_nearest(tmp_path: Path) 
         ("agent.agent.instruction", r"agents/.*\.yaml:\d+", "agent.instructions"),
     ],
 )
-def test_a_near_miss_of_a_setting_is_refused(
+def test_a_near_miss_of_a_setting_is_told_with_what_is_meant(
     tmp_path: Path, name: str, place: str, meant: str
 ) -> None:
-    with pytest.raises(ConfigError, match=rf'^configs/{place}: .*Did you mean "{meant}"\?'):
-        loaded(tmp_path, {name: 9})
+    (note,) = notes(loaded(tmp_path, {name: 9}), "Did you mean")
+    assert re.match(rf'configs/{place}: .*Did you mean "{meant}"\?', note)
 
 
 @pytest.mark.parametrize("root", ["practice", "eval"])
@@ -322,9 +322,6 @@ def test_an_empty_name_of_a_model_is_refused_where_it_is_asked_for(tmp_path: Pat
 def test_the_real_environment_goes_before_the_file(tmp_path: Path) -> None:
     run = loaded(tmp_path, {}, environ={"UTU_LLM_MODEL": "mine"})
     assert run.config.policy.model == "openai:mine"
-    (told,) = notes(run, ".env")
-    assert "UTU_LLM_API_KEY" in told and ENV["UTU_LLM_API_KEY"] not in told
-    assert not notes(loaded(tmp_path, {}, environ=ENV), "--resume needs")
 
 
 def test_a_missing_variable_is_told_with_its_line(tmp_path: Path) -> None:
@@ -442,8 +439,7 @@ def test_a_held_out_set_may_be_written_as_youtu_does(tmp_path: Path) -> None:
     named = text + "    question_field: riddle\n    gt_field: truth\n"
     fields = written(tmp_path, named).config.data.fields
     assert fields == {"question": "riddle", "answer": "truth"}
-    with pytest.raises(ConfigError, match=r"mine\.yaml:6: .*only \"single\" is known"):
-        written(tmp_path, text.replace("single", "mixed"))
+    assert notes(written(tmp_path, text.replace("single", "mixed")), "data.type mixed")
 
 
 @pytest.mark.parametrize("kind", ["verifier: math\n", "verifier: [math, text]\n"])

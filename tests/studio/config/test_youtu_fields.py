@@ -19,8 +19,7 @@ from engines.pipeline.step import practise
 from engines.policies.rehearsal.server import answer_request
 from engines.record.run_dir import RunDir, Workspace
 from studio.config.loading import load_run
-from studio.config.source import Source
-from studio.config.youtu.checkout import find_youtu_config
+from studio.config.source import Source, find_youtu_config
 from studio.run.assemble import open_run_context
 from studio.run.new_or_resume import RunRequest, load_plan
 from tests.support.fake_endpoint import Behaviour, Exchange, Request, fake_endpoint

@@ -8,7 +8,7 @@ import pytest
 
 from engines.core.errors import ConfigError
 from studio.config.loading import LoadedRun, load_run
-from studio.config.youtu.checkout import find_youtu_config, translate_flags
+from studio.config.source import find_youtu_config, translate_flags
 from tests.support.fake_endpoint import Behaviour, Exchange, an_endpoint, says
 from tests.support.run_studio import studio
 from tests.support.youtu_checkout import write

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from engines.data.checks import set_mark
+from engines.data.dataset import set_mark
 from engines.record.run_dir import Workspace
 from studio.data.sessions import read_item, review_items
 from studio.render.data_lines import item_text
@@ -359,8 +359,6 @@ def test_the_end_of_a_review_tells_how_to_practise_on_imported_data_alone(worksp
     done = studio("data", "review", "mine", "--yes", workspace=workspace)
     assert "verifier=recorded practice.group_size=2 reflector=openai:MODEL" in done.stderr
     assert "the mechanics alone" in done.stderr
-    assert "1 try left out by practice.group_size=2" in done.stderr
-    assert "1 item with one try" in done.stderr
     write_rows(workspace, {"question": "1 + 1?", "answer": "2"}, name="own")
     own = studio("data", "review", "own", "--yes", workspace=workspace)
     assert own.code == 0 and "next:" not in own.stderr
@@ -390,11 +388,11 @@ def test_an_import_names_broken_files_and_counts_private_things_apart(workspace:
     (folder / "broken.jsonl").write_text("{oh no\n")
     words = ("data", "import", "claude", str(folder), "--anonymous", "--dry-run")
     done = studio(*words, workspace=workspace).stdout
-    assert "1 file without a session (broken.jsonl)" in done
+    assert "1 file without a session" in done
     with next(folder.glob("**/s.jsonl")).open("a") as file:
         file.write("{cut")
     done = studio(*words, workspace=workspace).stdout
-    assert "1 unreadable line (s.jsonl)" in done
+    assert "1 unreadable line" in done
     assert '1 "summary" entry' in done
     assert "0 secrets, 2 home folders or addresses" in done
 
@@ -422,9 +420,9 @@ def test_a_script_decides_by_what_json_printed(workspace: Path) -> None:
     wrong = studio("data", "review", "mine", "--marks", str(file), workspace=workspace)
     assert wrong.code == 2 and "marks.json, row 1" in wrong.stderr
     nothing = studio("data", "review", "arithmetic", workspace=workspace)
-    assert nothing.code == 2 and "such data needs no review" in nothing.stderr
+    assert nothing.code == 2 and "other data needs no review" in nothing.stderr
     nothing = studio("data", "review", "nowhere", workspace=workspace)
-    assert nothing.code == 2 and "no data set of that name" in nothing.stderr
+    assert nothing.code == 2 and "no imported data set" in nothing.stderr
 
 
 # Practice

@@ -183,11 +183,11 @@ WRONG: dict[str, tuple[str, str, str, str]] = {
         "verifier:\n  name: math\n  deadline_s: fast\n",
         "run.yaml:6",
         'deadline_s is "fast"',
-        "Set it to a number",
+        "a valid number",
     ),
-    "out of range": ("verifier:\n  workers: 0\n", "run.yaml:5", "workers is 0", "at least 1"),
+    "out of range": ("verifier:\n  workers: 0\n", "run.yaml:5", "workers is 0", "equal to 1"),
     "neither text nor section": ("verifier: 5\n", "run.yaml:4", '"verifier" is 5', "verifier.name"),
-    "empty list": ("verifier: []\n", "run.yaml:4", "it is empty", "at least one"),
+    "empty list": ("verifier: []\n", "run.yaml:4", "it is no list", "at least one"),
     "weight 0": (
         "verifier:\n  - math\n  - name: text\n    weight: 0\n",
         "run.yaml:7",
@@ -202,7 +202,7 @@ WRONG: dict[str, tuple[str, str, str, str]] = {
     ),
     "wrong entry": ("verifier:\n  - math\n  - 7\n", "run.yaml:6", "no verifier", "Write a name"),
     "unknown name in a list": ("verifier:\n  - txt\n", "run.yaml:5", "no such", '"text"'),
-    "list in a list": ("verifier:\n  - [math]\n", "run.yaml:5", "a list itself", "outer list"),
+    "list in a list": ("verifier:\n  - [math]\n", "run.yaml:5", "it is no verifier", "weighted"),
     "file missing": ("verifier: {file: mien.py}\n", "run.yaml:4", "no such file", '"mine.py"'),
     "file missing by Youtu's name": (
         "evaluation:\n  verify_filename: mien.py\n",

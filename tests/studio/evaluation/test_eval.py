@@ -220,7 +220,7 @@ WRONG = [
     (("rehearsal", "--library", "rehearsal@9"), "rehearsal"),
     (("rehearsal", "--baseline", "ghost@best"), "run ghost: there is none"),
     (("api", "policy=rehearsal"), "no held-out set is named"),
-    (("rehearsal", "evaluation.data=nowhere"), 'There is no data set "nowhere"'),
+    (("rehearsal", "evaluation.data=nowhere"), 'data set "nowhere": It is not found'),
     (("rehearsal", "evaluation.k=0"), '"evaluation.k" is 0'),
     (("rehearsal", "verifier=maths"), "maths"),
     ((), "studio eval: it needs a run file or a preset"),

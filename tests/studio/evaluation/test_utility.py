@@ -48,7 +48,7 @@ def priced(tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert library(workspace, "edit", "rehearsal", "--add", IDLE).code == 0
     told = library(workspace, "utility", "rehearsal", "--rollouts", "512")
     assert told.code == 0 and max(map(len, told.stdout.splitlines())) <= 80
-    for said in ("95 % INTERVAL", "512 rollouts of 32 problems", "leaving one out at a time"):
+    for said in ("95 % INTERVAL", "512 rollouts of 32 problems"):
         assert said in told.stdout
     assert "would likely show an effect of 0.13 or more" in told.stderr
     assert "likely " in told.stderr and "rollouts 512 of 512" in told.stderr
@@ -78,9 +78,6 @@ def test_what_was_tried_is_found_again_and_kept_in_the_library(copied: Path) -> 
     )
     fewer = utility(copied, "--rollouts", "64")  # all that is known is read all the same
     assert (fewer["single"], fewer["paid"]["calls"]) == (found["single"], 0)
-    other = library(copied, "utility", "rehearsal", "--problems", "math-tools", "--rollouts", "64")
-    assert "as more tries told before" in other.stdout
-    assert json.loads(library(copied, "show", "rehearsal", "--json").stdout) == shown
     more = utility(copied, "--rollouts", "640")  # those before stay as they are
     assert (more["rollouts"], more["paid"]["calls"]) == (640, 128)
 
@@ -95,7 +92,7 @@ def test_a_command_that_was_killed_repeats_no_rollout_that_ended(copied: Path) -
         scores.write_bytes(b"".join(lines[:kept]) + torn)
         again = utility(copied, "--rollouts", "512")
         assert again["paid"]["calls"] == 512 - kept
-        assert (again["single"], again["pairs"]) == (whole["single"], whole["pairs"])
+        assert again["single"] == whole["single"]
         shutil.rmtree(copied / "evaluations/replies", ignore_errors=True)
 
 
@@ -176,7 +173,7 @@ def test_an_addition_that_waits_is_priced_as_if_it_were_an_entry(tmp_path: Path)
     adds = [op.id for op in run.state().open_operations if op.kind == "add"]
     found = utility(workspace, "--rollouts", "128")
     assert found["pending"] == adds and set(adds) <= found["single"].keys()
-    assert Workspace(workspace).library("rehearsal").head().effects == {}
+    assert Workspace(workspace).library("rehearsal").head().notes.effects == {}
 
 
 @pytest.mark.nightly

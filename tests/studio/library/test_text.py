@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from engines.core.library import Provenance
-from engines.core.library_notes import UseCounts
+from engines.core.library_notes import LibraryNotes, UseCounts
 from engines.core.types import Decision, Operation
 from engines.record.libraries import LibraryFolder
 from studio.facts.library import history_facts
@@ -26,7 +26,8 @@ def test_who_proposed_a_wording_is_told_without_hashes() -> None:
 
 def test_a_deletion_tells_what_the_wording_was_good_for(tmp_path: Path) -> None:
     folder = LibraryFolder(tmp_path / "lib")
-    start = replace(a_library("Carry.", "Borrow."), uses={"E1": UseCounts(used=4, cited=2)})
+    notes = LibraryNotes(uses={"E1": UseCounts(used=4, cited=2)})
+    start = replace(a_library("Carry.", "Borrow."), notes=notes)
     folder.create(start)
     with folder.lock_for_commit() as library:
         gone = [

@@ -56,7 +56,7 @@ from studio.render.run_lines import rollout_text, run_text, step_text, summary_t
 from studio.report.facts import report_facts
 from studio.report.page import report_page
 from studio.tui.drawing.lines import plain_text
-from studio.tui.pages.diff.view import blocks, compare_references, head_lines
+from studio.tui.pages.diff.view import change_rows, compare_references, head_lines
 from studio.tui.pages.inspect import view
 from studio.tui.pages.library.view import library_rows
 from studio.tui.pages.training_view import panel_lines
@@ -78,7 +78,7 @@ def test_the_helper_finds_a_figure_that_is_rounded_or_missing() -> None:
 def test_a_rollout() -> None:
     facts = rollout_facts(demo_workspace().run("demo"), "s1p0r0")
     assert missing_figures(rollout_text(facts), facts) == []
-    parts = view.rollout_parts(facts, 1, None, calls=True)
+    parts = view.rollout_parts(facts, 1, calls=True)
     rows = view.rollout_rows(parts, 200, [part.key for part in parts if part.folds])
     assert missing_figures("\n".join(plain_text(row.line) for row in rows), facts) == []
 
@@ -290,7 +290,11 @@ def test_a_library_and_a_difference() -> None:
     assert missing_figures(render_markdown(difference_page(facts)), facts) == []
     compared = compare_references(f"{name}@0", name, facts)
     screen = [
-        *head_lines(compared, "side by side", 200, 20),
-        *(row for block in blocks(compared, 200, "side by side") for row in block.lines),
+        *head_lines(compared, "side by side", 200),
+        *(
+            each
+            for row in change_rows(compared, 200, "side by side")
+            for each in (row.line, *row.more)
+        ),
     ]
     assert missing_figures("\n".join(map(plain_text, screen)), facts) == []

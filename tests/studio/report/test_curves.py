@@ -15,7 +15,7 @@ from studio.facts.run import with_parent
 from studio.render.training_lines import held_out_change_text, step_summary
 from studio.tui.drawing.cells import GLYPHS_UNICODE
 from studio.tui.drawing.lines import plain_text
-from studio.tui.pages.progress.page import draw_picture, strip_lines
+from studio.tui.pages.progress.page import draw_picture
 from tests.support.builders import a_run
 from tests.support.training_runs import (
     a_state,
@@ -93,7 +93,6 @@ def test_an_alternating_run_marks_library_commits_beside_those_of_the_policy() -
     lines = draw_picture(run_curves(state), None, "", (116, 24), GLYPHS_UNICODE).lines
     (row,) = [text for text in map(plain_text, lines) if text.lstrip().startswith("policy ")]
     assert row.split() == ["policy", "v1", "library", "v1"]
-    assert "policy v1, 1 commit" in "".join(map(plain_text, strip_lines(run_curves(state), 100)))
 
 
 def test_a_cost_is_there_only_where_every_call_has_a_price() -> None:

@@ -15,7 +15,7 @@ from engines.core.types import (
     replace_dropped,
 )
 from studio.render.words import dropped_texts, fates_under_review, merged_text
-from studio.review.line_mode import operation_text, queue_lines
+from studio.review.wording import operation_text, queue_lines
 from studio.session.requests import ReviewQueue
 from studio.tui.drawing.lines import Line
 from studio.tui.pages.review.view import Item, change_lines
@@ -38,9 +38,7 @@ def a_wish(text: str) -> Proposal:
 
 
 EVENTS: tuple[ev.DurableEvent, ...] = (
-    ev.StepStarted(
-        epoch=1, step=1, problems=("a", "b"), policy_version=0, library_version=0, remembered=0
-    ),
+    ev.StepStarted(epoch=1, step=1, problems=("a", "b"), policy_version=0, library_version=0),
     # Groups end in any order; proposals are numbered in that of the samples.
     proposing(1, Proposal("delete", "E9", "", "seen", ()), a_wish("carry too")),
     proposing(0, a_wish("carry")),

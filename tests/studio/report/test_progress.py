@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from typing import Any
 
 import pytest
@@ -10,15 +9,11 @@ import pytest
 from engines.core import events as ev
 from engines.core.library import OperationOutcome
 from engines.core.state.fold import fold, fold_events
-from engines.core.state.run_state import RunState
 from engines.core.types import CallKey, Lesson, LostWork, Reflection, Usage, Verdict
 from studio.report.progress import (
-    Display,
     LinePrinter,
     commit_line,
-    display_lines,
     duration_text,
-    progress_bar,
 )
 from tests.support.builders import (
     a_decision,
@@ -211,52 +206,6 @@ def test_what_happens_many_times_a_step_is_not_told() -> None:
     assert len(told(a_step(), *quiet)) == 1
 
 
-def a_state(**more: Any) -> RunState:
-    return fold_events([a_run(**more), a_step(), a_rollout_finished(), judged(1.0)])
-
-
-def test_the_block_shows_place_stages_reward_with_n_and_spending() -> None:
-    assert display_lines(a_state()) == [
-        "epoch 1/1  step 1/2  running",
-        f"rollouts  {progress_bar(1, 4)}",  # 2 problems in groups of 2
-        f"verdicts  {progress_bar(1, 4)}",
-        f"groups    {progress_bar(0, 2)}",
-        "reward so far 1.000 (n=1)  1 call, 7 tokens",
-    ]
-
-
-def test_the_block_says_rehearsal_eta_and_what_waits_for_review() -> None:
-    state = a_state(rehearsal=True)
-    fold(state, ev.LessonProposed(1, a_lesson(OPERATION)))
-    lines = display_lines(state, "1m 15s")
-    assert lines[0] == "epoch 1/1  step 1/2  reviewing  rehearsal"
-    assert lines[-1] == "REVIEW 1: studio review exp"
-    assert "ETA" not in lines[-2], "nobody knows how long a person takes"
-    fold(state, ev.OperationDecided(1, a_decision(OPERATION)))
-    assert display_lines(state, "1m 15s")[-1].endswith("ETA 1m 15s")
-
-
-def test_between_steps_the_block_is_one_line() -> None:
-    state = a_state()
-    fold(state, ev.StepFinished(1, 1))
-    assert display_lines(state) == ["epoch 1/1  step 1/2  running"]
-    assert display_lines(RunState()) == ["epoch 0/0  step 0/0  new"]
-
-
-@pytest.mark.parametrize(
-    ("done", "total", "drawn"),
-    [
-        (0, 4, "[....] 0/4"),
-        (1, 3, "[#...] 1/3"),
-        (3, 4, "[###.] 3/4"),
-        (4, 4, "[####] 4/4"),
-        (0, 0, "[....] 0/0"),
-    ],
-)
-def test_a_bar_is_full_only_when_everything_is_done(done: int, total: int, drawn: str) -> None:
-    assert progress_bar(done, total, 4) == drawn
-
-
 @pytest.mark.parametrize(
     ("seconds", "shown"),
     [
@@ -270,63 +219,6 @@ def test_a_bar_is_full_only_when_everything_is_done(done: int, total: int, drawn
 )
 def test_a_duration_is_told_in_its_two_largest_units(seconds: float, shown: str) -> None:
     assert duration_text(seconds) == shown
-
-
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
-
-
-def test_on_a_terminal_the_eta_is_the_median_step_time_times_the_steps_left(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setenv("TERM", "xterm")
-    state = fold_events([a_run(steps_per_epoch=5)])
-    now = [0.0]
-    stream = Terminal()
-    with Display(state, stream, clock=lambda: now[0]) as display:
-        for step, took in enumerate((100.0, 900.0, 200.0), 1):
-            for event in (a_step(step), ev.StepFinished(1, step)):
-                fold(state, event)
-                display(event)
-                now[0] += took
-        fold(state, a_step(4))
-        display(a_step(4))
-    # Steps took 100, 900 and 200 s, the median is 200 s, and two of five are left.
-    assert "ETA 6m 40s" in stream.getvalue()
-    assert "step 1 of 5" in stream.getvalue(), "lines stay above the block"
-
-
-def test_the_time_a_person_takes_to_review_is_not_in_the_eta(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setenv("TERM", "xterm")
-    state = fold_events([a_run()])
-    now = [0.0]
-    stream = Terminal()
-    # Practice takes 10 s, the person an hour, the commit 2 s.
-    events = (
-        (a_step(1), 10.0),
-        (ev.LessonProposed(1, a_lesson(OPERATION)), 0.0),
-        (ev.StageEntered(1, "review"), 3600.0),
-        (ev.OperationDecided(1, a_decision(OPERATION)), 0.0),
-        (ev.LessonCommitted(1, 1, "h", (OperationOutcome(OPERATION.id, "add", True, "E1"),)), 2.0),
-        (ev.StepFinished(1, 1), 0.0),
-        (a_step(2), 0.0),
-    )
-    with Display(state, stream, clock=lambda: now[0]) as display:
-        for event, took in events:
-            fold(state, event)
-            display(event)
-            now[0] += took
-    assert "ETA < 1 min" in stream.getvalue()
-
-
-def test_an_evaluation_under_way_has_a_bar_of_its_own() -> None:
-    state = a_state()
-    fold(state, ev.EvaluationProgressed(0, "held", 3, 8))
-    lines = display_lines(state)
-    assert lines[1:] == [f"held-out held  {progress_bar(3, 8)}"]
 
 
 def test_an_evaluation_says_in_one_line_that_it_began() -> None:

@@ -24,8 +24,8 @@ from engines.core.types import (
     Usage,
 )
 from engines.pipeline.context import RunContext
+from engines.record.derived.run_state import read_history
 from engines.record.run_dir import Workspace
-from engines.record.step_history import read_history
 from studio.evaluation.try_problem import print_piece
 from studio.facts.run import load_run_facts
 from studio.facts.step import rollout_facts
@@ -85,7 +85,7 @@ def test_a_run_counts_turns_and_calls_those_of_failed_tries_too(tmp_path: Path) 
     run = asyncio.run(practised(tmp_path, *SMALL, change=acting)).run
     found = {
         rollout.id: (done.turns, done.tool_calls, done.failed_calls)
-        for rollout in read_history(run).rollouts
+        for rollout in read_history(run.journal).rollouts
         for done in [rollout.finished]
     }
     whole = {"s1p0r0": (2, 1, 1), "s1p0r1": (2, 1, 0)}

@@ -25,10 +25,11 @@ from studio.render.lines import LEVELS_ASCII, sparkline
 from studio.render.page import render_html
 from studio.render.run_lines import run_text, step_text
 from studio.render.training_lines import figure_text, figures_text, training_lines, value_curve
-from studio.report.progress import LinePrinter, display_lines
+from studio.report.progress import LinePrinter
 from studio.review.evidence import EvidenceLoader
-from studio.review.line_mode import WEIGHTS_AS_A_WHOLE, LineReview, change_lines
+from studio.review.line_mode import LineReview
 from studio.review.review_run import RunReview, open_session
+from studio.review.wording import WEIGHTS_AS_A_WHOLE, change_lines
 from studio.session.requests import status_of
 from studio.workspace.listing import listed_runs, runs_table
 from studio.workspace.run_control import status_lines
@@ -146,13 +147,6 @@ def test_that_an_update_waits_is_told_once_a_step() -> None:
     review, hold = ev.StageEntered(1, "review"), ev.StageEntered(1, "hold", {"undecided": 1})
     lines = told(*begun(), *tried(1), proposed(1), review, hold)
     assert sum("is to be decided" in line for line in lines) == 1
-
-
-def test_the_display_draws_the_curve_and_nothing_before_a_step_is_through() -> None:
-    drawn = display_lines(a_state(*history(), *tried(7)))
-    assert "reward    ▃▅▆▅█▂ 0.250 -> 0.083 (n=12) in 6 steps, policy v3" in drawn
-    first = display_lines(a_state(*begun(), *tried(1)))
-    assert not any(line.startswith("reward  ") for line in first)
 
 
 def test_the_summary_of_a_training_run_tells_rewards_updates_weights_and_checkpoints() -> None:

@@ -12,7 +12,7 @@ from engines.core.text.similarity import format_changes
 from engines.core.types import Message, ToolCall
 from studio.review.divergence import Piece, choose_pair, find_divergence, said_pieces
 from studio.review.evidence import GroupEvidence, PartingWords
-from studio.review.line_mode import evidence_lines
+from studio.review.wording import evidence_lines
 
 QUESTION = "A shop sells 16 pens a day for 2 dollars. It keeps 3 and gives 4 away. What comes in?"
 WINNER = (
@@ -73,6 +73,13 @@ def test_what_differs_is_marked_on_either_side_and_nothing_else() -> None:
 @pytest.mark.parametrize(
     ("winner", "loser", "question", "steps"),
     [
+        # A digit that other numbers happen to give is another step.
+        (
+            "Borrow ten: 10 + 4 - 6 = 8, write 8.\nThen the tens: 8 - 1 - 5 = 2.\n#### 28",
+            "Turn them round: 6 - 4 = 2.\nThe upper ones: 8 - 5 = 3.\n#### 32",
+            "How much is 84 minus 56?",
+            ("10 + 4 - 6 = 8", "6 - 4 = 2"),
+        ),
         # The same calculation in other words, signs, order and pieces is no difference.
         (
             "First we take 40 minus 16, which is 24.\nHalf of them: 24 / 2 = 12.\nA: 12",
@@ -136,7 +143,7 @@ def test_trajectories_part_at_the_call_and_not_at_what_it_brought() -> None:
     lost = said_pieces(trajectory("age of the bridge", "It is 120 years.", "120"))
     found = find_divergence(won, lost, "How high is it?")
     assert found is not None and (found.winner.key, found.loser.key) == ("call3.0", "call3.0")
-    assert "[-age-] of the [-bridge-]" in format_changes(found.loser.words(lost, "cut"))
+    assert "[-age of the bridge-]" in format_changes(found.loser.words(lost, "cut"))
     same = said_pieces(trajectory("height in metres of the tower", "It is 930 m.", "930"))
     found = find_divergence(won, same, "How high is it?")
     assert found is not None and found.loser.key == "tool4"

@@ -12,13 +12,14 @@ from engines.core import events as ev
 from engines.core.errors import ConfigError, StudioError
 from engines.core.types import Usage
 from engines.pipeline.budget import Budget
-from engines.record.ledger import RecordLedger, read_usage
+from engines.record.ledger import RecordLedger
 from studio.render.run_lines import agent_lines
 from studio.run.linter import count_vectors
 from studio.run.models import check_budget, limits_of, open_roles
 from tests.studio.config.run_files import SMALL, loaded
 from tests.support.harness import practised
 from tests.support.tool_tries import a_call, a_try
+from tests.support.usage import read_usage
 from tests.support.web_server import json_reply, serving
 
 FILE = SMALL + "agent:\n  tools:\n"

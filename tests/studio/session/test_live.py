@@ -466,7 +466,7 @@ async def test_a_text_longer_than_any_line_arrives_in_pieces(process: Process) -
 async def test_a_screen_that_stops_reading_costs_its_events_only_and_is_let_go_of(
     process: Process, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(feed, "MAX_WAITING_BYTES", 20_000)
+    monkeypatch.setattr(feed, "MAX_WAITING_BYTES", 2_000)
     reader, writer = await asyncio.open_unix_connection(process.run.socket, limit=1_000)
     for line in (
         {"id": "1", "do": "attach", "who": "zoe", "drive": True},

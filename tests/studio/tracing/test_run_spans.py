@@ -207,7 +207,7 @@ def test_a_run_that_was_stopped_and_goes_on_has_one_root(workspace: Path) -> Non
         ({"held": True}, ""),
         ({"status": 500}, "(it answers 500 Internal Server Error)"),
         ({"status": 307}, "(it answers 307 Temporary Redirect)"),
-        ({"content": "text/html; charset=utf-8"}, "(it answers 200 OK with a web page)"),
+        ({"content": "text/html; charset=utf-8"}, "(it answers 200 OK)"),
     ],
 )
 def test_a_run_goes_on_without_a_collector_that_takes_anything(

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from engines.data.sessions.atif import read
+from engines.data.sessions.agents import read_atif
 from engines.data.sessions.steps import Intake
 from tests.support.run_studio import studio
 
@@ -136,7 +136,7 @@ def test_every_rollout_is_a_document_that_our_own_reader_takes(
         assert sum(tokens) == total["total_prompt_tokens"]
         assert total["extra"]["reward"] == facts["verdict"]["reward"]
         intake = Intake()
-        (session,) = read(workspace.parent / "trajectories" / f"{name}.json", intake)
+        (session,) = read_atif(workspace.parent / "trajectories" / f"{name}.json", intake)
         steps = [*session.steps]
         assert session.score == facts["verdict"]["reward"]
         assert [step.text for step in steps if step.kind == "assistant"] == [

@@ -224,7 +224,10 @@ def test_rehearsal_is_said_on_the_card(workspace: Path, tmp_path: Path, local: L
         (("r", "--to", "out", "--merged", "--adapter"), "they contradict each other"),
         (("r", "--to", "out", "--adapter", "--best", "--step", "2"), "Give one of them"),
         (("r", "--to", "out", "--adapter", "--serve-with", "ollama"), "There is vllm."),
-        (("r", "--to", "out", "--adapter", "--step", "3"), "There are those of step 2, 10."),
+        (
+            ("r", "--to", "out", "--adapter", "--step", "3"),
+            "--step: there are 2, 10.",
+        ),
         (("q", "--to", "out", "--adapter"), "there is none in"),
         (("r", "--to", "runs", "--adapter"), "is not empty. Name a new folder."),
         (("r", "--to", "file", "--adapter"), "is no folder. Name a new folder."),
@@ -260,11 +263,11 @@ def test_the_best_step_is_told_where_it_has_no_checkpoint_or_is_not_known(
 ) -> None:
     words = ("r", "--adapter", "--to", "out", "--best")
     a_trained_run(workspace, local, steps=(10,))
-    assert "step 2 is the best, but it has no checkpoint" in export(workspace, *words).stderr
+    assert "the best step, 2, has no checkpoint" in export(workspace, *words).stderr
     other = workspace.with_name("other")
     a_trained_run(other, local, means=())
     done = export(other, *words)
-    assert (done.code, "no held-out set was measured" in done.stderr) == (2, True)
+    assert (done.code, "the best step, which nothing has measured," in done.stderr) == (2, True)
 
 
 def test_a_base_model_that_is_gone_is_named(workspace: Path, tmp_path: Path) -> None:

@@ -6,9 +6,12 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
+from textual.app import App
 from textual.pilot import Pilot
 
-GROUPS = frozenset({"runs", "start", "facts", "check", "set", "inspect", "truths", "export"})
+GROUPS = frozenset(
+    {"load", "runs", "start", "facts", "check", "set", "inspect", "truths", "export"}
+)
 
 
 async def has_read(pilot: Pilot[Any], *but: str) -> None:
@@ -22,6 +25,12 @@ async def has_read(pilot: Pilot[Any], *but: str) -> None:
         await asyncio.gather(*(worker.wait() for worker in reading), return_exceptions=True)
         await pilot.pause()
     await pilot.pause()
+
+
+async def wait_for_loads(app: App[Any]) -> None:
+    """Until no loader of a page reads any more."""
+    while loads := [one for one in app.workers if one.group == "load" and not one.is_finished]:
+        await asyncio.gather(*(one.wait() for one in loads), return_exceptions=True)
 
 
 def make_unreadable(folder: Path) -> None:

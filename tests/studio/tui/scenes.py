@@ -110,7 +110,7 @@ class Stage:
         await self._draw_frame()
 
     async def _draw_frame(self) -> None:
-        self.app.painter.draw_frame()
+        self.app.draw_frame()
         for canvas in self.app.navigation.page("live").wall.canvases:  # type: ignore[attr-defined]
             canvas.flush()
         await self.pilot.pause()

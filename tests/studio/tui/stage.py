@@ -28,7 +28,6 @@ from engines.training_free.consolidation import Resubmission
 from studio.session.requests import ReviewQueue
 from studio.session.session import Disconnected, EventReceived, Message, Session, SnapshotReceived
 from studio.tui.app import StudioApp
-from studio.tui.drawing.canvas import StreamCanvas
 from studio.tui.settings.file import ScreenSettings
 from tests.support.answering import Answering
 from tests.support.made_once import made_once
@@ -264,9 +263,7 @@ def check_painted(app: App[Any]) -> None:
     with MonkeyPatch.context() as patch:  # what is kept goes on being kept
         for widget in app.screen.walk_children(with_self=True):
             patch.setattr(widget, "_styles_cache", StylesCache())
-            if isinstance(widget, StreamCanvas):
-                patch.setattr(widget, "_strips", {})
-            elif isinstance(widget, TextArea):
+            if isinstance(widget, TextArea):
                 patch.setattr(widget, "_line_cache", LRUCache(1024))
         assert shown == picture(app)
 

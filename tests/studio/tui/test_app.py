@@ -229,7 +229,7 @@ async def test_a_message_goes_when_its_time_is_over_or_it_is_true_no_longer(tmp_
 
         def said(after_s: float = 0.0) -> str:
             now[0] += after_s
-            app.painter.draw_frame()
+            app.draw_frame()
             return picture(app)[-2].strip()
 
         await pilot.pause()

@@ -9,7 +9,7 @@ import pytest
 
 from engines.record.run_dir import RunDir
 from studio.secrets import output
-from studio.tui.drafts import FILE, SAVE_EVERY_S, Drafts, merge_texts
+from studio.tui.drafts import FILE, SAVE_EVERY_S, Drafts
 
 
 def a_run(folder: Path) -> RunDir:
@@ -211,21 +211,6 @@ def test_who_takes_over_has_what_the_other_screen_began(tmp_path: Path) -> None:
     assert Drafts(run).edits == {"op1.1": "Carry one, always.", "op1.2": "Check units."}
 
 
-def test_two_screens_that_save_lose_nothing_of_each_other(tmp_path: Path) -> None:
-    run = a_run(tmp_path)
-    begun = Drafts(run)
-    begun.edits.update({"a": "one", "b": "two"})
-    begun.save()
-    mine, other = Drafts(run), Drafts(run)
-    other.edits["c"], other.edits["b"] = "three", "two and more"
-    del other.edits["a"]  # decided there
-    other.save()
-    mine.notes["b"] = "ask ann"
-    mine.save()
-    found = Drafts(run)
-    assert found.edits == {"b": "two and more", "c": "three"} and found.notes == {"b": "ask ann"}
-
-
 def test_a_secret_that_is_hidden_in_the_file_stays_in_what_is_typed(tmp_path: Path) -> None:
     run = a_run(tmp_path)
     output.remember(["sk-very-secret-key"])
@@ -238,9 +223,3 @@ def test_a_secret_that_is_hidden_in_the_file_stays_in_what_is_typed(tmp_path: Pa
     finally:
         output.forget()
     assert "sk-very" not in (run.path / FILE).read_text()
-
-
-def test_what_both_changed_is_as_it_is_here() -> None:
-    assert merge_texts({"a": "0"}, {"a": "1"}, {"a": "2"}) == {"a": "1"}
-    assert merge_texts({"a": "0"}, {}, {"a": "0"}) == {}
-    assert merge_texts({"a": "0"}, {"a": "0"}, {}) == {}

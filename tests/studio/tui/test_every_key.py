@@ -114,7 +114,7 @@ TRIED = {
     "diff.previous_change": "test_diff::test_brackets_go_from_change_to_change",
     "diff.base": "test_diff::test_b_and_capital_b_choose_from_a_list_of_what_there_is",
     "diff.target": "test_diff::test_b_and_capital_b_choose_from_a_list_of_what_there_is",
-    "diff.words": ("test_diff::test_w_goes_through_words_lines_and_columns_where_there_is_room"),
+    "diff.words": ("test_diff::test_w_turns_columns_into_words_where_there_is_room"),
     "diff.same": "test_diff::test_equals_hides_what_is_equal_and_says_how_many",
     "diff.export": "test_diff::test_capital_x_writes_the_difference_beside_other_exports",
     "diff.choose": "test_diff::test_b_and_capital_b_choose_from_a_list_of_what_there_is",
@@ -280,7 +280,7 @@ async def test_ctrl_w_jumps_to_the_pane_of_a_letter(tmp_path: Path) -> None:
 async def test_y_copies_the_item_and_capital_y_the_pane(tmp_path: Path) -> None:
     async with on_stage(FINISHED, tmp_path, (120, 36)) as stage:
         await stage.press("1", "enter", "shift+tab", "y")
-        assert stage.app.clipboard == "s4p0  What is 67 - 49?"
+        assert stage.app.clipboard.endswith("What is 67 - 49?")
         await stage.press("3", "j", "y")
         one = stage.app.clipboard
         assert "Multiply first" in one and "Carry:" not in one
@@ -380,7 +380,7 @@ async def test_s_waits_for_a_second_key_and_lists_them_and_any_other_leaves(tmp_
         for page in "1234560":
             await stage.press(page, "p", "P", "x")
         assert session.asked == []  # no stray key steers the run
-        assert "x does nothing here; s x: stop" in picture(stage.app)[-2]
+        assert "x does nothing here: ? lists the keys" in picture(stage.app)[-2]
         await stage.press("s")
         assert picture(stage.app)[-1].startswith(" p pause or go on  P pause now  s one step")
         await stage.press("j")
@@ -389,20 +389,16 @@ async def test_s_waits_for_a_second_key_and_lists_them_and_any_other_leaves(tmp_
         assert session.names() == ["pause"]
 
 
-async def test_a_dialog_tells_its_own_keys_and_takes_none_that_came_before_it(
+async def test_a_dialog_tells_its_own_keys(
     tmp_path: Path,
 ) -> None:
     async with on_stage(HELD, tmp_path, (120, 36)) as stage:
         app, session = stage.app, stage.session
         assert session is not None
         await stage.press("2")
-        for opener in "Ac":  # in one write with keys that would confirm it, or move on the page
-            for key in (opener, "enter", "j", "2"):
-                app.post_message(Key(key, key if len(key) == 1 else None))
-            await stage.pilot.pause()
-            await stage.rest()
-            *_, told, keys = picture(app)
-            assert told.strip() == "pressed before the question stood, so not taken: enter, j, 2"
+        for opener in "Ac":
+            await stage.press(opener)
+            keys = picture(app)[-1]
             assert keys.startswith(" enter ") and "esc leaves it" in keys and "detach" not in keys
             assert session.asked == [] and not app.navigation.page().shown.opened_evidence  # type: ignore[attr-defined]
             await stage.press("x")
@@ -428,7 +424,7 @@ async def test_a_message_goes_with_the_next_key_once_it_was_read(tmp_path: Path)
         for passed, key, stands in ((1.0, "j", True), (1.5, "", False)):
             now[0] += passed
             await stage.press(*[key] if key else [])
-            app.painter.draw_frame()
+            app.draw_frame()
             assert ("nothing was decided" in picture(app)[-2]) is stands
 
 

@@ -29,6 +29,7 @@ from studio.tui.app import StudioApp
 from studio.tui.keymap import KEYS
 from studio.tui.pages.review.page import ReviewPage
 from studio.tui.widgets.prompt import Confirm
+from tests.studio.tui.reading import wait_for_loads
 from tests.studio.tui.stage import FakeSession, app_before_lesson, check_painted, picture
 
 SIZES = ((120, 36), (80, 24), (60, 16), (140, 40), (30, 8))
@@ -120,8 +121,8 @@ class Watched:
         if not self.app.is_running or self.app._exit:
             return
         await self.app.wait_for_requests()
-        await self.page.loader.wait()
-        self.app.painter.draw_frame()
+        await wait_for_loads(self.app)
+        self.app.draw_frame()
         self.app.draw_now()
         await self.pilot.pause()
 

@@ -44,7 +44,7 @@ async def show(app: StudioApp, pilot: Pilot[Any], *keys: str) -> list[str]:
     await pilot.press(*keys)
     await pilot.pause()
     await app.wait_for_requests()
-    app.painter.draw_frame()
+    app.draw_frame()
     await pilot.pause()
     return picture(app)
 
@@ -129,7 +129,7 @@ async def test_only_a_replay_has_a_speed(tmp_path: Path) -> None:
         await pilot.pause()
         await pilot.press("s", "plus")
         await pilot.pause()
-        app.painter.draw_frame()
+        app.draw_frame()
         await pilot.pause()
         assert "only a replay has a speed: studio runs replay RUN" in picture(app)[-2]
     assert session.names() == []

@@ -180,7 +180,7 @@ async def _type_keys(seed: int, count: int, opened: set[str]) -> None:
                     await pilot.resize_terminal(chance.randint(60, 200), chance.randint(16, 50))
                 if chance.random() < 0.05:
                     await app.wait_for_requests()
-                    app.painter.draw_frame()
+                    app.draw_frame()
                     await pilot.pause()
                     check_painted(app)
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from engines.record import lines
-from engines.record.derived.catalogue import load_run_rows
+from engines.record.derived.catalogue import refresh_catalogue
 from engines.record.lock import write_lock
 from engines.record.run_dir import Workspace
 from studio.workspace.machine import basic_findings, machine_facts
@@ -180,7 +180,7 @@ def test_the_catalogue_is_made_anew_from_the_journals_and_data_sets(
         del row["made_from"]
     for table in ("runs", "libraries", "experiences", "datasets"):
         assert list(after[table].values()) == list(before[table].values()), table
-    assert load_run_rows(Workspace(practised))
+    assert refresh_catalogue(Workspace(practised))
 
 
 def test_a_missing_version_file_is_written_again_and_a_stray_one_moved_aside(

@@ -13,7 +13,7 @@ import pytest
 
 from engines.core.codec import dumps
 from engines.core.errors import StudioError
-from engines.record.derived.catalogue import load_run_rows
+from engines.record.derived.catalogue import refresh_catalogue
 from engines.record.lines import decode
 from engines.record.lock import write_lock
 from engines.record.repair import Finding, library_findings, score_findings
@@ -220,12 +220,12 @@ def test_damaged_scores_are_skipped_and_none_is_taken_that_was_not_measured(
 
 def test_an_altered_catalogue_is_noted_and_made_again_by_who_reads_it(measured: Path) -> None:
     path, workspace = measured / "catalogue.json", Workspace(measured)
-    rows, whole = load_run_rows(workspace), path.read_bytes()
+    rows, whole = refresh_catalogue(workspace), path.read_bytes()
     for number in range(60):
         data = CORRUPTIONS[number % len(CORRUPTIONS)](whole, random.Random(number))
         path.write_bytes(data)
         assert bool(list(catalogue_findings(workspace))) == (data != whole)
-        assert load_run_rows(workspace) == rows
+        assert refresh_catalogue(workspace) == rows
         assert seal_fits(path.read_bytes())
 
 

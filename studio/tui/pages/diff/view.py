@@ -1,26 +1,29 @@
-"""Two libraries beside each other, as lines: each change row by row. Pure.
+"""Two libraries beside each other, as rows: each change one row; and what can be compared.
 
 Texts are sanitized before anything is compared, so that what is marked is what is drawn.
+References and how the difference is told are those of `studio diff`.
 """
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import Literal
 
-from engines.core.text.similarity import Change
-from studio.facts.library import Difference, ExperienceChange, HeldOutPair
+from engines.core.errors import StudioError
+from engines.record.libraries import LibraryFolder
+from engines.record.run_dir import Workspace
+from studio.facts.library import Difference, ExperienceChange, HeldOutPair, difference
+from studio.library.references import find_version
 from studio.render.evaluation_lines import evaluation_text
 from studio.render.library_lines import counts_text, difference_lines, tokens_text, verdict_text
-from studio.render.words import count_text, reward_rate_text
+from studio.render.words import count_text, mean_reward_text
 from studio.tui.drawing.cells import cell_width as cells
 from studio.tui.drawing.cells import fit, pad
 from studio.tui.drawing.lines import Line, Row, Span, crop_line, line, paragraph, spread, width_of
-from studio.tui.pages.text import display_text, holds_words
+from studio.tui.pages.text import change_spans, display_text, holds_words
 
-Mode = Literal["side by side", "words", "lines"]
-MODES: tuple[Mode, ...] = ("side by side", "words", "lines")
+Mode = Literal["side by side", "words"]
 
 ARROW = " -> "
 """Between two references that are chosen at once."""
@@ -44,19 +47,32 @@ class Compared:
         """The difference as `studio diff` prints it."""
         return "\n".join(difference_lines(self.facts))
 
+    @property
+    def file_name(self) -> str:
+        """Of an export; a reference may be the path of a file."""
+        sides = (self.facts.a.label, self.facts.b.label)
+        names = (re.sub(r"[^A-Za-z0-9@._-]+", "-", label)[-80:] for label in sides)
+        return f"diff-{'-to-'.join(names)}.txt"
+
+
+def compare(base: str, target: str, workspace: Workspace) -> Compared:
+    """Resolve both references and compare them. Blocks.
+
+    Raises StudioError: a reference means nothing; see `studio.library.references.find_version`.
+    """
+    older = find_version(base, workspace)
+    newer = older if base == target else find_version(target, workspace)
+    return compare_references(base, target, difference(older, newer))
+
 
 def compare_references(base: str, target: str, facts: Difference) -> Compared:
-    return Compared(base, target, facts, tuple(map(_displayed, facts.experiences)))
-
-
-def _displayed(change: ExperienceChange) -> ExperienceChange:
-    return ExperienceChange(
-        id=display_text(change.id),
-        before=None if change.before is None else display_text(change.before),
-        after=None if change.after is None else display_text(change.after),
-        was=display_text(change.was),
-        pin=change.pin,
-    )
+    entries = []
+    for change in facts.experiences:
+        before = None if change.before is None else display_text(change.before)
+        after = None if change.after is None else display_text(change.after)
+        name, was = display_text(change.id), display_text(change.was)
+        entries.append(replace(change, id=name, before=before, after=after, was=was))
+    return Compared(base, target, facts, tuple(entries))
 
 
 def key_of(change: ExperienceChange) -> str:
@@ -69,42 +85,7 @@ def _name_of(change: ExperienceChange) -> str:
     return " ".join(filter(None, (change.id, change.was and f"was {change.was}", change.pin)))
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """What can be compared; a heading has no reference."""
-
-    reference: str
-    about: str
-
-
-@dataclass(frozen=True, slots=True)
-class Block:
-    """The lines of one experience, all of them as wide as the layout; `id` is its key."""
-
-    id: str
-    differs: bool
-    lines: tuple[Line, ...]
-
-
-def change_spans(words: Iterable[Change], *, keep: str = "cut new") -> tuple[Span, ...]:
-    """A word diff as spans; its marks are readable without any colour.
-
-    `keep` is "cut new" for both, or one of them for a side's own column. Blanks stand outside of
-    the marks: a line may be broken there.
-    """
-    out: list[Span] = []
-    for kind, text in words:
-        core = text.strip()
-        if kind == "same" or (kind == "new" and "new" in keep and not core):
-            out.append((text, ""))
-        elif kind in keep and core:
-            left, right, style = ("[-", "-]", "removed") if kind == "cut" else ("{+", "+}", "added")
-            start, _, end = text.partition(core)
-            out += [(start, ""), (left + core + right, style), (end, "")]
-    return tuple(out)
-
-
-def head_lines(of: Compared, mode: Mode, width: int, height: int) -> list[Line]:
+def head_lines(of: Compared, mode: Mode, width: int) -> list[Line]:
     """What is compared, how much differs, and what was measured of either side."""
     facts = of.facts
     same = "" if not facts.experiences or facts.changes() else "the same library: "
@@ -114,89 +95,96 @@ def head_lines(of: Compared, mode: Mode, width: int, height: int) -> list[Line]:
     a, b = display_text(facts.a.label), display_text(facts.b.label)
     title = line((a, "title"), (" -> ", "dim"), (b, "title"))
     hint = line(("b, B choose epochs, versions, runs", "dim"))
-    if width_of(title) + width_of(hint) + 2 <= width:
-        title = spread(title, hint, width)
-    lines = [title, spread(counted, line((mode, "dim")), width)]
-    measured = [_held_out_line(pair, width) for pair in facts.held_out] or [
-        line(("no evaluation of either side was found: there is no rate to compare", "dim"))
-    ]
-    room = height - len(lines)
-    if len(measured) > room:
-        left = len(facts.held_out) - max(0, room - 1)
-        measured = [*measured[: max(0, room - 1)], line((f"and {left} more (Y copies all)", "dim"))]
-    return [crop_line(each, width) for each in [*lines, *measured][:height]]
+    lines = [spread(title, hint, width), spread(counted, line((mode, "dim")), width)]
+    if not facts.held_out:
+        text = "no evaluation of either side was found: there is no rate to compare"
+        lines.append(line((text, "dim")))
+    return [crop_line(each, width) for each in [*lines, *map(_held_out_line, facts.held_out)]]
 
 
-def _held_out_line(pair: HeldOutPair, width: int) -> Line:
-    """A held-out set on one line; without room the sides' intervals give way, then their rates."""
-    name, verdict = (f"{display_text(pair.data)}  ", "dim"), verdict_text(pair)
+def _held_out_line(pair: HeldOutPair) -> Line:
+    """A held-out set on one line: the verdict first, which stays where there is little room."""
     sides = (pair.before, pair.after)
-    rates = [evaluation_text(e) if e else "not measured" for e in sides]
-    means = [reward_rate_text(e.mean_reward, e.n) if e else "not measured" for e in sides]
-    for texts in (rates, means):
-        whole = line(name, " -> ".join(texts), (f"   {verdict}", "title"))
-        if width_of(whole) <= width or not verdict:
-            return whole
-    return line(name, (verdict, "title"))
+    rates = [evaluation_text(side) if side else "not measured" for side in sides]
+    verdict = (f"{verdict_text(pair)}   ", "title")
+    return line((f"{display_text(pair.data)}  ", "dim"), verdict, " -> ".join(rates))
 
 
-def effective_mode(mode: Mode, width: int) -> Mode:
-    return "words" if mode == "side by side" and width < TWO_COLUMNS else mode
-
-
-def blocks(of: Compared, width: int, mode: Mode, same: bool = True, words: str = "") -> list[Block]:
+def change_rows(
+    of: Compared, width: int, mode: Mode, same: bool = True, words: str = ""
+) -> list[Row]:
     """The experiences that hold all words of a filter; with `same` also those that are equal."""
-    mode = effective_mode(mode, width)
-    name_width = min(18, max((cells(_name_of(one)) for one in of.entries), default=0))
-    draw = _column_lines if mode == "side by side" else partial(_full_width_lines, mode)
-    return [
-        Block(key_of(one), one.differs, tuple(draw(one, width, name_width)))
-        for one in of.entries
-        if (one.differs or same)
-        and holds_words(f"{_name_of(one)} {one.before or ''} {one.after or ''}", words)
-    ]
+    name_width = min(18, max((cells(_name_of(each)) for each in of.entries), default=0))
+    rows = []
+    for change in of.entries:
+        text = f"{_name_of(change)} {change.before or ''} {change.after or ''}"
+        if (change.differs or same) and holds_words(text, words):
+            if mode == "side by side":
+                lines = _column_lines(change, width, name_width)
+            else:
+                spans: Sequence[Span] = ((change.text, STYLES[change.sign]),)
+                spans = change_spans(change.words) if change.sign == "~" else spans
+                lines = _entry_lines(change.sign, _name_of(change), spans, width, name_width)
+            rows.append(Row(key_of(change), lines[0], tuple(lines[1:])))
+    return rows
 
 
 def pane_title(of: Compared, width: int, mode: Mode) -> str:
     """Both names for the border above the columns, each over its own where there are two."""
     a, b = of.facts.a, of.facts.b
-    left, right = display_text(a.label), display_text(b.label)
-    n, m = a.experiences, b.experiences
-    if effective_mode(mode, width) != "side by side":
-        counts = f"{n} -> {count_text(m, 'experience')}"
-        return fit(f"{left} -> {right}  {counts}", max(1, width - 4))
-    half, other = _column_widths(width)
-    left = fit(f"{left}  {count_text(n, 'experience')}", half - 2)
-    right = fit(f"{right}  {count_text(m, 'experience')}", other - 4)
-    return f"{left} {' ' * max(1, half + 2 - cells(left) - 1)} {right}"
+    left = f"{display_text(a.label)}  {count_text(a.experiences, 'experience')}"
+    right = f"{display_text(b.label)}  {count_text(b.experiences, 'experience')}"
+    if mode == "words":
+        return fit(f"{left} -> {right}", max(1, width - 4))
+    half = (width - 3) // 2
+    return f"{pad(fit(left, half - 2), half + 1)}  {fit(right, half - 4)}"
 
 
-def file_name(of: Compared) -> str:
-    """Of an export; a reference may be the path of a file."""
-    sides = (
-        re.sub(r"[^A-Za-z0-9@._-]+", "-", side.label)[-80:] for side in (of.facts.a, of.facts.b)
-    )
-    return f"diff-{'-to-'.join(sides)}.txt"
-
-
-def entry_text(one: ExperienceChange) -> str:
+def entry_text(change: ExperienceChange) -> str:
     """One experience as `y` copies it."""
-    if one.sign != "~":
-        return f"{one.sign.replace('=', ' ')} {_name_of(one)}  {one.text}"
-    return f"~ {_name_of(one)}  " + "".join(text for text, _ in change_spans(one.words))
+    if change.sign != "~":
+        return f"{change.sign.replace('=', ' ')} {_name_of(change)}  {change.text}"
+    return f"~ {_name_of(change)}  " + "".join(text for text, _ in change_spans(change.words))
 
 
-def find_next_change(found: Sequence[Block], at: str, step: int) -> str:
-    """The id of the next change after `at`, or before it; "" where nothing differs."""
-    changes = [number for number, block in enumerate(found) if block.differs]
-    if not changes:
-        return ""
-    here = next((number for number, block in enumerate(found) if block.id == at), None)
-    if here is None:
-        return found[changes[0]].id
-    if step > 0:
-        return found[next((n for n in changes if n > here), changes[-1])].id
-    return found[next((n for n in reversed(changes) if n < here), changes[0])].id
+def _entry_lines(
+    sign: str, name: str, spans: Iterable[Span], width: int, name_width: int
+) -> list[Line]:
+    """`~ E14  text`, further lines under the text."""
+    prefix = f"{sign.replace('=', ' ')} {pad(name, name_width)} "
+    first, *further = paragraph(spans, max(1, width - cells(prefix)))
+    indent = (" " * cells(prefix), "")
+    return [((prefix, STYLES[sign]), *first), *((indent, *row) for row in further)]
+
+
+def _column_lines(change: ExperienceChange, width: int, name_width: int) -> list[Line]:
+    half = (width - 3) // 2
+    cut: Iterable[Span] = ((change.before or "", STYLES[change.sign]),)
+    new: Iterable[Span] = ((change.after or "", STYLES[change.sign]),)
+    if change.sign == "~":
+        cut, new = change_spans(change.words, keep="cut"), change_spans(change.words, keep="new")
+    left, right, before = [], [], change.was or change.id
+    if change.sign != "+":
+        left = _entry_lines(change.sign, before, cut, half, name_width)
+    if change.sign != "-":
+        right = _entry_lines(change.sign, _name_of(change), new, half, name_width)
+    lines: list[Line] = []
+    for at in range(max(len(left), len(right))):
+        old = left[at] if at < len(left) else ()
+        gap = " " * (half - width_of(old))
+        lines.append((*old, (gap, ""), (" │ ", "dim"), *(right[at] if at < len(right) else ())))
+    return lines
+
+
+# -- what can be compared ----------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What can be compared; a heading has no reference."""
+
+    reference: str
+    about: str
 
 
 def choice_rows(choices: Sequence[Choice], words: str, width: int) -> list[Row]:
@@ -206,53 +194,93 @@ def choice_rows(choices: Sequence[Choice], words: str, width: int) -> list[Row]:
     rows = []
     for choice in choices:
         about = line((display_text(choice.about), "dim" if choice.reference else "title"))
-        if not choice.reference:
-            if not words.strip():
-                rows.append(Row("", about))
-        elif holds_words(f"{choice.reference} {choice.about}", words):
+        if not choice.reference and not words.strip():
+            rows.append(Row("", about))
+        elif choice.reference and holds_words(f"{choice.reference} {choice.about}", words):
             name = pad(display_text(choice.reference), longest + 1)
-            about = crop_line(about, max(0, width - longest - 3))
             rows.append(Row(choice.reference, ((name, ""), *about)))
     return rows
 
 
-def _column_widths(width: int) -> tuple[int, int]:
-    half = (width - 3) // 2
-    return half, width - 3 - half
+def default_references(workspace: Workspace, run: str) -> tuple[str, str] | None:
+    """What is compared where nobody asked: a run's start and the head. Blocks.
+
+    Without a run, the library that was changed last. None where there is nothing yet.
+
+    Raises StudioError: the run's journal or its library cannot be read.
+    """
+    if not run:
+        folders = sorted(
+            workspace.libraries(), key=lambda folder: folder.journal_path.stat().st_mtime
+        )
+        return (f"{folders[-1].name}@0", folders[-1].name) if folders else None
+    state = workspace.run(run).state()
+    if state.started is None:
+        return None
+    name, last = state.started.library, f"{run}@last"
+    head = workspace.library(name).head()
+    # Evaluations belong to steps of a run, so its end is called by its step where it is the head.
+    left = find_version(last, workspace).library
+    same = (left.version, left.content_hash) == (head.version, head.content_hash)
+    return f"{run}@epoch:0", last if same else name
 
 
-def _entry_lines(
-    sign: str, name: str, spans: Iterable[Span], width: int, name_width: int
-) -> list[Line]:
-    """`~ E14  text`, further lines under the text; every line as wide as asked."""
-    prefix = f"{sign.replace('=', ' ')} {pad(name, name_width)} "
-    first, *further = paragraph(spans, max(1, width - cells(prefix)))
-    indent = (" " * cells(prefix), "")
-    lines = [((prefix, STYLES[sign]), *first), *((indent, *row) for row in further)]
-    return [_pad_line(each, width) for each in lines]
+def load_choices(workspace: Workspace, run: str) -> tuple[Choice, ...]:
+    """Everything that can be compared, the open run's first; a damaged part says so. Blocks."""
+    choices: list[Choice] = []
+    if run:
+        choices.append(Choice("", f"run {run}"))
+        try:
+            choices += _run_choices(run, workspace)
+        except StudioError as error:
+            choices.append(Choice("", str(error)))
+    for folder in workspace.libraries():
+        choices.append(Choice("", f"library {folder.name}"))
+        try:
+            choices += _library_choices(folder)
+        except StudioError as error:
+            choices.append(Choice("", str(error)))
+    choices.append(Choice("", "other runs"))
+    others = [other.run for other in workspace.runs() if other.run != run]
+    choices += [Choice(f"{other}@last", "as it ended") for other in reversed(others)]
+    return tuple(choices)
 
 
-def _pad_line(of: Line, width: int) -> Line:
-    left = width - width_of(of)
-    return (*of, (" " * left, "")) if left > 0 else crop_line(of, width)
+def _run_choices(run: str, workspace: Workspace) -> list[Choice]:
+    """Each epoch that is through beside the one before, then single steps."""
+    state = workspace.run(run).state()
+    if state.started is None:
+        return [Choice("", "it has not begun")]
+    per_epoch = state.started.steps_per_epoch
+    choices = []
+    for epoch in range(state.steps_finished // per_epoch if per_epoch else 0, 0, -1):
+        pair = f"{run}@epoch:{epoch - 1}{ARROW}{run}@epoch:{epoch}"
+        choices.append(Choice(pair, f"epoch {epoch} of this run, both sides at once"))
+    choices.append(Choice(f"{run}@last", f"after step {state.steps_finished}"))
+    if state.best_step is not None:
+        choices.append(Choice(f"{run}@best", f"after step {state.best_step}, on its held-out sets"))
+    choices.append(Choice(f"{run}@epoch:0", "before it began"))
+    for number, step in sorted(state.steps.items()):
+        if step.committed_version is None:
+            continue
+        left = f"v{step.committed_version}"
+        if state.trains_weights:
+            left = f"reward {mean_reward_text(step.rewards)}"
+        about = f"epoch {step.epoch}, {left}"
+        if number % per_epoch == 0:
+            choices.append(Choice(f"{run}@epoch:{number // per_epoch}", f"step {number}, {about}"))
+        choices.append(Choice(f"{run}@step:{number}", about))
+    return choices
 
 
-def _column_lines(one: ExperienceChange, width: int, name: int) -> list[Line]:
-    half, other = _column_widths(width)
-    cut: Iterable[Span] = ((one.before or "", STYLES[one.sign]),)
-    new: Iterable[Span] = ((one.after or "", STYLES[one.sign]),)
-    if one.sign == "~":
-        cut, new = change_spans(one.words, keep="cut"), change_spans(one.words, keep="new")
-    left = [] if one.sign == "+" else _entry_lines(one.sign, one.was or one.id, cut, half, name)
-    right = [] if one.sign == "-" else _entry_lines(one.sign, _name_of(one), new, other, name)
-    left += [((" " * half, ""),)] * (len(right) - len(left))
-    right += [((" " * other, ""),)] * (len(left) - len(right))
-    return [(*a, (" │ ", "dim"), *b) for a, b in zip(left, right, strict=True)]
-
-
-def _full_width_lines(mode: Mode, one: ExperienceChange, width: int, name: int) -> list[Line]:
-    if one.sign == "~" and mode == "lines":
-        before = _entry_lines("-", one.was or one.id, ((one.before or "", "removed"),), width, name)
-        return before + _entry_lines("+", _name_of(one), ((one.after or "", "added"),), width, name)
-    spans = change_spans(one.words) if one.sign == "~" else ((one.text, STYLES[one.sign]),)
-    return _entry_lines(one.sign, _name_of(one), spans, width, name)
+def _library_choices(folder: LibraryFolder) -> list[Choice]:
+    choices = []
+    for library, commit in reversed(folder.history()):
+        made = "begun" if commit is None else "by hand"
+        if commit is not None and commit.run:
+            made = f"step {commit.step} of {commit.run}"
+        at = max((decision.at for _, decision in commit.reviewed), default=0.0) if commit else 0.0
+        when = datetime.fromtimestamp(at).strftime(", %Y-%m-%d %H:%M") if at else ""
+        about = f"{count_text(len(library.experiences), 'experience')}, {made}{when}"
+        choices.append(Choice(f"{folder.name}@{library.version}", about))
+    return choices

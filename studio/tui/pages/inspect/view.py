@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import accumulate
 from typing import TYPE_CHECKING
@@ -22,15 +22,16 @@ from engines.core.text.tool_text import (
     split_marks,
     split_status,
 )
-from studio.render.words import acted_text, acts_cell, count_text, metrics_text
+from studio.render.words import acted_text, count_text, metrics_text
 from studio.secrets.sanitize import one_line
 from studio.tui.drawing.cells import fit, pad, wrap_pieces
 from studio.tui.drawing.lines import Line, Row, Span, labelled_lines, line, paragraph
+from studio.tui.pages.live.batch import RolloutStatus
 from studio.tui.pages.text import display_text
 
 if TYPE_CHECKING:
     from studio.facts.step import ModelCall, RolloutFacts
-    from studio.review.divergence import PartingStep
+    from studio.review.divergence import Divergence, PartingStep
 
 LABEL = 10
 LIVE_TAIL_CHARS = 20_000
@@ -45,27 +46,16 @@ _SHORT = {"planner_main": "planner", "planner_fixed": "analysis"}  # labels
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
-    """A rollout of the group: one that ended, is under way, or was not begun."""
-
-    id: str
-    index: int
-    state: str  # "won", "lost", "error", "open" (no verdict yet), "streaming", "queued"
-    reward: float | None = None
-    tokens: int = 0  # of its replies, as on every other page
-    note: str = ""
-    acts: str = ""  # its turns and tool calls, `4/3`; "" of a single reply
-
-
-@dataclass(frozen=True, slots=True)
 class GroupSummary:
     id: str
     problem: str
     epoch: int
     library_version: int
-    members: tuple[Member, ...]
+    members: tuple[RolloutStatus, ...]
     policy_version: int | None = None  # of a run that trains weights
     question: str = ""  # where a record of it was read
+    rollouts: Mapping[str, RolloutFacts] = field(default_factory=dict)  # those that have ended
+    target: str = ""  # the rollout that was asked for, if one was
 
     @property
     def version_text(self) -> str:
@@ -120,6 +110,22 @@ def mark_parting(parts: tuple[Part, ...], at: PartingStep, kind: str) -> MarkedP
     return MarkedParts(tuple(marked if one is part else one for one in parts), tuple(hits), step)
 
 
+Pair = tuple[str, str, "Divergence"]
+"""A winner and a loser, and where they part."""
+Side = tuple[tuple[str, tuple[Part, ...]], ...]
+"""Rollouts of one outcome, each with its parts."""
+
+
+@lru_cache(maxsize=8)
+def compare_sides(winners: Side, losers: Side, question: str) -> Pair | None:
+    """Return those that part latest; they are compared once, however often they are drawn."""
+    from studio.review.divergence import choose_pair
+
+    won = {name: said_pieces(parts) for name, parts in winners}
+    lost = {name: said_pieces(parts) for name, parts in losers}
+    return choose_pair(won, lost, question)
+
+
 def said_pieces(parts: Sequence[Part]) -> list[tuple[str, str]]:
     """What of a rollout is compared with another: all but its prompt and its verdict."""
     said = ("thinkm", "answerm", "callm", "toolm")
@@ -129,42 +135,25 @@ def said_pieces(parts: Sequence[Part]) -> list[tuple[str, str]]:
 _MARKS = {"won": "+", "lost": "-", "error": "!", "open": "?", "streaming": ">", "queued": "."}
 
 
-def make_member(whole: RolloutFacts | None, rollout_id: str, index: int, live: bool) -> Member:
-    if whole is None:
-        return Member(rollout_id, index, "streaming" if live else "queued")
-    verdict, status = whole.verdict, whole.finished.status
-    reward = verdict.reward if verdict is not None else None
-    note = "truncated" if status == "truncated" else ""
-    if status == "failed":
-        state, note = "error", "failed"
-    elif reward is None:
-        state, note = ("open", "not judged yet") if verdict is None else ("error", "no verdict")
-    else:
-        state = "won" if reward >= 0.5 else "lost"
-    return Member(
-        id=whole.id,
-        index=index,
-        state=state,
-        reward=reward,
-        tokens=whole.finished.usage.completion_tokens,
-        note=note,
-        acts=acts_cell(whole.finished) if whole.finished.acts else "",
-    )
+def group_rows(group: GroupSummary, width: int, live: Collection[str] = ()) -> list[Row]:
+    """A row a rollout: its sign, reward, tokens, turns and calls, and what went wrong.
 
-
-def group_rows(group: GroupSummary, width: int) -> list[Row]:
-    """A row a rollout: its sign, reward, tokens, turns and calls, and what went wrong."""
+    `live` are those of which a text streams now.
+    """
     rows = []
-    room = max((len(one.acts) + 1 for one in group.members if one.acts), default=0)
-    digits = max(len(str(one.tokens)) for one in group.members) if room else 6
-    for one in group.members:
-        reward = "    " if one.reward is None else f"{one.reward:4.2f}"
-        tokens = f"{one.tokens:>{digits}}t" if one.tokens else " " * (digits + 1)
-        note = {"streaming": "under way", "queued": "queued"}.get(one.state, one.note)
-        figures = f"{reward} {tokens} {one.acts:<{room}}" if (reward + tokens).strip() else ""
-        text = f"r{one.index:<2} {_MARKS[one.state]} {figures}{note}".rstrip()
-        style = one.state if one.state not in ("open", "error") else "flag"
-        rows.append(Row(one.id, line((fit(text, width), style))))
+    states = [("streaming" if one.id in live else one.state) for one in group.members]
+    words = {"streaming": "under way", "queued": "queued"}
+    said = [
+        words.get(state, one.said.removeprefix("reward "))
+        for one, state in zip(group.members, states, strict=True)
+    ]
+    room = max(map(len, said), default=0)
+    for one, state, text in zip(group.members, states, said, strict=True):
+        tokens = f" {one.tokens:>4}t" if one.tokens else ""
+        acts = f" {one.acts}" if one.acted else ""
+        row = f"r{one.index:<2} {_MARKS[state]} {text:<{room}}{tokens}{acts}".rstrip()
+        style = state if state not in ("open", "error") else "flag"
+        rows.append(Row(one.id, line((fit(row, width), style))))
     return rows
 
 
@@ -206,20 +195,17 @@ def expected_and_got(
     return truth, lines[-1].strip() if lines else None
 
 
-def rollout_parts(
-    whole: RolloutFacts, library: int, experiences: int | None, *, calls: bool = False
-) -> tuple[Part, ...]:
+def rollout_parts(whole: RolloutFacts, library: int, *, calls: bool = False) -> tuple[Part, ...]:
     """A rollout from prompt to verdict; with `calls`, tokens and times of each call.
 
-    `library` is the version in front of the prompt, with so many experiences if that is known.
+    `library` is the version in front of the prompt.
     """
     out: list[Part] = []
     for number, message in enumerate(whole.messages):
         key = f"m{number}"
         match message.role:
             case "system":
-                items = "" if experiences is None else f", {count_text(experiences, 'experience')}"
-                note = f"(library v{library}{items})"
+                note = f"(library v{library})"
                 out.append(_make_part("system" + key, "system", message.content, "dim", note))
             case "assistant":
                 if message.reasoning:
@@ -293,6 +279,7 @@ def _verdict_parts(whole: RolloutFacts) -> list[Part]:
     return [*out, _make_part("ended", "ended", ended, folds=False)]
 
 
+@lru_cache(maxsize=512)  # sanitized once, not with every key
 def _make_part(
     key: str, label: str, text: str, style: str = "", note: str = "", *, folds: bool = True
 ) -> Part:
@@ -332,7 +319,7 @@ def _part_rows(
     hidden = len(pieces) - kept
     indent: Span = (" " * LABEL, "")
     rows: list[Row] = []
-    if folded and part.label in TOOLS and not part.note:
+    if folded and part.label in TOOLS:
         more = f"  [fold {count_text(hidden, 'line')}]" if hidden else ""
         said = fit(" ".join(part.text[:1_000].split()), max(1, width - LABEL - len(more)))
         return [Row(f"{part.key}:0", (label, (said, part.style), (more, "dim")))]
@@ -403,7 +390,9 @@ def find_hit_row(hit: Hit, parts: Sequence[Part], width: int) -> str:
     return f"{part.key}:{bisect_right(ends, hit.start)}"
 
 
-def winners_and_losers(members: Sequence[Member], chosen: str) -> tuple[list[str], list[str]]:
+def winners_and_losers(
+    members: Sequence[RolloutStatus], chosen: str
+) -> tuple[list[str], list[str]]:
     """Both, best winners and worst losers first; of the chosen one's side it alone."""
     ranked = sorted(members, key=lambda one: (one.reward or 0, -one.index))
     winners = [one.id for one in reversed(ranked) if one.state == "won"]

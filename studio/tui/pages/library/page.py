@@ -3,7 +3,9 @@
 import asyncio
 from asyncio import Future, get_running_loop
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from functools import partial
+from itertools import pairwise
 from typing import Literal
 
 from rich.text import Text
@@ -12,23 +14,66 @@ from textual.containers import Container
 from textual.content import Content
 from textual.widget import Widget
 
+from engines.core.errors import RecordError, StudioError
+from engines.core.events import LessonCommitted, LessonProposed, LessonReturned, StepFinished
 from engines.core.library import Library
-from engines.core.library_notes import NO_USES
-from engines.core.types import Operation, OperationKind
+from engines.core.types import Operation
+from engines.record.libraries import LibraryFolder, version_path
+from engines.record.run_dir import Workspace
+from studio.facts.library import ListedLibrary, history_facts, listed_library
+from studio.library.citations import Citations
 from studio.review.decider import toggle_pin
+from studio.review.wording import Near, find_similar
 from studio.secrets.sanitize import one_line
 from studio.session.requests import Propose
-from studio.session.session import Message, Session
+from studio.session.session import EventReceived, Message, Session, SnapshotReceived
 from studio.tui.drawing.cells import choose_glyphs
 from studio.tui.drawing.lines import Line, line, note_rows, paragraph
 from studio.tui.keymap import Key
-from studio.tui.page import Page
+from studio.tui.page import Page, write_export
 from studio.tui.pages.library import view
-from studio.tui.pages.library.loader import LibraryLoader, export_library
-from studio.tui.pages.library.view import Item, LibraryState
+from studio.tui.pages.library.view import History, Item, LibraryState
+from studio.tui.pages.loader import Loader
 from studio.tui.pages.text import display_text
 from studio.tui.widgets.edit_box import EDIT_KEYS, EditBox
 from studio.tui.widgets.line_view import LineView, RowList
+
+_MOVES_THE_HEAD = LessonCommitted | LessonReturned
+_BRINGS_USES = StepFinished | LessonProposed | LessonCommitted
+Side = Literal["about", "uses", "history"]
+
+
+def list_libraries(workspace: Workspace) -> tuple[ListedLibrary, ...]:
+    """Return every library of a workspace; one that cannot be read says why. Blocks."""
+    listed = []
+    for folder in workspace.libraries():
+        try:
+            listed.append(listed_library(folder))
+        except StudioError as error:
+            listed.append(ListedLibrary(folder.name, trouble=str(error)))
+    return tuple(listed)
+
+
+def load_commits(key: tuple[LibraryFolder, str]) -> list[str]:
+    """Return what concerned an experience of a library, as it is printed. Blocks."""
+    from studio.render.library_lines import history_lines
+
+    return history_lines(history_facts(*key), rejections=False)
+
+
+def export_library(workspace: Workspace, folder: LibraryFolder, library: Library) -> str:
+    """Copy a version's file into `exports/` of the workspace; returns the path.
+
+    Raises RecordError: it cannot be written, or the version's own file is not there.
+    """
+    source = version_path(folder.path, library.version)
+    try:
+        data = source.read_bytes()
+    except OSError as error:
+        raise RecordError(
+            str(source), f"it could not be copied: {error.strerror}.", "Look at `studio doctor`."
+        ) from error
+    return write_export(workspace, f"{folder.name}-v{library.version:04d}.yaml", data)
 
 
 class LibraryPage(Page):
@@ -38,25 +83,40 @@ class LibraryPage(Page):
 
     def __init__(self) -> None:
         super().__init__()
-        self.contents: LibraryState | None = None
-        self.loader = LibraryLoader(self)
-        self.entries = EntryList(self, self.loader)
-        self.side = SidePane(self, self.loader)
+        self.list_pane = RowList(id="library-list", classes="pane")
+        self.about = LineView(id="library-about", classes="pane")
+        self.uses = RowList(id="library-uses", classes="pane")
+        self.shows: Side = "about"
         self.proposals = ProposalKeys(self)
+        self.sort: view.Sort = view.SORTS[0]
+        self.contents: LibraryState | None = None
+        self.items: tuple[Item, ...] = ()
         self.history_of = ""  # an experience whose history is shown as soon as it is there
+        self._commits_of = ""  # the experience whose history was asked for last
+        self._target = ""  # an id to go to as soon as it is known
+        self._name = ""  # of the library that is shown
         self._chosen = ""  # a library of the workspace, where no run is open
-        self._made_of: object = None  # what the contents was made of
+        self._is_due = self._count_due = True
+        self._history = Loader[LibraryFolder, tuple[History, dict[str, int]]](
+            self, lambda folder: (folder.history(), dict(folder.labels()))
+        )
+        self._libraries = Loader[Workspace, tuple[ListedLibrary, ...]](self, list_libraries)
+        self._citations = Loader[Session, Citations](self, self._count_citations)
+        self._near = Loader[tuple[str, tuple[tuple[str, str], ...]], tuple[Near, ...]](
+            self, lambda key: find_similar(*key)
+        )
+        self._commits = Loader[tuple[LibraryFolder, str], list[str]](self, load_commits)
 
     def compose(self) -> ComposeResult:
         with Container(id="library-panes"):
-            yield self.entries.pane
+            yield self.list_pane
             with Container(id="library-side"):
-                yield self.side.about
-                yield self.side.uses
+                yield self.about
+                yield self.uses
                 yield self.proposals.box
 
     def initial_focus(self) -> Widget:
-        return self.proposals.box if self.proposals.is_asking else self.entries.pane
+        return self.proposals.box if self.proposals.is_asking else self.list_pane
 
     def panes(self) -> list[Widget]:
         return [self.proposals.box] if self.proposals.is_asking else super().panes()
@@ -74,131 +134,277 @@ class LibraryPage(Page):
         started = self.state.started if self.state is not None else None
         return started.library if started is not None else ""
 
+    @property
+    def item(self) -> Item | None:
+        key = self.list_pane.key
+        return next((item for item in self.items if item.id == key), None)
+
     def open_at(self, target: str = "") -> None:
-        self.loader.mark_due()
+        self._is_due = self._count_due = True
         if target and not self.go_to(target):
             if self.session is not None or self.contents is not None:
-                self.entries.wanted = target
+                self._target = target
             elif target in {folder.name for folder in self.host.workspace.libraries()}:
                 self._chosen = target
 
     def handle_message(self, message: Message) -> None:
-        self.loader.handle_message(message)
+        """Note what is to be read again once it can be seen."""
+        is_new = isinstance(message, SnapshotReceived)
+        event = message.event if isinstance(message, EventReceived) else None
+        self._is_due |= is_new or isinstance(event, _MOVES_THE_HEAD)
+        self._count_due |= is_new or isinstance(event, _BRINGS_USES)
+
+    def _count_citations(self, session: Session) -> Citations:
+        is_same = self._citations.key is session and self._citations.value is not None
+        citations = self._citations.value if is_same else None
+        citations = citations or Citations(session.run)
+        citations.refresh()
+        return citations
 
     def _library_state(self) -> LibraryState | None:
-        """What is known now; the same object while nothing of it changed."""
-        if not self.loader.history:
+        """What is known now."""
+        if self._history.value is None or not self._history.value[0]:
             return None
-        head, state = self.loader.history[-1][0], self.state
-        draft: Library | None = None
-        waiting: tuple[Operation, ...] = ()
-        made: tuple[object, ...] = (head, id(self.loader.uses))
-        if state is not None:
-            waiting = state.open_operations
-            made = (*made, waiting, state.reviewed_operations)
-        if self.contents is not None and self._made_of == made:
-            return self.contents
-        if state is not None and state.reviewed_operations:
+        head, state = self._history.value[0][-1][0], self.state
+        uses = {}
+        if self._citations.value is not None:
+            names = {e.id for library, _ in self._history.value[0] for e in library.experiences}
+            uses = self._citations.value.by_experience(names)
+        if state is None:
+            return LibraryState(head, uses=uses)
+        draft = None
+        if state.reviewed_operations:
             # As the gate does: decisions stand on the head, whatever moved it.
             limit = state.settings.get("practice.library_limit")
             draft = head.commit(state.reviewed_operations, limit=limit).library
-        self._made_of = made
-        return LibraryState(head, draft, waiting, self.loader.uses)
+        return LibraryState(head, draft, state.open_operations, uses)
 
     def draw(self) -> None:
-        name = self.library_name
-        if self.loader.shows_other_than(name):
-            self.contents = None
-            self.side.show("about")
-        self.loader.reload_if_due(name)
-        self.contents = contents = self._library_state()
-        self.has_nothing = contents is None
-        if contents is not None:
-            self.entries.draw(contents)
-            if self.history_of and self.entries.pane.key == self.history_of:
-                self.history_of = ""
-                self.side.show("about")
-                self.action_history()
-            self.side.draw(self.entries.item, contents)
+        name, session, workspace = self.library_name, self.session, self.host.workspace
+        if name != self._name:
+            self._name, self._is_due, self._count_due = name, True, True
+            self._history.forget()
+            self._citations.forget()
+            self.show_side("about")
+        if self._is_due and name:
+            self._history.request(workspace.library(name), again=True)
+        elif self._is_due and session is None:
+            self._libraries.request(workspace, again=True)
+        self._is_due = False
+        if self._count_due and session is not None and self._history.value is not None:
+            self._count_due = False
+            self._citations.request(session, again=True)
+        self.contents = self._library_state()
+        self.has_nothing = self.contents is None
+        if self.contents is None:
+            self._draw_libraries(name)
             return
-        self.side.clear()
-        if self.entries.draw_libraries(name):
+        self._draw_list(self.contents)
+        if self.history_of and self.list_pane.key == self.history_of:
+            self.history_of = ""
+            self.show_side("about")
+            self.action_history()
+        self._draw_side()
+
+    def _draw_list(self, contents: LibraryState) -> None:
+        from studio.render.library_lines import labels_text  # heavy, and the first frame needs none
+
+        pane, words = self.list_pane, self.filter_text
+        width = max(20, pane.line_width - 2)
+        everything = view.items(contents, self.sort)
+        self.items = tuple(item for item in everything if item.holds(words))
+        rows = view.item_rows(
+            self.items,
+            width,
+            pane.size.height,
+            cited=bool(contents.uses),
+            signs=choose_glyphs(self.app.has_class("-ascii")),
+        )
+        target = self._target if self._target in {item.id for item in self.items} else None
+        if target:
+            self._target = ""
+        nothing = "nothing has been learned yet; i proposes one"
+        if words:
+            nothing = f"nothing here holds {words!r}: esc clears the filter"
+        pane.show_rows(rows or note_rows(paragraph([(nothing, "dim")], width)), target)
+        labels = labels_text(self._history.value[1]) if self._history.value else ""
+        pane.border_title = Text(
+            view.title_text(contents, len(everything), len(self.items), labels)
+        )
+        marks = {item.mark for item in self.items}
+        about = [f"{mark} {what}" for mark, what in view.MARK_WORDS.items() if mark in marks]
+        if contents.open:
+            about.append(f"{len(contents.open)} to decide in 2")
+        if any(item.has_counts for item in self.items):
+            about.append("+used -misled")
+        if any(item.effect is not None for item in self.items):
+            about.append("worth in points")
+        if words:
+            about.append(f"/ {one_line(words, 20)}")
+        about.append(f"sort: {self.sort}")
+        if self.session is None:
+            about.append("read-only")
+        if self._history.trouble:
+            about.append("could not be read anew")
+        pane.say_below("  ".join(about))
+
+    def _draw_libraries(self, name: str) -> None:
+        """No version is known: list the libraries there are, or say why none is."""
+        pane, listed = self.list_pane, self._libraries.value
+        self.items = ()
+        self.about.border_title = None
+        self.about.say_below()
+        self.about.show_lines([])
+        self.uses.show_rows([])
+        pane.border_title = "Library"
+        width = max(20, pane.line_width - 2)
+        if self.session is None and not name and listed:
+            pane.say_below("enter opens one")
+            pane.show_rows(view.library_rows(listed, self.filter_text, width))
             hint = "No run is open: libraries can be read here. enter shows the experiences of one."
-            about = self.side.about
-            about.show_lines(paragraph(((hint, "dim"),), about.line_width))
+            self.about.show_lines(paragraph(((hint, "dim"),), self.about.line_width))
+            return
+        pane.say_below()
+        text, style = "no library in this workspace yet: 0 starts a run that learns one", "dim"
+        if trouble := self._history.trouble or self._libraries.trouble:
+            text, style = one_line(trouble, 800), "failed"
+        elif self.session is not None and not name:
+            text = "the run has not begun: its library is not known yet"
+        elif name or listed is None:
+            text = "reading the library …"
+        pane.show_rows(note_rows(paragraph(((text, style),), width)))
+
+    # -- beside the list -------------------------------------------------------------------
+
+    def show_side(self, side: Side) -> None:
+        was, self.shows = self.shows, side
+        if side == was:
+            return
+        self.uses.display, self.about.display = side == "uses", side != "uses"
+        if side == "uses":
+            self.uses.focus(scroll_visible=False)
+            self.call_after_refresh(self.draw)  # only then its size is known
+        elif was == "uses" and self.is_open:
+            self.initial_focus().focus(scroll_visible=False)
+        self.about.scroll_to(y=0, animate=False)
+
+    def _draw_side(self) -> None:
+        """Draw it for the experience under the cursor."""
+        item, contents, about = self.item, self.contents, self.about
+        if item is None or contents is None:
+            about.border_title = None
+            about.show_lines([])
+            return
+        name, experience = display_text(item.id), contents.library.get(item.id)
+        if self.shows == "uses":
+            self.uses.border_title = Text(f"{name}: uses")
+            self.uses.say_below("enter opens one, esc")
+            run = self.session.run.run if self.session is not None else ""
+            known = self._citations.value.rollouts if self._citations.value is not None else {}
+            width = max(20, self.uses.line_width - 2)
+            self.uses.show_rows(view.use_rows(item, experience, run, width, known=known))
+            return
+        lines: list[Line]
+        match self.shows:
+            case "about":
+                title, lines = name, self._about_lines(item, contents)
+            case "history":
+                title, commits = f"{name}: history", self._commits
+                lines = [line((one_line(commits.trouble, 400) or "reading …", "dim"))]
+                if commits.value is not None and commits.key and commits.key[1] == item.id:
+                    texts = commits.value or ["no commit concerns it"]
+                    lines = view.history_text_lines(texts, about.line_width)
+        about.border_title = Text(title)
+        about.say_below("" if self.shows == "about" else "esc")
+        about.show_lines(lines)
+
+    def _similar(self, item: Item, library: Library) -> tuple[Near, ...] | None:
+        """Experiences most like this one; None: they are being looked for."""
+        others = tuple((e.id, e.text) for e in library.experiences if e.id != item.id)
+        self._near.request((item.text, others))
+        return self._near.value if self._near.key == (item.text, others) else None
+
+    def _about_lines(self, item: Item, contents: LibraryState) -> list[Line]:
+        width, library = self.about.line_width, contents.library
+        near, experience = self._similar(item, library), library.get(item.id)
+        lines = view.detail_lines(item, experience, near, width, cited=bool(contents.uses))
+        if self.session is None:
+            command = f"studio library edit {library.name} {item.id}"
+            lines += [(), *paragraph((("change it with ", "dim"), (command, "")), width)]
+        return lines
 
     def on_row_list_moved(self, event: RowList.Moved) -> None:
-        if event.rows is not self.entries.pane:
+        if event.rows is not self.list_pane:
             return
         event.stop()
-        if self.side.shows != "history" or self.loader.commits_of != event.key:
-            self.side.show("about")
-        if self.contents is not None:
-            self.side.draw(self.entries.item, self.contents)
+        if self.shows != "history" or event.key != self._commits_of:
+            self.show_side("about")
+        self._draw_side()
         if self.is_open:
             self.host.drafts.cursor = event.key
 
     # -- keys: changes ---------------------------------------------------------------------
 
-    def _can_change(self, *, needs_one: bool = True, command: str = "edit") -> bool:
+    def _item_to_change(self, command: str = "edit") -> Item | None:
+        """What is under the cursor, if it may be changed; tells why not."""
+        item = self.item
         if self.session is None:
-            name = self.library_name or "NAME"
-            one = f" {self.entries.item.id}" if self.entries.item is not None else " ID"
-            self.host.tell(f"no run is open: studio library {command} {name}{one} does it by hand")
-        elif self.contents is None:
+            where = f"{self.library_name or 'NAME'} {item.id if item is not None else 'ID'}"
+            self.host.tell(f"no run is open: studio library {command} {where} does it by hand")
+            return None
+        if self.contents is None:
             self.host.tell("the library is not read yet", "failed")
-        elif needs_one and self.entries.item is None:
+            return None
+        if item is None:
             self.host.tell("nothing is under the cursor", "failed")
-        else:
-            return True
-        return False
+        return item
 
-    async def _ask_about(
-        self, ask: Callable[[Item], Awaitable[None]], one: Item | None = None
-    ) -> None:
-        """Ask for a change of one, or of what is under the cursor, if it may be changed."""
-        if self._can_change() and (one := one or self.entries.item) is not None:
-            self.run_exclusive("asks", partial(ask, one))
-            await asyncio.sleep(0)  # the box opens: the next key is the text's first letter
+    async def _ask(self, ask: Callable[[], Awaitable[None]]) -> None:
+        self.run_exclusive("asks", ask)
+        await asyncio.sleep(0)  # the box opens: the next key is the text's first letter
 
     async def action_edit(self) -> None:
-        await self._ask_about(self.proposals.edit)
+        if (item := self._item_to_change()) is not None:
+            await self._ask(partial(self.proposals.edit, item))
 
     def action_delete(self) -> None:
-        if self._can_change() and (one := self.entries.item) is not None:
-            asks = self.host.expect_question(self.proposals.delete(one))
+        if (item := self._item_to_change()) is not None:
+            asks = self.proposals.delete(item)
             self.run_worker(asks, group="asks")
 
+    def _forget_marks(self) -> None:
+        self.list_pane.mark_range(frozenset())
+
     def action_mark(self) -> None:
-        if self.entries.item is not None and self.contents is not None:
-            n = self.entries.toggle_mark(self.entries.item.id)
-            text = {0: "none is marked", 1: "1 marked: mark another one, then M"}
-            self.host.tell(text.get(n, f"{n} marked: M merges two"))
+        if self.item is not None:
+            self.list_pane.mark_range(self.list_pane.chosen ^ {self.item.id})
+            self.host.tell(f"{len(self.list_pane.chosen)} marked: M merges two")
 
     async def action_merge(self) -> None:
-        one, contents = self.entries.item, self.contents
-        marked = [found for found in self.entries.items if found.id in self.entries.pane.chosen]
-        if len(marked) in (0, 2):
-            into = marked[0].id if marked else ""
-            one = marked[1] if marked else one
-        else:
+        marked = [item for item in self.items if item.id in self.list_pane.chosen]
+        if len(marked) not in (0, 2):
             self.host.tell(f"{len(marked)} marked: M merges two; esc takes the marks away")
             return
-        others = {found.id: found for found in view.items(contents)} if contents is not None else {}
-        alike = self.loader.similar(contents.library, one) if contents is not None and one else None
-        likeliest = alike[0][0] if alike else ""
-        ask = partial(self.proposals.merge, others=others, likeliest=likeliest, into=into)
-        await self._ask_about(ask, one)
-        self.entries.forget_marks()
+        item = self._item_to_change()
+        if item is None or self.contents is None:
+            return
+        into, item = (marked[0].id, marked[1]) if marked else ("", item)
+        others = {other.id: other for other in view.items(self.contents)}
+        near = self._similar(item, self.contents.library)
+        likeliest = near[0][0] if near else ""
+        await self._ask(partial(self.proposals.merge, item, others, likeliest, into))
+        self._forget_marks()
 
     def action_pin(self) -> None:
-        if self._can_change(command="pin") and self.entries.item is not None:
-            self.proposals.pin(self.entries.item)
+        if (item := self._item_to_change("pin")) is not None:
+            person, pinned = self.host.person, item.pinned
+            self.host.ask_run(partial(toggle_pin, target=item.id, pinned=pinned, person=person))
 
     async def action_insert(self) -> None:
-        if self._can_change(needs_one=False):
-            self.run_exclusive("asks", self.proposals.insert)
-            await asyncio.sleep(0)
+        if self.session is None or self.contents is None:
+            self._item_to_change()  # tells why not
+        else:
+            await self._ask(self.proposals.insert)
 
     def on_edit_box_handed_in(self, event: EditBox.HandedIn) -> None:
         event.stop()
@@ -210,261 +416,84 @@ class LibraryPage(Page):
 
     # -- keys: looking ---------------------------------------------------------------------
 
-    def _toggle_side(self, side: "Side") -> None:
-        self.side.show("about" if self.side.shows == side else side)
-        if self.contents is not None:
-            self.side.draw(self.entries.item, self.contents)
+    def _toggle_side(self, side: Side) -> None:
+        self.show_side("about" if self.shows == side else side)
+        self._draw_side()
 
     def action_uses(self) -> None:
         if self.contents is None:
-            if self.session is None and self.entries.pane.key:
-                self._chosen, self.loader.is_due = self.entries.pane.key, True
-                self.filter_text = ""
-                self.host.draw_now()
-        elif self.side.shows == "uses" and self.app.focused is self.side.uses:
-            if self.side.uses.key:
-                self.host.open_page("inspect", self.side.uses.key)
-        elif self.entries.item is not None and self.session is None:
+            if self.session is None and self.list_pane.key:
+                self._choose_library(self.list_pane.key)
+        elif self.shows == "uses" and self.app.focused is self.uses:
+            if self.uses.key:
+                self.host.open_page("inspect", self.uses.key)
+        elif self.item is not None and self.session is None:
             self.host.tell("no run is open: a library alone does not know who cites it")
-        elif self.entries.item is not None:
-            self.side.show("uses")
-            self.side.draw(self.entries.item, self.contents)
+        elif self.item is not None:
+            self.show_side("uses")
+            self._draw_side()
+
+    def _choose_library(self, name: str) -> None:
+        self._chosen, self._is_due, self.filter_text = name, True, ""
+        self.host.draw_now()
 
     def action_history(self) -> None:
-        if self.entries.item is not None and self.loader.folder is not None:
-            if self.side.shows != "history":
-                self.loader.request_commits(self.entries.item.id)
+        if self.item is not None and self._history.key is not None:
+            self._commits_of = self.item.id
+            self._commits.request((self._history.key, self.item.id), again=True)
             self._toggle_side("history")
 
     def action_changed(self) -> None:
-        if self.entries.item is not None:
-            self._toggle_side("change")
+        """Compare the versions between which its wording changed last."""
+        if self.item is None or self._history.value is None:
+            return
+        name, history = self.item.id, [library for library, _ in self._history.value[0]]
+        for older, newer in reversed(list(pairwise(history))):
+            before, after = older.get(name), newer.get(name)
+            if (before and before.text) != (after and after.text):
+                versions = f"{older.name}@{older.version} {newer.name}@{newer.version}"
+                self.host.open_page("diff", versions)
+                return
+        self.host.tell(f"no commit has changed {name}")
 
     def action_sort(self) -> None:
-        self.entries.choose_next_sort()
+        self.sort = view.SORTS[(view.SORTS.index(self.sort) + 1) % len(view.SORTS)]
         self.host.draw_now()
-        self.host.tell(f"sorted by {self.entries.sort}")
+        self.host.tell(f"sorted by {self.sort}")
 
     def action_export(self) -> None:
-        folder = self.loader.folder
-        if folder is None or self.contents is None:
+        if self._history.key is None or self.contents is None:
             self.host.tell("there is no library to export", "failed")
             return
         library = self.contents.library
-        write = partial(export_library, self.host.workspace, folder, library)
+        write = partial(export_library, self.host.workspace, self._history.key, library)
         self.export_file(write, f"{library.name}@{library.version} is")
 
     # -- what every page has ---------------------------------------------------------------
 
     def go_to(self, name: str) -> bool:
-        if self.contents is None or name not in {one.id for one in view.items(self.contents)}:
+        if self.contents is None or name not in {item.id for item in view.items(self.contents)}:
             return False
-        if name not in {one.id for one in self.entries.items}:
+        if name not in {item.id for item in self.items}:
             self.apply_filter("")
-        return self.entries.pane.go_to(name)
+        return self.list_pane.go_to(name)
 
     def go_back(self) -> bool:
-        if self.side.shows != "about":
-            self._toggle_side(self.side.shows)
-        elif self.entries.pane.chosen:
-            self.entries.forget_marks()
+        if self.shows != "about":
+            self._toggle_side(self.shows)
+        elif self.list_pane.chosen:
+            self._forget_marks()
         elif not super().go_back():
             if self.session is not None or not self._chosen:
                 return False
-            self._chosen, self.loader.is_due = "", True
+            self._choose_library("")
         return True
 
     def text_to_copy(self, whole: bool) -> str:
-        if self.contents is None or self.app.focused is not self.entries.pane:
+        if self.contents is None or self.app.focused is not self.list_pane:
             return super().text_to_copy(whole)
-        shown = self.entries.items if whole else filter(None, [self.entries.item])
-        return "\n".join(f"{one.id}  {display_text(one.drafted or one.text)}" for one in shown)
-
-
-Side = Literal["about", "uses", "history", "change"]
-
-
-class EntryList:
-    def __init__(self, page: Page, loader: LibraryLoader) -> None:
-        self._page, self._loader = page, loader
-        self.pane = RowList(id="library-list", classes="pane")
-        self.sort: view.Sort = view.SORTS[0]
-        self.items: tuple[Item, ...] = ()
-        self.wanted = ""  # an id to go to as soon as it is known
-        self._made_of: object = None  # what the list was made of
-
-    @property
-    def item(self) -> Item | None:
-        key = self.pane.key
-        return next((one for one in self.items if one.id == key), None)
-
-    def choose_next_sort(self) -> None:
-        known = {
-            "uses": bool(self._loader.uses),
-            "worth": any(one.effect is not None for one in self.items),
-        }
-        offered = [sort for sort in view.SORTS if known.get(sort, True)]
-        at = offered.index(self.sort) if self.sort in offered else 0
-        self.sort = offered[(at + 1) % len(offered)]
-
-    def toggle_mark(self, name: str) -> int:
-        """Mark one for a merge, or take its mark away; how many are marked."""
-        self.pane.mark_range(self.pane.chosen ^ {name})
-        return len(self.pane.chosen)
-
-    def forget_marks(self) -> None:
-        self.pane.mark_range(frozenset())
-
-    def draw(self, contents: LibraryState) -> None:
-        from studio.render.library_lines import labels_text  # heavy, and the first frame needs none
-
-        pane, words = self.pane, self._page.filter_text
-        width = max(20, pane.line_width - 2)
-        size = width, pane.size.height
-        made_of = (id(contents), self.sort, words, size)
-        if self._made_of != made_of or not pane.rows:
-            self._made_of = made_of
-            self.items = view.items(contents, self.sort, words)
-            signs = choose_glyphs(self._page.app.has_class("-ascii"))
-            rows = view.item_rows(self.items, *size, cited=bool(self._loader.uses), signs=signs)
-            wanted = self.wanted if self.wanted in {one.id for one in self.items} else None
-            nothing = paragraph([(self._nothing_text(contents), "dim")], width)
-            pane.show_rows(rows or note_rows(nothing), wanted)
-            if wanted:
-                self.wanted = ""
-        held = {e.id for e in contents.library.experiences}
-        added = sum(e.id not in held for e in contents.draft.experiences) if contents.draft else 0
-        labels = labels_text(self._loader.labels)
-        title = view.title_text(contents, len(held) + added, len(self.items), labels)
-        pane.border_title = Text(title)
-        marks = {one.mark for one in self.items}
-        about = [f"{mark} {what}" for mark, what in view.MARK_WORDS.items() if mark in marks]
-        if additions := sum(operation.kind == "add" for operation in contents.open):
-            what = "additions" if additions > 1 else "addition"
-            about.append(f"{additions} {what} to decide (2)")
-        about += ["+used -misled"] * any(one.counts != NO_USES for one in self.items)
-        about += ["worth in points"] * any(one.effect is not None for one in self.items)
-        about += [f"/ {one_line(words, 20)}"] if words else []
-        about.append(f"sort: {self.sort}")
-        if self._page.session is None:
-            about.append("read-only")
-        if self._loader.trouble:
-            about.append("could not be read anew")
-        pane.say_below("  ".join(about))
-
-    def _nothing_text(self, contents: LibraryState) -> str:
-        if words := self._page.filter_text:
-            return f"nothing here holds {words!r}: esc clears the filter"
-        waiting = len(contents.open)
-        wait = f"{waiting} operation{'s' * (waiting > 1)} to decide"
-        more = "; i proposes one" if self._page.session is not None else ""
-        return f"nothing has been learned yet{f'; {wait} in 2 Review' if waiting else ''}{more}"
-
-    def draw_libraries(self, name: str) -> bool:
-        """No version is known: list the libraries there are, or say why none is.
-
-        `name` is of the library that is shown, "" where one is to be chosen. Returns whether
-        there are libraries to choose from.
-        """
-        pane, loader, page = self.pane, self._loader, self._page
-        self.items, self._made_of = (), None
-        width = max(20, pane.line_width - 2)
-        if page.session is None and not name and loader.libraries:
-            pane.border_title = "Libraries"
-            pane.say_below("enter opens one")
-            pane.show_rows(view.library_rows(loader.libraries, page.filter_text, width))
-            return True
-        pane.border_title = "Library"
-        pane.say_below()
-        text, style = "no library in this workspace yet: 0 starts a run that learns one", "dim"
-        if loader.trouble:
-            text, style = one_line(loader.trouble, 800), "failed"
-        elif page.session is not None and not name:
-            text = "the run has not begun: its library is not known yet"
-        elif name or loader.libraries is None:
-            text = "reading the library …"
-        pane.show_rows(note_rows(paragraph(((text, style),), width)))
-        return False
-
-
-class SidePane:
-    def __init__(self, page: Page, loader: LibraryLoader) -> None:
-        self._page, self._loader = page, loader
-        self.about = LineView(id="library-about", classes="pane")
-        self.uses = RowList(id="library-uses", classes="pane")
-        self.shows: Side = "about"
-
-    def show(self, side: Side) -> None:
-        if side == self.shows:
-            return
-        was, self.shows = self.shows, side
-        self.uses.display, self.about.display = side == "uses", side != "uses"
-        if side == "uses":
-            self.uses.focus(scroll_visible=False)
-            # Only then its size is known.
-            self._page.call_after_refresh(self._page.draw)
-        elif was == "uses" and self._page.is_open and (home := self._page.initial_focus()):
-            home.focus(scroll_visible=False)
-        self.about.scroll_to(y=0, animate=False)
-
-    def clear(self) -> None:
-        self.about.border_title = None
-        self.about.say_below()
-        self.about.show_lines([])
-        self.uses.show_rows([])
-
-    def draw(self, one: Item | None, contents: LibraryState) -> None:
-        """Draw it for one experience; None: nothing is under the cursor."""
-        if one is None:
-            self.clear()
-            return
-        about, name = self.about, display_text(one.id)
-        match self.shows:
-            case "uses":
-                self._draw_uses(one, contents)
-                return
-            case "about":
-                title, lines = name, self._about_lines(one, contents)
-            case "change":
-                title = f"{name}: its last change"
-                lines = view.last_change_lines(self._loader.history, one.id, about.line_width)
-                lines = lines or [line((f"no commit has changed {name}", "dim"))]
-            case "history":
-                title, lines = f"{name}: history", self._history_lines()
-        about.border_title = Text(title)
-        about.say_below("" if self.shows == "about" else "esc")
-        about.show_lines(lines)
-
-    def _about_lines(self, one: Item, contents: LibraryState) -> list[Line]:
-        width, loader = self.about.line_width, self._loader
-        alike = loader.similar(contents.library, one)
-        experience = contents.library.get(one.id)
-        cited, past = bool(loader.uses), loader.history
-        lines = view.detail_lines(one, experience, alike, width, cited=cited, history=past)
-        if self._page.session is None:
-            command = f"studio library edit {contents.library.name} {one.id}"
-            lines += [(), *paragraph((("change it with ", "dim"), (command, "")), width)]
-        return lines
-
-    def _history_lines(self) -> list[Line]:
-        commits = self._loader.commits
-        if commits is None:
-            return [line(("reading …", "dim"))]
-        texts = commits or ["no commit concerns it"]
-        return view.history_text_lines(texts, self.about.line_width)
-
-    def _draw_uses(self, one: Item, contents: LibraryState) -> None:
-        pane, session, citations = self.uses, self._page.session, self._loader.citations
-        pane.border_title = Text(f"{display_text(one.id)}: uses")
-        pane.say_below("enter opens one, esc")
-        rows = view.use_rows(
-            one,
-            contents.library.get(one.id),
-            session.run.run if session is not None else "",
-            max(20, pane.line_width - 2),
-            known=citations.rollouts if citations is not None else {},
-        )
-        pane.show_rows(rows)
+        shown = self.items if whole else filter(None, [self.item])
+        return "\n".join(f"{item.id}  {display_text(item.wording)}" for item in shown)
 
 
 _Key = tuple[str, str | None]  # what a wording is for: the change and its target
@@ -483,31 +512,30 @@ class ProposalKeys:
     def is_asking(self) -> bool:
         return self._wording is not None
 
-    async def edit(self, one: Item) -> None:
-        now = one.drafted or one.text
-        key = ("modify", one.id)
-        text = await self._ask_wording(f"{display_text(one.id)}: new wording", key, now)
-        if text is None or " ".join(text.split()) in ("", now):
-            self._page.host.tell(f"{one.id} stays as it is")
-            return
-        self._propose(self._make_operation("modify", one.id, text))
+    async def edit(self, item: Item) -> None:
+        key = ("modify", item.id)
+        title = f"{display_text(item.id)}: new wording"
+        text = await self._ask_wording(title, key, item.wording)
+        if text in ("", item.wording):
+            self._page.host.tell(f"{item.id} stays as it is")
+        else:
+            self._propose(key, Operation("", "modify", item.id, text))
 
-    async def delete(self, one: Item) -> None:
-        host, name = self._page.host, display_text(one.id)
-        experience = line((f"{name}  ", "title"), display_text(one.drafted or one.text))
-        lines = [experience, ()]
-        if one.won_count:
-            lines.append(line((f"{one.won_count} rollouts that cite it won.", "flag")))
+    async def delete(self, item: Item) -> None:
+        host, name = self._page.host, display_text(item.id)
+        lines = [line((f"{name}  ", "title"), display_text(item.wording)), ()]
+        if item.won_count:
+            lines.append(line((f"{item.won_count} rollouts that cite it won.", "flag")))
         lines.append(
             line("It is decided in 2 Review like any other operation; its id is never reused.")
         )
         if await host.confirm(f"Propose to delete {name}?", lines, {"d": "propose"}):
-            self._propose(self._make_operation("delete", one.id, ""))
+            self._propose(("delete", item.id), Operation("", "delete", item.id))
         else:
-            host.tell(f"{one.id} stays")
+            host.tell(f"{item.id} stays")
 
     async def merge(
-        self, one: Item, others: dict[str, Item], likeliest: str, into: str = ""
+        self, item: Item, others: dict[str, Item], likeliest: str, into: str = ""
     ) -> None:
         """Two operations: the other takes this one's wording in, and this one goes.
 
@@ -515,43 +543,32 @@ class ProposalKeys:
         is not known.
         """
         host = self._page.host
-        into = into or (await host.ask(f"merge {one.id} into:", likeliest) or "").strip()
+        into = into or (await host.ask(f"merge {item.id} into:", likeliest) or "").strip()
         other = others.get(into)
-        if not into:
-            host.tell(f"{one.id} stays")
-            return
-        if other is None or other.id == one.id:
+        if other is None or other.id == item.id:
             itself, unknown = "it cannot be merged into itself", "there is no such experience"
-            host.tell(f"{into}: {itself if other else unknown}", "failed")
+            host.tell(f"{into or item.id}: {itself if other else unknown}", "failed")
             return
-        now = other.drafted or other.text
-        key = (f"merge {one.id}", other.id)
-        joined = f"{now} {one.drafted or one.text}"
-        title = f"{display_text(other.id)} with {display_text(one.id)} in it"
-        text = await self._ask_wording(title, key, joined)
-        if text is None or not text.strip():
-            host.tell(f"{one.id} stays")
+        key = (f"merge {item.id}", other.id)
+        title = f"{display_text(other.id)} with {display_text(item.id)} in it"
+        text = await self._ask_wording(title, key, f"{other.wording} {item.wording}")
+        if not text:
+            host.tell(f"{item.id} stays")
             return
-        why = f"merged: {one.id} into {other.id}"
-        changes = [self._make_operation("delete", one.id, "", why)]
-        if " ".join(text.split()) != now:
-            changes.insert(0, self._make_operation("modify", other.id, text, why))
-        self._propose(*changes, typed=key)
-
-    def pin(self, one: Item) -> None:
-        host = self._page.host
-        pin = partial(toggle_pin, target=one.id, pinned=one.pinned, person=host.person)
-        host.ask_run(pin)
+        why = f"merged: {item.id} into {other.id}"
+        changes = [Operation("", "delete", item.id, "", why)]
+        if text != other.wording:
+            changes.insert(0, Operation("", "modify", other.id, text, why))
+        self._propose(key, *changes)
 
     async def insert(self) -> None:
-        text = await self._ask_wording("new experience", ("add", None), "")
-        if text is None or not text.strip():
+        if text := await self._ask_wording("new experience", ("add", None), ""):
+            self._propose(("add", None), Operation("", "add", None, text))
+        else:
             self._page.host.tell("nothing was proposed")
-            return
-        self._propose(self._make_operation("add", None, text))
 
-    async def _ask_wording(self, title: str, key: _Key, text: str) -> str | None:
-        """Ask for a wording in the box; None where it was left. What was typed is kept."""
+    async def _ask_wording(self, title: str, key: _Key, text: str) -> str:
+        """Ask for a wording in the box; "" where it was left. What was typed is kept."""
         page, box, wording = self._page, self.box, get_running_loop().create_future()
         self._wording = wording
         box.border_title, box.border_subtitle = Content(title), "enter proposes it, esc leaves"
@@ -560,12 +577,12 @@ class ProposalKeys:
         begun = box.text
         page.host.draw_now()
         try:
-            found: str | None = await wording
-            if not box.text.strip():
-                self._typed.pop(key, None)
-            elif box.text != begun or found is not None:
+            answer: str | None = await wording
+            if answer is not None or box.text != begun:
                 self._typed[key] = box.text
-            return found
+            if not box.text.strip():
+                del self._typed[key]
+            return " ".join((answer or "").split())
         finally:
             if self._wording is wording and page.children:  # else it is torn down
                 self._wording = None
@@ -579,21 +596,17 @@ class ProposalKeys:
         if self._wording is not None and not self._wording.done():
             self._wording.set_result(text)
 
-    def _make_operation(
-        self, kind: OperationKind, target: str | None, text: str, why: str = ""
-    ) -> Operation:
-        person = self._page.host.person
-        return Operation("", kind, target, " ".join(text.split()), why, proposer=person)
-
-    def _propose(self, *operations: Operation, typed: _Key | None = None) -> None:
+    def _propose(self, key: _Key, *operations: Operation) -> None:
         """Ask the run; what was typed is kept until it was taken."""
-        key = typed or (operations[0].kind, operations[0].target)
 
         async def ask(session: Session) -> str:
-            made = [await session.send(Propose(operation, session.who)) for operation in operations]
+            made = []
+            for operation in operations:
+                own = replace(operation, proposer=self._page.host.person)
+                made.append(await session.send(Propose(own, session.who)))
             self._typed.pop(key, None)
-            names = " and ".join(one.id for one in made)
-            flagged = " (flagged)" if any(one.is_flagged for one in made) else ""
-            return f"{names}{flagged} {'is' if len(made) == 1 else 'are'} to be decided in 2 Review"
+            names = " and ".join(operation.id for operation in made)
+            flagged = " (flagged)" if any(operation.is_flagged for operation in made) else ""
+            return f"{names}{flagged} to be decided in 2 Review"
 
         self._page.host.ask_run(ask)

@@ -16,8 +16,7 @@ from studio.review.wording import Near
 from studio.tui.drawing.cells import GLYPHS_UNICODE, Glyphs, fit, pad, wrap
 from studio.tui.drawing.cells import cell_width as cells
 from studio.tui.drawing.lines import Line, Row, Span, labelled_lines, line, paragraph, spread
-from studio.tui.pages.diff.view import change_spans
-from studio.tui.pages.text import count_spans, display_text, holds_words
+from studio.tui.pages.text import change_spans, count_spans, display_text, holds_words
 
 Sort = Literal["id", "uses", "worth", "length"]
 SORTS: tuple[Sort, ...] = ("id", "uses", "worth", "length")
@@ -59,109 +58,113 @@ class Item:
     effect: Effect | None = None  # of that wording; None: it was not measured
 
     @property
+    def wording(self) -> str:
+        """As it would stand after the commit."""
+        return self.drafted or self.text
+
+    @property
+    def has_counts(self) -> bool:
+        return self.counts != NO_USES
+
+    def holds(self, words: str) -> bool:
+        return holds_words(f"{self.id} {self.text} {self.drafted or ''}", words)
+
+    @property
     def won_count(self) -> int:
         return sum(use.sign == "+" for use in self.uses)
 
-    @property
-    def lost_count(self) -> int:
-        return sum(use.sign == "-" for use in self.uses)
 
-
-def items(contents: LibraryState, sort: Sort = "id", words: str = "") -> tuple[Item, ...]:
-    """The experiences, those the draft adds included; of a filter, what holds all its words.
+def items(contents: LibraryState, sort: Sort = "id") -> tuple[Item, ...]:
+    """The experiences, those the draft adds included.
 
     Sorted by id, most uses first, most worth first, or longest first.
     """
-    library, draft = contents.library, contents.draft
-    before = {e.id: e.text for e in library.experiences}
-    after = {e.id: e.text for e in (draft or library).experiences}
-    pinned = (draft or library).pinned_ids
+    library, after = contents.library, contents.draft or contents.library
+    before, drafted = ({e.id: e.text for e in each.experiences} for each in (library, after))
+    pinned = after.pinned_ids
     waiting: dict[str | None, list[Operation]] = {}
     for operation in contents.open:
         waiting.setdefault(operation.target, []).append(operation)
-    found = []
-    for name, text in (*before.items(), *((n, t) for n, t in after.items() if n not in before)):
-        drafted = None if name not in before or after.get(name) == text else after.get(name)
-        asked = tuple(waiting.get(name, ()))
-        mark = "?" if asked else " "
-        if draft is not None and name not in before:
+    listed = []
+    for name in dict.fromkeys((*before, *drafted)):
+        text, new = before.get(name), drafted.get(name)
+        mark = "?" if name in waiting else " "
+        if text is None:
             mark = "+"
-        elif name not in after:
+        elif new is None:
             mark = "-"
-        elif drafted is not None:
+        elif new != text:
             mark = "~"
-        if holds_words(f"{name} {text} {drafted or ''}", words):
-            uses = contents.uses.get(name, ())
-            words_of, pin = word_count(text), name in pinned
-            counts = library.uses.get(name, NO_USES)
-            worth = library.effects.get(name)
-            found.append(Item(name, text, drafted, mark, words_of, asked, uses, pin, counts, worth))
-    # By id: the order of a library is that of birth.
-    if sort == "uses":
-        found.sort(key=lambda one: (-one.counts.used, -len(one.uses), -one.won_count))
-    elif sort == "worth":
-        found.sort(key=lambda one: -one.effect.difference if one.effect else 2.0)
-    elif sort == "length":
-        found.sort(key=lambda one: -one.words)
-    return tuple(found)
+        item = Item(
+            id=name,
+            text=text or new or "",
+            drafted=new if mark == "~" else None,
+            mark=mark,
+            words=word_count(text or new or ""),
+            waiting=tuple(waiting.get(name, ())),
+            uses=contents.uses.get(name, ()),
+            pinned=name in pinned,
+            counts=library.notes.uses.get(name, NO_USES),
+            effect=library.notes.effects.get(name),
+        )
+        listed.append(item)
+    match sort:  # by id: the order of a library is that of birth
+        case "uses":
+            listed.sort(key=lambda item: (-item.counts.used, -len(item.uses), -item.won_count))
+        case "worth":
+            listed.sort(key=lambda item: -item.effect.difference if item.effect else 2.0)
+        case "length":
+            listed.sort(key=lambda item: -item.words)
+    return tuple(listed)
 
 
 def item_rows(
-    found: Sequence[Item],
+    listed: Sequence[Item],
     width: int,
     height: int = 0,
     *,
     cited: bool,
     signs: Glyphs = GLYPHS_UNICODE,
 ) -> list[Row]:
-    """The list; each wording takes as many lines as `height` has for all of them.
+    """The list, with whole wordings where `height` has the lines for all of them.
 
     `cited` says whether anything is cited at all, and uses are to be told.
     """
-    name = min(12, max((cells(display_text(one.id)) for one in found), default=0))
-    counted = any(one.counts != NO_USES for one in found)
-    wide, priced = width >= 56, any(one.effect is not None for one in found)
-    figures = [
-        _figures_text(one, cited=cited, counted=counted, wide=wide) + _worth_cell(one) * priced
-        for one in found
-    ]
+    name = min(12, max((cells(display_text(item.id)) for item in listed), default=0))
+    counted = any(item.has_counts for item in listed)
+    priced = any(item.effect is not None for item in listed)
+    figures = [_figures_text(item, cited, counted) + _worth_cell(item) * priced for item in listed]
     room = max(4, width - name - 6 - max(map(len, figures), default=0))
-    pieces = [[display_text(one.drafted or one.text)] for one in found]
-    if len(found) < height:  # else one line each, and no long list is wrapped in vain
-        pieces = [wrap(" ".join(text.split()), room) for (text,) in pieces]
-    counts = [len(each) for each in pieces]
-    tries = range(min(height, max(counts, default=1)), 1, -1)
-    most = next((n for n in tries if sum(min(n, m) for m in counts) <= height), 1)
+    texts = [display_text(" ".join(item.wording.split())) for item in listed]
+    pieces = [[fit(text, room)] for text in texts]
+    if len(listed) < height:  # else no long list is wrapped in vain
+        wrapped = [wrap(text, room) for text in texts]
+        pieces = wrapped if sum(map(len, wrapped)) <= height else pieces
     out = []
-    for one, of, texts in zip(found, figures, pieces, strict=True):
-        texts[most - 1 :] = [fit(" ".join(texts[most - 1 :]), room)] * (len(texts) >= most)
-        style = MARKS[one.mark] if one.mark in "+-" else ""
-        pin = signs.pinned if one.pinned else " "
-        head = f"{one.mark} {pad(display_text(one.id), name)}{pin} "
-        left = line((head, MARKS[one.mark]), (texts[0], style))
-        more = tuple(line(" " * cells(head), (text, style)) for text in texts[1:])
-        out.append(Row(one.id, spread(left, line((of, "dim")), width), more))
+    for item, of, (first, *further) in zip(listed, figures, pieces, strict=True):
+        style = MARKS[item.mark] if item.mark in "+-" else ""
+        pin = signs.pinned if item.pinned else " "
+        head = f"{item.mark} {pad(display_text(item.id), name)}{pin} "
+        left = line((head, MARKS[item.mark]), (first, style))
+        more = tuple(line(" " * cells(head), (text, style)) for text in further)
+        out.append(Row(item.id, spread(left, line((of, "dim")), width), more))
     return out
 
 
-def _figures_text(one: Item, *, cited: bool, counted: bool, wide: bool) -> str:
-    words = f"{one.words:>4} word{'s' if one.words != 1 else ' '}"
+def _figures_text(item: Item, cited: bool, counted: bool) -> str:
     if counted:
-        uses = f"{f'+{one.counts.used}':>4} {f'-{one.counts.misled}':>3}"  # used, misled
-        return f"{words} {uses}" if wide else uses
-    if not cited:
-        return words
-    if wide:
-        return f"{words}  cited {len(one.uses):>2}  won {one.won_count:>2}"
-    return f" won {one.won_count:>2} of {len(one.uses):>2}"
+        return f"{f'+{item.counts.used}':>4} {f'-{item.counts.misled}':>3}"  # used, misled
+    if cited:
+        return f" won {item.won_count:>2} of {len(item.uses):>2}"
+    return f"{item.words:>4} word{'s' if item.words != 1 else ' '}"
 
 
-def _worth_cell(one: Item) -> str:
+def _worth_cell(item: Item) -> str:
     """Its effect in points, and whether that is sure: `  +10 +`, `   -3 ?`."""
-    if one.effect is None:
+    if item.effect is None:
         return " " * 7
-    sure = {"helps": "+", "hurts": "-"}.get(one.effect.verdict, "?")
-    return f"{100 * one.effect.difference:>+5.0f} {sure}"
+    sure = {"helps": "+", "hurts": "-"}.get(item.effect.verdict, "?")
+    return f"{100 * item.effect.difference:>+5.0f} {sure}"
 
 
 def title_text(contents: LibraryState, total: int, listed: int, labels: str = "") -> str:
@@ -170,10 +173,11 @@ def title_text(contents: LibraryState, total: int, listed: int, labels: str = ""
     version = f"v{library.version}"
     if draft is not None and draft.version != library.version:
         version += f" -> v{draft.version} drafted"
-    n = f"{listed} of {total}" if listed != total else f"{total}"
-    what = "experience" if total == 1 else "experiences"
+    held = count_text(total, "experience")
+    if listed != total:
+        held = f"{listed} of {held}"
     tokens = prompt_tokens_text(library.guidance_tokens, total)
-    return "  ".join(filter(None, (f"{library.name} {version}", labels, f"{n} {what}", tokens)))
+    return "  ".join(filter(None, (f"{library.name} {version}", labels, held, tokens)))
 
 
 def detail_lines(
@@ -183,7 +187,6 @@ def detail_lines(
     width: int,
     *,
     cited: bool,
-    history: History = (),
 ) -> list[Line]:
     """One experience: what it says and would say, where it comes from, what it did.
 
@@ -201,14 +204,13 @@ def detail_lines(
         what = f"{operation.id} {operation.kind}" + (" flagged" if operation.is_flagged else "")
         parts.append(("open", [(f"{what} (2 Review)", "flag")]))
     if one.pinned:
-        pinned = f"nothing may change or delete it (p unpins it){_pin_text(history, one.id)}"
-        parts.append(("pinned", pinned))
+        parts.append(("pinned", "nothing may change or delete it (p unpins it)"))
     wordings = experience.history if experience is not None else ()
     if experience is not None:
         parts.append(("since", _birth_text(experience)))
         tokens = prompt_tokens(one.text)
         parts.append(("length", f"{one.words} words, about {tokens} tokens a prompt"))
-    if one.counts != NO_USES:
+    if one.has_counts:
         parts.append(("attempts", count_spans(one.counts)))
     if one.effect is not None:
         style = {"helps": "won", "hurts": "lost"}.get(one.effect.verdict, "queued")
@@ -229,15 +231,6 @@ def detail_lines(
         alike = "  ".join(f"{display_text(name)} {score:.2f}" for name, score, _ in near)
         parts.append(("similar", alike or "none"))
     return [row for label, spans in parts for row in labelled_lines(label, spans, width)]
-
-
-def _pin_text(history: History, name: str) -> str:
-    """Since when it is pinned, and by whom; "" of a pin that waits for its commit."""
-    for library, commit in reversed(history):
-        for operation, decision in commit.reviewed if commit is not None else ():
-            if (operation.kind, operation.target, decision.action) == ("pin", name, "approve"):
-                return f"; since v{library.version}, by {display_text(decision.reviewer)}"
-    return ""
 
 
 def _birth_text(experience: Experience) -> str:
@@ -306,23 +299,6 @@ def history_text_lines(texts: Iterable[str], width: int) -> list[Line]:
     return out
 
 
-def last_change_lines(history: History, name: str, width: int) -> list[Line]:
-    """What the last change of an experience changed, word by word; [] where there was none."""
-    for number in range(len(history) - 1, 0, -1):
-        (older, _), (newer, commit) = history[number - 1], history[number]
-        before, after = older.get(name), newer.get(name)
-        if (before and before.text) == (after and after.text):
-            continue
-        where = f"step {commit.step} of {commit.run}" if commit and commit.run else "by hand"
-        out = [line((f"v{older.version} -> v{newer.version}", "title"), (f"  {where}", "dim")), ()]
-        old, new = (display_text(each.text) if each else "" for each in (before, after))
-        if before and after:
-            return out + paragraph(change_spans(word_diff(old, new)), width)
-        sign = "+" if after else "-"
-        return out + paragraph([(f"{sign} {new or old}", MARKS[sign])], width)
-    return []
-
-
 def library_rows(listed: Sequence[ListedLibrary], words: str, width: int) -> list[Row]:
     """The libraries of a workspace."""
     rows = []
@@ -342,9 +318,9 @@ def library_rows(listed: Sequence[ListedLibrary], words: str, width: int) -> lis
 
 
 def _citations_text(one: Item) -> str:
-    n = len(one.uses)
-    if not n:
+    if not one.uses:
         return "none of this run"
-    unknown = n - one.won_count - one.lost_count
+    lost = sum(use.sign == "-" for use in one.uses)
+    unknown = len(one.uses) - one.won_count - lost
     more = f", {unknown} not judged" if unknown else ""
-    return f"{n} rollout{'s' * (n != 1)}: {one.won_count} won, {one.lost_count} lost{more}"
+    return f"{count_text(len(one.uses), 'rollout')}: {one.won_count} won, {lost} lost{more}"

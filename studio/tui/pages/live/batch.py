@@ -3,6 +3,7 @@
 A view of `engines.core.state.run_state.StepState`. Pure.
 """
 
+import re
 from collections import Counter
 from collections.abc import Mapping, Set
 from dataclasses import dataclass, replace
@@ -34,6 +35,7 @@ class RolloutStatus:
     index: int
     state: str  # won | lost | streaming | queued | error | open
     tokens: int | None = None  # of its replies; None until it ends
+    reward: float | None = None
     said: str = ""  # its reward or what came instead, in a word or two
     trouble: str = ""  # why it failed or has no reward; "" for most
     refs: tuple[RecordRef, ...] = ()
@@ -82,13 +84,12 @@ class Batch:
 
     def place(self, rollout: str) -> tuple[int, int] | None:
         """Position and index of a rollout of this batch; None where it is not one."""
-        head, _, index = rollout.rpartition("r")
-        step, _, position = head.removeprefix("s").partition("p")
-        if not (step.isdecimal() and position.isdecimal() and index.isdecimal()):
+        match = re.fullmatch(r"s(\d{1,9})p(\d{1,9})r(\d{1,9})", rollout)
+        if match is None:
             return None
-        at = int(position), int(index)
-        known = at[0] < len(self.problems) and at[1] < self.sizes[at[0]]
-        return at if int(step) == self.step and known else None
+        step, position, index = map(int, match.groups())
+        known = position < len(self.problems) and index < self.sizes[position]
+        return (position, index) if step == self.step and known else None
 
     def records(self) -> dict[str, tuple[RecordRef, ...]]:
         """Of each problem where a rollout that has ended is recorded, if one is."""
@@ -104,17 +105,10 @@ class Batch:
 
     def rollout_at(self, position: int, index: int, under_way: Set[str]) -> RolloutStatus:
         name = rollout_id(self.step, position, index)
-        found = self.rollouts.get((position, index))
-        if found is None:
-            state = "streaming" if name in under_way else "queued"
-            return RolloutStatus(name, position, index, state)
-        state, said, trouble = _describe_ended(found, self.verdicts.get((position, index)))
-        tokens, why = found.usage.completion_tokens or None, one_line(trouble, 200)
-        return RolloutStatus(
-            *(name, position, index, state, tokens, said, why, found.refs, found.tail),
-            acts=acts_cell(found),
-            acted=acted_text(found),
-        )
+        place = position, index
+        found, verdict = self.rollouts.get(place), self.verdicts.get(place)
+        is_under_way = name in under_way
+        return describe_rollout(name, position, index, found, verdict, is_under_way=is_under_way)
 
 
 def current_batch(state: RunState | None) -> Batch | None:
@@ -126,15 +120,45 @@ def current_batch(state: RunState | None) -> Batch | None:
     return Batch(step.step, step.problems, sizes, step.rollouts, step.verdicts, step.reflections)
 
 
-def _describe_ended(found: ev.RolloutFinished, verdict: Verdict | None) -> tuple[str, str, str]:
-    if found.status == "failed":
-        return "error", "error", found.error or "it failed"
-    cut = " cut" if found.status == "truncated" else ""  # it reached its most tokens
-    if verdict is None:
-        return "open", f"judging{cut}", ""
-    if verdict.reward is None:
-        return "open", f"unknown{cut}", verdict.error or "the verifier had no opinion"
-    return reward_state(verdict.reward), f"reward {reward_text(verdict.reward)}{cut}", ""
+def describe_rollout(
+    name: str,
+    position: int,
+    index: int,
+    rollout: ev.RolloutFinished | None,
+    verdict: Verdict | None,
+    *,
+    is_under_way: bool,
+) -> RolloutStatus:
+    """A rollout by what is known of it: None where it has not ended, or was not judged."""
+    if rollout is None:
+        state = "streaming" if is_under_way else "queued"
+        return RolloutStatus(name, position, index, state)
+    cut = " cut" if rollout.status == "truncated" else ""  # it reached its most tokens
+    reward = verdict.reward if verdict is not None else None
+    trouble = ""
+    if rollout.status == "failed":
+        state, said, trouble = "error", "error", rollout.error or "it failed"
+    elif reward is not None:
+        state, said = reward_state(reward), f"reward {reward_text(reward)}{cut}"
+    elif verdict is None:
+        state, said = "open", f"judging{cut}"
+    else:
+        state, said = "open", f"unknown{cut}"
+        trouble = verdict.error or "the verifier had no opinion"
+    return RolloutStatus(
+        id=name,
+        position=position,
+        index=index,
+        state=state,
+        tokens=rollout.usage.completion_tokens or None,
+        reward=reward,
+        said=said,
+        trouble=one_line(trouble, 200),
+        refs=rollout.refs,
+        tail=rollout.tail,
+        acts=acts_cell(rollout),
+        acted=acted_text(rollout),
+    )
 
 
 def reward_state(reward: float) -> str:
@@ -160,21 +184,19 @@ class HeldOut:
         self.progress: ev.EvaluationProgressed | None = None  # None: nothing is measured
         self.tries: list[HeldOutTry] = []  # in the order of their panes
         self._begun: dict[str, ev.RolloutStarted | None] = {}  # that have or had a pane
-        self._began: float | None = None  # when its first try began, if that was seen
 
     def clear(self) -> None:
-        self.progress, self._began, self._begun = None, None, {}
+        self.progress, self._begun = None, {}
         self.tries.clear()
 
-    def update(self, live: Live, now: float) -> None:
-        """Follow what goes on now; `now` is in seconds of any monotonic clock."""
+    def update(self, live: Live) -> None:
+        """Follow what goes on now."""
         before, self.progress = self.progress, live.evaluation
         if self.progress is None:
             self.clear()
             return
         if before is None or (before.data, before.step) != (self.progress.data, self.progress.step):
             self.tries.clear()
-            self._began = None if self.progress.done else now
         for number, each in enumerate(self.tries):
             name = each.shown.id
             if not each.shown.has_ended and name not in live.tries:
@@ -188,17 +210,6 @@ class HeldOut:
 
     def find(self, name: str) -> HeldOutTry | None:
         return next((one for one in self.tries if one.shown.id == name), None)
-
-    def timing_text(self, now: float) -> str:
-        """`, 12 s, about 20 s left`, as far as it is known."""
-        from studio.report.progress import duration_text
-
-        if self.progress is None or self._began is None or (took := now - self._began) < 1.0:
-            return ""
-        text = f", {duration_text(took)}"
-        if done := self.progress.done:
-            text += f", about {duration_text((self.progress.total - done) * took / done)} left"
-        return text
 
     def _show(self, one: HeldOutTry) -> None:
         """Give it the pane of one that ended, or a new one while there is room."""
@@ -260,11 +271,11 @@ class BatchTracker:
                 return f"trying {count_text(stage.detail['operations'], 'operation')}: {tries}"
         return ""
 
-    def update(self, state: RunState | None, now: float = 0.0) -> None:
+    def update(self, state: RunState | None) -> None:
         """Take the batch under way from the state; between two steps the one before stays."""
         self.batch = current_batch(state) or self.batch
         self._live = state.live if state is not None else Live()
-        self.held_out.update(self._live, now)
+        self.held_out.update(self._live)
 
     def take_changes(self) -> tuple[set[str], set[str]]:
         """Return the rollouts that have begun since the last look, and those that have ended."""

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import ClassVar
 
 from rich.text import Text
@@ -31,16 +31,13 @@ from studio.session.session import (
     TextReceived,
 )
 from studio.tui.drawing.cells import Glyphs, choose_glyphs
-from studio.tui.drawing.lines import Row, line, note_rows, paragraph
-from studio.tui.keymap import Key, bindings
+from studio.tui.drawing.lines import line, note_rows, paragraph
+from studio.tui.keymap import bindings
 from studio.tui.page import Host, Page
-from studio.tui.pages import training_view
 from studio.tui.pages.live import view
 from studio.tui.pages.live.batch import Batch, BatchTracker, current_batch
-from studio.tui.pages.live.cursor import BatchCursor
-from studio.tui.pages.live.streams import Questions, Streams
 from studio.tui.pages.live.view import StageClock
-from studio.tui.pages.live.wall import RolloutWall
+from studio.tui.pages.live.wall import BatchCursor, Questions, RolloutWall, Streams
 from studio.tui.pages.progress.page import ProgressStrip
 from studio.tui.terminal.textual_parts import is_visible
 from studio.tui.widgets.line_view import Activity, Chrome, LineView, RowList
@@ -65,7 +62,7 @@ class LivePage(Page):
         self.questions, self._clock = Questions(self), StageClock()
         self.wall = RolloutWall(self, self.tracker, self.cursor, self.streams, self.questions)
         self._progress = ProgressStrip(id="live-progress")
-        self._strip, self._training = Chrome(id="live-strip"), Chrome(id="live-training")
+        self._strip = Chrome(id="live-strip")
         self._groups, self._facts = RowList(id="live-groups"), LineView(id="live-facts")
         self._facts.can_focus = False
         self._left = Vertical(self._groups, self._facts, id="live-left", classes="pane")
@@ -75,26 +72,16 @@ class LivePage(Page):
 
     def _tick(self) -> None:
         """Time goes by on the screen although nothing comes."""
-        if self.is_open and (self._clock.is_running or self.tracker.evaluating is not None):
+        if self.is_open and self._clock.is_running:
             self.host.redraw_soon()
 
     def compose(self) -> ComposeResult:
         yield self._progress
         yield self._strip
-        yield self._training
         with Horizontal(id="live-top"):
             yield self._left
             yield self.wall
         yield Activity(id="live-activity", classes="pane")
-
-    @property
-    def _trains(self) -> bool:
-        return self.state is not None and self.state.trains_weights
-
-    @property
-    def _shows_brief_training(self) -> bool:
-        """Whether figures of training stand above the rollouts, for want of a column."""
-        return self._trains and self.cursor.is_narrow and self.app.size.height >= 20
 
     def initial_focus(self) -> Widget:
         return self.wall.canvas if self.cursor.is_showing_streams else self.wall.placeholder
@@ -104,11 +91,11 @@ class LivePage(Page):
 
     def draw(self) -> None:
         state, cursor = self.state, self.cursor
-        self.tracker.update(state, self.host.clock())
+        self.tracker.update(state)
         self.has_nothing = cursor.batch is None and not cursor.is_measuring
         signs = choose_glyphs(self.wall.uses_ascii)
         self._arrange()
-        self._progress.draw(state, has_room=not self._shows_brief_training)
+        self._progress.draw(state)
         batch, under_way = cursor.batch, self.tracker.under_way
         asked, width = self.questions.known, self._groups.line_width - 2
         rows = view.group_rows(
@@ -116,7 +103,11 @@ class LivePage(Page):
         )
         cursor.show_groups([row.key for row in rows])
         curated = no_practice_text(state)
-        rows = rows or _no_groups_rows(batch, self.filter_text, curated, width)
+        if not rows:
+            nothing = curated or "none under way"
+            if batch and self.filter_text:
+                nothing = f"none holds {one_line(self.filter_text, 16)!r}"
+            rows = note_rows(paragraph([(nothing, "dim")], width))
         chosen = cursor.group
         tries = self.tracker.held_out.tries if cursor.is_measuring else []
         if tries:
@@ -128,10 +119,6 @@ class LivePage(Page):
         self._draw_facts(state, signs)
         strip = view.strip_line(batch, under_way, cursor.position, self.app.size.width, signs)
         self._strip.show_line(0, line((f" {curated}", "dim")) if curated else strip)
-        if self._shows_brief_training and state is not None:
-            shown = training_view.brief_lines(state, self.app.size.width, signs)
-            for number, each in enumerate(shown):
-                self._training.show_line(number, each)
         self._draw_titles(batch)
         self.wall.draw(state, signs)
         self.feed.activity.draw()
@@ -142,15 +129,10 @@ class LivePage(Page):
         batch, evaluating = self.cursor.batch, self.tracker.evaluating
         status, width = self.host.session_status, self._facts.line_width
         facts = view.node_lines(self.tracker.nodes, self.tracker.places, width)
-        facts += view.facts_lines(state, batch, status, evaluating, width=width, signs=signs)
+        facts += view.facts_lines(state, batch, status, width=width, signs=signs)
         self._facts.show_lines(facts)
-        clock = self.host.clock()
-        now = view.status_line(
-            *(state, batch, status, evaluating),
-            timing=self.tracker.held_out.timing_text(clock) if evaluating else "",
-            doing=self.tracker.doing,
-        )
-        now = self._clock.add_time(now, clock)
+        now = view.status_line(state, batch, status, evaluating, doing=self.tracker.doing)
+        now = self._clock.add_time(now, self.host.clock())
         is_plain = view.is_working(state, status, evaluating)
         if self.cursor.is_narrow and is_plain and batch and state is not None:
             now = line((f" {view.stage_line(batch, state, status.eta)}", "title"))
@@ -173,18 +155,18 @@ class LivePage(Page):
     def _arrange(self) -> None:
         """Which panes there are, from the size of the terminal and of the batch."""
         height, narrow = self.app.size.height, self.cursor.is_narrow
-        brief, activity = self._shows_brief_training, self.feed.activity
+        activity = self.feed.activity
         self._strip.display, self._left.display = narrow, not narrow
-        self._training.display = brief
         self._left.styles.width = self.cursor.left_width
         activity.display = height >= 20
         activity.styles.height = 6 if height >= 30 else 4
         # Groups have a line each while the figures and stages keep theirs; 15 rows are of others.
-        least, most = (13, 26) if self._trains else (9, 19)
+        trains = self.state is not None and self.state.trains_weights
+        least, most = (13, 26) if trains else (9, 19)
         batch = None if self.cursor.is_measuring else self.cursor.batch
         groups = min(12, len(batch.problems) if batch else 5)
         self._facts.styles.height = max(0, min(most, height - 17, max(least, height - 15 - groups)))
-        self.wall.arrange_panes(brief_training=brief)
+        self.wall.arrange_panes()
         self._keep_focus()
 
     def _keep_focus(self) -> None:
@@ -205,14 +187,6 @@ class LivePage(Page):
     def on_hide(self, event: Hide) -> None:
         self.streams.unsubscribe()
 
-    def usable_keys(self, keys: Sequence[Key]) -> Sequence[Key]:
-        """What would be of no use now is left away."""
-        if not self.wall.shows_tools:
-            keys = [key for key in keys if key.id != "live.tools"]
-        if self.has_nothing or self.cursor.is_showing_streams:
-            return super().usable_keys(keys)
-        return [key for key in keys if key.id not in ("live.follow", "live.next_group")]
-
     def go_to(self, name: str) -> bool:
         place = self.cursor.find(name)
         if place is None:
@@ -231,23 +205,9 @@ class LivePage(Page):
         return True
 
     def text_to_copy(self, whole: bool) -> str:
-        groups = self._groups
         if self.app.focused is self.wall.canvas:
             return self.wall.text_to_copy(whole)
-        if self.app.focused is not groups:
-            return super().text_to_copy(whole)
-        asked = (self._question_of(name) for name in (groups.keys if whole else [groups.key]))
-        return "\n".join(filter(None, asked))
-
-    def _question_of(self, name: str) -> str:
-        """Of a row of the groups, its problem whole."""
-        held_out, position = self.tracker.held_out.find(name), self.cursor.find_group(name)
-        if held_out is not None:
-            return self.questions.known.get(held_out.problem, "")
-        if self.cursor.batch is None or position is None:
-            return ""
-        problem = self.cursor.batch.problems[position]
-        return f"{name}  {self.questions.known.get(problem, problem)}"
+        return super().text_to_copy(whole)
 
     def action_open(self) -> None:
         """The group under the cursor, then the rollout: whole where it ended, else alone."""
@@ -276,12 +236,12 @@ class LivePage(Page):
         self.host.tell("the last rollouts of the run; esc goes back to its summary")
 
     def action_zoom(self) -> None:
-        if not self.cursor.is_showing_streams:
+        if self.cursor.is_showing_streams:
+            words = _ZOOM_WORDS[self.cursor.zoom_in()]
+            self.host.draw_now()
+            self.host.tell(words)
+        else:
             self._show_last_rollouts()
-            return
-        words = _ZOOM_WORDS[self.cursor.zoom_in()]
-        self.host.draw_now()
-        self.host.tell(words)
 
     def action_follow(self) -> None:
         if not self.cursor.is_showing_streams:
@@ -309,7 +269,7 @@ class LivePage(Page):
         if one is None or one.has_ended:
             self.host.tell("no rollout under way is under the cursor", "failed")
             return
-        self.run_worker(self.host.expect_question(_kill_rollout(self.host, one.id)))
+        self.run_worker(_kill_rollout(self.host, one.id))
 
 
 async def _kill_rollout(host: Host, rollout: str) -> None:
@@ -328,13 +288,6 @@ async def _kill_rollout(host: Host, rollout: str) -> None:
         return f"{rollout} was not under way: it is queued, or has ended"
 
     host.ask_run(end)
-
-
-def _no_groups_rows(batch: Batch | None, filter_text: str, why: str, width: int) -> list[Row]:
-    text = why or "none under way"
-    if batch and filter_text:
-        text = f"none holds {one_line(filter_text, 16)!r}"
-    return note_rows(paragraph([(text, "dim")], width))
 
 
 _Event = ev.DurableEvent | ev.TransientEvent
@@ -395,7 +348,7 @@ class Feed:
 
     def _handle_event(self, event: _Event) -> None:
         state, tracker = self._page.state, self._tracker
-        tracker.update(state, self._page.host.clock())
+        tracker.update(state)
         begun, ended = tracker.take_changes()
         for name in begun:
             self._streams.reset(name)

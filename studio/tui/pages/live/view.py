@@ -156,7 +156,7 @@ def question_lines(name: str, question: str, width: int, most: int) -> list[Line
 def strip_line(
     batch: Batch | None, under_way: Set[str], here: int, width: int, signs: Glyphs = GLYPHS_UNICODE
 ) -> Line:
-    """The groups in one line for a narrow screen, from before the one that is shown."""
+    """The groups in one line for a narrow screen, from the one that is shown."""
     if batch is None or not batch.problems:
         return line((" no groups yet", "dim"))
     end = line((" [ ] group", "dim"))
@@ -165,11 +165,8 @@ def strip_line(
         _strip_item(batch, position, under_way, position == here, signs)
         for position in range(len(batch.problems))
     ]
-    first = max(0, min(here, len(items) - 1))
-    if first and width_of((*items[first - 1], *items[first])) <= room:
-        first -= 1
     out: list[Span] = [(" ", "")]
-    for item in items[first:]:
+    for item in items[min(here, len(items) - 1) :]:
         if width_of(item) > room and len(out) > 1:
             break
         out += item
@@ -201,19 +198,24 @@ def legend_lines(signs: Glyphs = GLYPHS_UNICODE) -> list[Line]:
     ]
 
 
-def stage_lines(
-    batch: Batch, state: RunState, width: int, signs: Glyphs = GLYPHS_UNICODE
-) -> list[Line]:
-    room = max(6, min(14, width - 20))
-    rows = [
+def _stages(batch: Batch) -> list[tuple[str, int, int]]:
+    """How many of how many are through each stage; demonstrations are learnt from as they are."""
+    if not batch.size:
+        return []
+    return [
         ("rollout", len(batch.rollouts), batch.size),
         ("judged", len(batch.verdicts), batch.size),
         ("reflected", len(batch.reflections), len(batch.problems)),
     ]
+
+
+def stage_lines(
+    batch: Batch, state: RunState, width: int, signs: Glyphs = GLYPHS_UNICODE
+) -> list[Line]:
+    room = max(6, min(14, width - 20))
     out = [
         line((f"{name:<11}", "dim"), (signs.bar(done, of, room), "bar"), f" {done}/{of}")
-        for name, done, of in rows
-        if batch.size  # demonstrations are learnt from as they are
+        for name, done, of in _stages(batch)
     ]
     what = "update" if state.trains_at(batch.step) else "operations"
     return [*out, line((f"{what:<11}", "dim"), _operations_text(batch, state))]
@@ -237,11 +239,8 @@ def stage_line(batch: Batch, state: RunState, eta: str = "") -> str:
     lesson = f"ops {step.operations if step else 0}"
     if state.trains_at(batch.step):
         lesson = f"update {_operations_text(batch, state)}"
-    n, size = len(batch.problems), batch.size
-    done = f"demonstrations {n}"
-    if size:
-        done = f"rollout {len(batch.rollouts)}/{size}  judged {len(batch.verdicts)}/{size}  "
-        done += f"reflected {len(batch.reflections)}/{n}"
+    done = "  ".join(f"{name} {n}/{of}" for name, n, of in _stages(batch))
+    done = done or f"demonstrations {len(batch.problems)}"
     return f"{done}  {lesson}" + (f"  ETA {eta}" if eta else "")
 
 
@@ -271,7 +270,6 @@ def facts_lines(
     state: RunState | None,
     batch: Batch | None,
     line_facts: SessionStatus,
-    evaluating: ev.EvaluationProgressed | None,
     *,
     width: int,
     signs: Glyphs = GLYPHS_UNICODE,
@@ -289,12 +287,6 @@ def facts_lines(
         if step is not None and (step.failed or step.unjudged):
             lost = f"{step.failed} failed, {step.unjudged} not judged"
             out += paragraph([(lost, "failed")], width, "  ")
-    if evaluating is not None:
-        out += [BLANK, line((f"held-out {one_line(evaluating.data, 40)}", "title"))]
-        room = max(6, min(14, width - 10))
-        bar = signs.bar(evaluating.done, evaluating.total, room)
-        out.append(line((bar, "bar"), f" {evaluating.done}/{evaluating.total}"))
-        out.append(line((f"reward {mean_text(evaluating)}", "")))
     if state is not None and state.started is not None:
         process = (state.pid or "running") if line_facts.living else "none"
         out += [BLANK, line((f"process    {process}", "dim"))]
@@ -337,19 +329,18 @@ def pane_model(
     estimate: int | None,
     has_text: bool,
     *,
-    is_alone: bool = True,
     acts: bool = False,
     node: str = "",
 ) -> PaneModel:
     """How the canvas shows a rollout; the zoom says how much of its id.
 
     `estimate` is about how many tokens its text under way has; None where nothing is known.
-    `is_alone`: no other group is shown beside its own. `acts`: tries of the batch call tools.
+    `acts`: tries of the batch call tools.
     `node`: of a cluster, where it is made.
     """
     title = {
         "wall": f"{f'p{one.position}r{one.index}':<6}",
-        "group": f"r{one.index}" if is_alone else f"p{one.position}r{one.index}",
+        "group": f"r{one.index}",
         "solo": one.id,
     }[mode]
     if one.trouble:
@@ -377,12 +368,11 @@ def status_line(
     line_facts: SessionStatus,
     evaluating: ev.EvaluationProgressed | None,
     *,
-    timing: str = "",
     doing: str = "",
 ) -> Line:
     """One sentence: what the run is doing, or what it waits for, and the key that helps.
 
-    `timing` is what is known of an evaluation's time; `doing` is what goes on between two steps.
+    `doing` is what goes on between two steps.
     """
     if line_facts.starting:
         return line((f" starting the run: {starting_text(line_facts)}", "title"))
@@ -421,7 +411,7 @@ def status_line(
         done = f"{evaluating.done} of {evaluating.total}"
         mean = f", reward {mean_text(evaluating)}" if evaluating.known else ""
         on = f", on {one_line(evaluating.data, 40)}"  # last: where it is cut, the panes name it
-        return line((f" evaluating {when}: ", "title"), f"{done}{mean}{timing}{on}")
+        return line((f" evaluating {when}: ", "title"), f"{done}{mean}{on}")
     return line((f" {doing or _progress_text(state, batch)}", "title"))
 
 
@@ -455,17 +445,12 @@ def _progress_text(state: RunState, batch: Batch | None) -> str:
         return f"step {step.step} is committed as v{step.committed_version}"
     n, used = len(batch.problems), batch.outcomes["used"]
     if n and len(batch.reflections) == n:
-        source, groups = f"{n} demonstrations", f"{used} group{'s' * (used != 1)}"
-        if not state.step_trains:
-            return f"step {step.step}: drawing operations from {groups} …"
-        if batch.size:
-            source = f"{groups} with contrast"
-        return f"step {step.step}: computing a weight update from {source} …"
+        source = count_text(used, "group") if batch.size else f"{n} demonstrations"
+        what = "computing a weight update" if state.step_trains else "drawing operations"
+        return f"step {step.step}: {what} from {source} …"
     if not batch.rollouts:
-        if not batch.size:
-            return f"step {step.step}: {n} demonstrations"
-        problems = count_text(n, "problem")
-        return f"step {step.step}: waiting for the first of {batch.size} rollouts, {problems} …"
+        problems, size = count_text(n, "problem"), batch.size
+        return f"step {step.step}: waiting for the first of {size} rollouts, {problems} …"
     reward = step.rewards.mean
     so_far = "" if reward is None else f", reward so far {reward:.3f} (n={step.rewards.n})"
     if (ended := len(batch.rollouts)) < batch.size:
@@ -481,41 +466,36 @@ def _progress_text(state: RunState, batch: Batch | None) -> str:
 def ending_line(state: RunState) -> Line:
     why = f": {one_line(state.reason, 160)}" if state.reason else ""
     match state.ending:
-        case "finished" if state.trains_weights:
-            said = f" finished with policy v{state.policy_version}; "
-            return line((said, "title"), ("4", "key"), " compares its steps")
-        case "finished" if state.curates and (left := state.open_operations):
-            said = to_decide_text(len(left), len(state.put_off_operations))
+        case "finished" if state.open_operations:
+            said = to_decide_text(len(state.open_operations), len(state.put_off_operations))
             return line(" ", ("2", "key"), (f" review: {said}", "flag"))
         case "finished":
             learned = (("3", "key"), " shows what was learned, ")
             return line((" finished; ", "title"), *learned, ("4", "key"), " what changed")
         case "held":
-            n = len(state.open_operations)
             what = "weight update" if state.step_trains else "operation"
-            said = f" held for review: {n} {what}{'s' if n != 1 else ''} to decide; "
+            said = f" held for review: {count_text(len(state.open_operations), what)} to decide; "
             return line((said, "flag"), ("2", "key"), " decides, then ", ("s r", "key"), " goes on")
         case "budget":
-            said = f" the budget is reached{why}; "
-            return line((said, "flag"), ("s r", "key"), " resumes with more")
+            said, style = f" the budget is reached{why}; ", "flag"
         case "failed":
-            said = f" failed{why}; "
-            return line((said, "failed"), ("s r", "key"), " resumes and tries again")
-    return line((f" stopped{why}; ", "title"), ("s r", "key"), " resumes it")
+            said, style = f" failed{why}; ", "failed"
+        case _:
+            said, style = f" stopped{why}; ", "title"
+    more = " resumes with more" if state.ending == "budget" else " resumes it"
+    return line((said, style), ("s r", "key"), more)
 
 
 def run_summary_lines(state: RunState, width: int, signs: Glyphs = GLYPHS_UNICODE) -> list[Line]:
     """The whole of a run that ended: rewards with their n, held-out change, library, cost."""
-    from studio.facts.run import run_facts, run_progress
+    from studio.facts.run import run_facts
     from studio.render.run_lines import doubts_text, practice_sections
-    from studio.render.words import lost_text, unparsed_replies_text
+    from studio.render.run_lines import status_line as status_line_of
+    from studio.render.words import lost_text
 
-    started, where = state.started, run_progress(state)
+    started, facts = state.started, run_facts(state)
     assert started is not None
-    facts = run_facts(state)
-    status = "BUDGET REACHED" if state.ending == "budget" else state.status.upper()
-    done = curation_text(state) or f"{status} after step {state.steps_finished} of {where.steps}"
-    out = [line((done, "title"))]
+    out = paragraph([(curation_text(state) or status_line_of(facts), "title")], width)
     if state.reason:
         out += paragraph([(one_line(state.reason, 600), "")], width, "  ")
     if started.rehearsal:
@@ -537,20 +517,11 @@ def run_summary_lines(state: RunState, width: int, signs: Glyphs = GLYPHS_UNICOD
     out.append(line(f"spent      {usage_text(state.total_usage)}"))
     lost = lost_text(state.lost) or "nothing"
     out += paragraph([(f"lost       {lost}", "failed" if state.lost else "")], width, " " * 11)
-    if state.open_operations:
-        counted = to_decide_text(len(state.open_operations), len(state.put_off_operations))
-        waiting = (f"{counted}: 2 review", "flag")
-        out.append(line("open       ", waiting))
-    if state.repairs:
-        mend = unparsed_replies_text(len(state.repairs), started.run).partition(":")[0]
-        out.append(line("to mend    ", (f"{mend}: 2 review", "flag")))
     return out
 
 
 def _next_action_lines(state: RunState, width: int) -> list[Line]:
     moves = [("3", "what was learned"), ("4", "what changed"), ("5", "every run")]
-    if state.trains_weights and not state.alternates:
-        moves = [("4", "two steps beside each other"), ("5", "every run")]
     if state.ending != "finished":
         moves.insert(0, ("s r", "resume it"))
     if state.open_operations or state.repairs:

@@ -1,5 +1,9 @@
-"""The rollouts of the live page: their canvas, the one that is followed, what stands instead."""
+"""The rollouts of the live page: which are looked at, their texts, and the panes they stand in."""
 
+import asyncio
+import contextlib
+from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
 from typing import ClassVar
 
 from rich.text import Text
@@ -7,9 +11,13 @@ from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.containers import Vertical
 
+from engines.core.errors import StudioError
 from engines.core.state.run_state import RunState
-from engines.core.types import rollout_id
-from studio.secrets.sanitize import one_line
+from engines.core.text.tool_text import transcript_text
+from engines.core.types import RecordRef, rollout_id
+from studio.secrets.sanitize import one_line, sanitize
+from studio.session.requests import ReadQuestions
+from studio.session.session import Session, TextPiece
 from studio.tui.drawing.canvas import Mode, StreamCanvas
 from studio.tui.drawing.cells import Glyphs
 from studio.tui.drawing.lines import line
@@ -17,11 +25,324 @@ from studio.tui.drawing.pane import PaneModel
 from studio.tui.keymap import bindings
 from studio.tui.page import Page
 from studio.tui.pages.live import view
-from studio.tui.pages.live.batch import BatchTracker, RolloutStatus
-from studio.tui.pages.live.cursor import BatchCursor
-from studio.tui.pages.live.streams import Questions, Streams
+from studio.tui.pages.live.batch import Batch, BatchTracker, RolloutStatus
 from studio.tui.terminal.look import wants_ascii
 from studio.tui.widgets.line_view import Chrome, LineView
+
+_ZOOMS: tuple[Mode, ...] = ("wall", "group", "solo")
+
+
+class BatchCursor:
+    """The cursor of one page: its run and the size of its terminal count."""
+
+    def __init__(self, page: Page, tracker: BatchTracker) -> None:
+        self._page, self._tracker = page, tracker
+        self.zoom: Mode | None = None  # None: as the width suggests
+        self.position = 0  # of the group that is looked at
+        self.shows_past = False  # the rollouts of a run that ended, instead of its summary
+        self.shown_groups: tuple[int, ...] = ()  # positions that the filter leaves
+
+    @property
+    def batch(self) -> Batch | None:
+        return self._tracker.batch if self._page.session is not None else None
+
+    @property
+    def is_narrow(self) -> bool:
+        return self._page.app.size.width < 100
+
+    @property
+    def mode(self) -> Mode:
+        return self.zoom or ("wall" if self.is_narrow else "group")
+
+    @property
+    def is_showing_end(self) -> bool:
+        """Whether the summary of a run that ended is shown instead of rollouts."""
+        state = self._page.state
+        return state is not None and bool(state.ending) and not self.shows_past
+
+    @property
+    def is_measuring(self) -> bool:
+        """Whether tries of an evaluation are shown instead of a batch."""
+        return bool(self._page.session and self._tracker.held_out.tries)
+
+    @property
+    def is_showing_streams(self) -> bool:
+        return (self.batch is not None or self.is_measuring) and not self.is_showing_end
+
+    @property
+    def left_width(self) -> int:
+        """Cells of the column of groups."""
+        width = self._page.app.size.width
+        return 34 if width < 120 else 40 if width < 170 else 56
+
+    @property
+    def group(self) -> str | None:
+        """The id of the group that is looked at."""
+        return self.batch.group(self.position) if self.batch and self.shown_groups else None
+
+    def show_groups(self, ids: Sequence[str]) -> None:
+        """Let the group that is looked at be one of these, if there are any."""
+        found = map(self.find_group, ids)
+        self.shown_groups = tuple(at for at in found if at is not None)
+        if self.shown_groups and self.position not in self.shown_groups:
+            self.position = self.shown_groups[0]
+
+    def find_group(self, group: str) -> int | None:
+        """The position of a group by its id."""
+        place = self.batch.place(f"{group}r0") if self.batch and group else None
+        return place[0] if place is not None else None
+
+    def find(self, name: str) -> tuple[int, int] | None:
+        """The place of a rollout, a group or a problem: position and index."""
+        batch = self.batch
+        if batch is None:
+            return None
+        place = batch.place(name) or batch.place(f"{name}r0")
+        if place is None and name in batch.problems:
+            return batch.problems.index(name), 0
+        return place
+
+    def next_group(self, by: int) -> int | None:
+        """The position of the shown group before or behind; None where none is shown."""
+        shown = self.shown_groups
+        if self.batch is None or not shown or not self.is_showing_streams or self.is_measuring:
+            return None
+        at = shown.index(self.position) if self.position in shown else 0
+        return shown[(at + by) % len(shown)]
+
+    def rollout(self, name: str | None) -> RolloutStatus | None:
+        """A rollout of the batch, or a try of the evaluation, as it is now."""
+        if held_out := self._tracker.held_out.find(name or ""):
+            return held_out.shown
+        place = self.batch.place(name or "") if self.batch else None
+        if self.batch is None or place is None:
+            return None
+        return self.batch.rollout_at(*place, self._tracker.under_way)
+
+    def shown_rollouts(self) -> Sequence[RolloutStatus]:
+        """What the canvas holds: the whole batch on the wall, else as many groups as fit."""
+        batch, under_way = self.batch, self._tracker.under_way
+        if self.is_measuring:
+            return [one.shown for one in self._tracker.held_out.tries]
+        if batch is None:
+            return ()
+        shown = self.shown_groups if self.mode == "wall" else (self.position,)
+        known = [at for at in shown if at < len(batch.problems)]  # they may be of the batch before
+        return [one for at in known for one in batch.group_rollouts(at, under_way)]
+
+    def zoom_in(self) -> Mode:
+        """To the next zoom, from the last to the first."""
+        self.zoom = _ZOOMS[(_ZOOMS.index(self.mode) + 1) % len(_ZOOMS)]
+        return self.zoom
+
+
+CHARS_A_TOKEN = 4
+"""Roughly, of English: what a text under way is estimated by."""
+_LEAST_TOKENS = 16
+
+
+_Canvases = Callable[[], tuple[StreamCanvas, StreamCanvas]]
+
+
+class Streams:
+    """Texts of the rollouts that are looked at.
+
+    `canvases` finds the canvas of all rollouts, and that of one, which is followed.
+    """
+
+    def __init__(self, page: Page, cursor: BatchCursor, canvases: _Canvases) -> None:
+        self._page, self._cursor, self._canvases = page, cursor, canvases
+        self._known: dict[str, int] = {}  # rollout → characters heard or read
+        self._whole: set[str] = set()  # rollouts of which there is no more to come
+        self._awaited: set[str] = set()  # whose text was asked for and has not begun to come
+        self._asked: frozenset[str] = frozenset()  # subscribed to
+        self._held: frozenset[str] = frozenset()  # ids of panes
+        self._reading: set[str] = set()  # under way from the records
+
+    def has_text(self, rollout: str) -> bool:
+        return self._known.get(rollout, 0) > 0
+
+    def estimate(self, rollout: str) -> int | None:
+        """Tokens of its text so far, about; None while that says nothing."""
+        tokens = self._known.get(rollout, 0) // CHARS_A_TOKEN
+        return tokens if tokens >= _LEAST_TOKENS else None
+
+    def add_piece(self, piece: TextPiece) -> bool:
+        """Take a piece in; False where nobody looks at its rollout."""
+        name, offset = piece.rollout, piece.offset
+        if name not in self._held:
+            return False
+        if offset not in (0, self._known.get(name, 0)):
+            # Sent before it was asked for anew, or else it is of another text than is here.
+            if name not in self._awaited:
+                asked = self._asked
+                self._subscribe(asked - {name})
+                self._subscribe(asked)
+            return True
+        if offset:
+            for canvas in self._canvases():
+                canvas.feed(name, piece.text)
+        else:
+            self._awaited.discard(name)
+            self._set_text(name, piece.text)
+        self._known[name] = offset + len(piece.text)
+        return True
+
+    def _set_text(self, name: str, text: str) -> None:
+        for canvas in self._canvases():
+            canvas.reset(name, text)
+
+    def reset(self, name: str) -> None:
+        """It begins anew: what it said before is worth nothing any more."""
+        self._whole.discard(name)
+        if self._known.pop(name, 0):
+            self._set_text(name, "")
+
+    def mark_ended(self, name: str) -> None:
+        """Nothing more will be streamed of it; what was not heard is in the records."""
+        if self._known.get(name) and name in self._asked - self._awaited:
+            self._whole.add(name)
+        self._awaited.discard(name)
+
+    def handle_snapshot(self, anew: bool) -> None:
+        """The session knows nothing of what was subscribed to, or is another one."""
+        self._asked = frozenset()
+        if anew:
+            self.prune(())
+
+    def prune(self, held: Collection[str]) -> None:
+        """The canvas holds these alone from now on; it forgets the texts of others."""
+        now = frozenset(held)
+        gone = self._held - now
+        self._held = now
+        for name in gone:
+            self._known.pop(name, None)
+        self._whole -= gone
+        self._awaited -= gone
+        if gone & self._asked and self._page.session is not None:
+            # Else they would go on from where they were when they are looked at again.
+            self._subscribe(self._asked - gone)
+
+    def subscribe(self) -> None:
+        """Ask for the text under way of what is on screen, and read what has ended."""
+        if not self._page.is_open or not self._cursor.is_showing_streams:
+            self.unsubscribe()
+            return
+        wanted: set[str] = set()
+        ended: dict[str, Sequence[RecordRef]] = {}
+        for name in self._canvases()[0].visible_ids:
+            one = self._cursor.rollout(name)
+            if one is None:
+                continue
+            if not one.has_ended:
+                wanted.add(name)
+            elif name not in self._whole and name not in self._reading and one.refs:
+                ended[name] = one.refs
+        if wanted != self._asked:
+            self._subscribe(frozenset(wanted))
+        if ended:
+            self._reading |= ended.keys()
+            self._page.run_worker(self.read_records(ended), group="texts")
+
+    def unsubscribe(self) -> None:
+        """Nobody looks: ask for no text."""
+        if self._asked:
+            self._subscribe(frozenset())
+
+    def _subscribe(self, wanted: frozenset[str]) -> None:
+        session = self._page.session
+        if session is None:
+            return
+        self._awaited = (self._awaited & wanted) | (wanted - self._asked)
+        self._asked = wanted
+        session.subscribe(wanted)
+
+    async def read_records(self, refs: dict[str, Sequence[RecordRef]]) -> None:
+        session = self._page.session
+        if session is None:
+            return
+        try:
+            texts = await asyncio.to_thread(load_rollout_texts, session.run.records, refs)
+        finally:
+            self._reading -= refs.keys()
+        if session is not self._page.session or not self._page.is_attached:
+            return  # another run, or the screen was left meanwhile
+        for name, text in texts.items():
+            if name in self._held:
+                self._set_text(name, text)
+                self._known[name] = len(text)
+                self._whole.add(name)
+        self._page.host.redraw_soon()
+
+
+def load_rollout_texts(folder: Path, refs: dict[str, Sequence[RecordRef]]) -> dict[str, str]:
+    """What each rollout said, from its records; why not, where they cannot be read. Blocks."""
+    from engines.record.ledger import read_trajectory
+
+    texts = {}
+    for name, of_one in refs.items():
+        try:
+            texts[name] = transcript_text(read_trajectory(folder, of_one))
+        except StudioError as error:
+            texts[name] = f"its record cannot be read: {sanitize(str(error))}"
+    return texts
+
+
+_Refs = Mapping[str, Sequence[RecordRef]]  # problem → where a try at it is recorded, if one is
+_MOST_CHARS = 4_000
+
+
+class Questions:
+    """What the problems of one run ask: told by its process, else found in its records."""
+
+    def __init__(self, page: Page) -> None:
+        self._page = page
+        self.known: dict[str, str] = {}  # on one line each
+        self._session: Session | None = None  # that was asked: another one may know
+        # Problems with where they were looked for: once there is a record it may tell.
+        self._tried: set[tuple[str, Sequence[RecordRef]]] = set()
+
+    def load(self, wanted: _Refs) -> None:
+        """Find out about those that are not known, unless that was tried."""
+        if self._page.session is not self._session:
+            self._session = self._page.session
+            self._tried.clear()
+        unknown = {(name, refs) for name, refs in wanted.items() if name not in self.known}
+        new = unknown - self._tried
+        if new and self._session is not None:
+            self._tried |= new
+            self._page.run_worker(self._load(dict(new)), group="questions")
+
+    async def _load(self, new: _Refs) -> None:
+        session = self._page.session
+        if session is None:
+            return
+        found = dict[str, str]()
+        if session.living:
+            with contextlib.suppress(StudioError):  # its process may have just ended
+                questions = await session.send(ReadQuestions(tuple(sorted(new))))
+                found.update(questions)
+        left = {name: refs for name, refs in new.items() if refs and name not in found}
+        if left:
+            found |= await asyncio.to_thread(load_questions, session.run.records, left)
+        if session is self._page.session and self._page.is_attached:
+            self.known |= {name: one_line(text, _MOST_CHARS) for name, text in found.items()}
+            self._page.host.redraw_soon()
+
+
+def load_questions(folder: Path, refs: _Refs) -> dict[str, str]:
+    """What the first turns of these tries asked, as far as their records can be read. Blocks."""
+    from engines.record.ledger import read_trajectory
+
+    found: dict[str, str] = {}
+    for name, of_one in refs.items():
+        try:
+            messages = read_trajectory(folder, of_one)
+        except StudioError:
+            continue  # its pane says so
+        if asked := next((m.content for m in messages if m.role == "user"), ""):
+            found[name] = asked
+    return found
 
 
 class RolloutWall(Vertical):
@@ -69,11 +390,10 @@ class RolloutWall(Vertical):
     def focused_rollout(self) -> RolloutStatus | None:
         return self._cursor.rollout(self.canvas.focused_id)
 
-    def arrange_panes(self, *, brief_training: bool) -> None:
+    def arrange_panes(self) -> None:
         """Which panes there are, from the size of the terminal alone."""
         height, cursor = self.app.size.height, self._cursor
         streams = cursor.is_showing_streams
-        self.followed.styles.height = 4 if brief_training and height < 30 else 6
         self.canvas.display = streams
         self.placeholder.display = not streams
         self.question.display = streams
@@ -93,7 +413,7 @@ class RolloutWall(Vertical):
         canvas.set_mode(mode)
         self._acts = batch is not None and batch.acts
         models = [self._pane_model(one, mode) for one in rollouts]
-        canvas.set_panes(models, columns=cursor.groups_at_once[1] or None)
+        canvas.set_panes(models)
         caption = f"Wall  step {batch.step}" if batch else "Wall"
         if self._acts:
             caption += f"  {view.ACTS_MEANING}"
@@ -112,12 +432,10 @@ class RolloutWall(Vertical):
             problem, name = (one.problem, f"problem {one.shown.position + 1}") if one else ("", "")
         elif cursor.batch is not None and cursor.group:
             problem = cursor.batch.problems[cursor.position]
-        # Of tries that come and go the height stays: another one draws all panes anew.
-        steady = cursor.mode == "wall" or cursor.is_measuring
-        most = 1 if size.height < 30 or cursor.mode == "wall" else 2 if steady else 4
+        # The height stays, whoever is asked: another one draws all panes anew.
+        height = 1 if size.height < 30 or cursor.mode == "wall" else 2
         asked = known.get(problem, one_line(problem, 40))
-        lines = view.question_lines(name, asked, self.size.width or size.width, most)
-        height = most if steady else max(1, len(lines))
+        lines = view.question_lines(name, asked, self.size.width or size.width, height)
         self.question.styles.height = height
         for number in range(height):
             self.question.show_line(number, lines[number] if number < len(lines) else ())
@@ -138,13 +456,8 @@ class RolloutWall(Vertical):
         if evaluating is not None and found is not None:
             asked = self._questions.known.get(found.problem, "")
             return view.held_out_model(found, evaluating, mode, asked, has_text)
-        is_alone = self._cursor.groups_at_once[0] == 1
-        return view.pane_model(
-            *(one, mode, estimate, has_text),
-            is_alone=is_alone,
-            acts=self._acts,
-            node=self._tracker.places.get(one.id, ""),
-        )
+        node = self._tracker.places.get(one.id, "")
+        return view.pane_model(one, mode, estimate, has_text, acts=self._acts, node=node)
 
     def _draw_placeholder(self, state: RunState | None, signs: Glyphs) -> None:
         shown = self.placeholder
@@ -204,10 +517,6 @@ class RolloutWall(Vertical):
             self._cursor.zoom = "solo"  # only there a text can be scrolled, hence left or followed
             self._page.host.draw_now()
         return self._reading_canvas.toggle_follow()
-
-    @property
-    def shows_tools(self) -> bool:
-        return self._cursor.is_showing_streams and self._reading_canvas.has_tools
 
     def toggle_tools(self) -> bool | None:
         """Fold the tool calls of the text that is read, or unfold them; None where it has none."""

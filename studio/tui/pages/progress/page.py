@@ -1,6 +1,5 @@
 """Progress: reward, held-out sets, commits, tokens and cost over the steps of a run."""
 
-import asyncio
 import re
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
@@ -25,18 +24,28 @@ from studio.render.words import no_practice_text, reward_rate_text
 from studio.secrets.sanitize import one_line
 from studio.tui.drawing import plot as signs
 from studio.tui.drawing.cells import Glyphs, choose_glyphs, fit, pad
-from studio.tui.drawing.lines import Line, Row, crop_line, line, paragraph, spread, width_of
+from studio.tui.drawing.lines import Line, Row, crop_line, line, paragraph, width_of
 from studio.tui.drawing.plot import Plot, join_cells, nice_step, put_labels, split_at, value_range
 from studio.tui.keymap import Key
 from studio.tui.page import Page
+from studio.tui.pages.loader import Loader
 from studio.tui.pages.picker import Picker
 from studio.tui.pages.text import holds_words
 from studio.tui.terminal.look import wants_ascii
 from studio.tui.widgets.line_view import Chrome, LineView
 
 
-def load_run(workspace: Workspace, run: str) -> "ShownRun":
-    """A run as its journal has it now.
+@dataclass(frozen=True, slots=True, eq=False)
+class ShownRun:
+    """A run as the page shows it; `sizes` are the experiences of each version of its library."""
+
+    state: RunState
+    curves: RunCurves
+    sizes: Mapping[int, int]
+
+
+def load_run(workspace: Workspace, run: str) -> ShownRun:
+    """A run as its journal has it now. Blocks.
 
     Raises StudioError: there is none of this name, or its journal is damaged.
     """
@@ -54,29 +63,33 @@ def load_sizes(workspace: Workspace, state: RunState) -> Mapping[int, int]:
     return {library.version: len(library.experiences) for library, _ in history}
 
 
+def load_choices(workspace: Workspace) -> list[tuple[str, str]]:
+    """The runs of a workspace, and what to say of each. Blocks."""
+    from studio.workspace.listing import listed_runs, row_text
+
+    return [(str(run.row["run"]), row_text(run)) for run in listed_runs(workspace)]
+
+
 class RunPicker(Picker):
-    _choices: Sequence[tuple[str, str]] | None = None  # None: not read yet
+    def __init__(self, page: "ProgressPage") -> None:
+        super().__init__(page, page.choose_run)
+        self._choices = Loader[Workspace, list[tuple[str, str]]](page, load_choices)
 
-    async def load(self) -> None:
-        from studio.workspace.listing import listed_runs, row_text
-
-        found = await asyncio.to_thread(listed_runs, self._page.host.workspace)
-        self._choices = [(str(run.row["run"]), row_text(run)) for run in found]
-        self._page.draw_if_open()
+    def load(self) -> None:
+        self._choices.request(self._page.host.workspace, again=True)
 
     def draw(self) -> None:
         self.list.border_title = "lay over it …"
         words = self.line.value.strip()
-        found = [(run, about) for run, about in self._choices or () if holds_words(run, words)]
         rows = [
-            Row(run, line((pad(one_line(run, 60), 28), "title"), about)) for run, about in found
+            Row(run, line((pad(one_line(run, 60), 28), "title"), about))
+            for run, about in self._choices.value or ()
+            if holds_words(run, words)
         ]
         if not rows:
-            text = "reading the workspace …" if self._choices is None else "no run holds this"
+            text = "reading the workspace …" if self._choices.is_reading else "no run holds this"
             rows = [Row("", line((text, "dim")))]
-        # The first that is left, unless somebody has moved since.
-        self.list.show_rows(rows, rows[0].key if words != self._narrowed else None)
-        self._narrowed = words
+        self.show_narrowed(rows, rows[0].key)
 
 
 class PlotPane(LineView):
@@ -104,13 +117,17 @@ class ProgressPage(Page):
         super().__init__()
         self.plot_pane = PlotPane(self)
         self.detail_pane = LineView(id="progress-detail", classes="pane")
-        self.picker = RunPicker(self, self._choose)
+        self.picker = RunPicker(self)
+        self._over = Loader[str, ShownRun](
+            self, lambda run: load_run(self.host.workspace, run), self._take_over
+        )
         self.over: ShownRun | None = None
         self.at: int | None = None  # the step under the cursor; None: the last one, as it grows
         self._held_out = ""  # the set that is shown; "": the first
-        self._sizes: Mapping[int, int] = {}
-        self._sizes_of: tuple[str, int] | None = None  # run and version they were read for
-        self._forked_from: RunState | None = None  # of a fork
+        self._parts = Loader[tuple[str, int], tuple[RunState | None, Mapping[int, int]]](
+            self, self._load_parts
+        )
+        self._run = ""
         self._shown: tuple[tuple[object, ...], ShownRun] | None = None
         self.drawn: tuple[tuple[object, ...], Picture] | None = None
 
@@ -133,36 +150,34 @@ class ProgressPage(Page):
     # -- what is shown ---------------------------------------------------------------------
 
     @property
-    def shown(self) -> "ShownRun | None":
+    def shown(self) -> ShownRun | None:
         """The open run; made anew only where one of its curves changed."""
         state = self.state
         if state is None or state.started is None:
             return None
-        key = (*curves_key(state), id(self._sizes))
+        parent, sizes = self._parts.value or (None, {})
+        key = (*curves_key(state), id(sizes))
         if self._shown is None or self._shown[0] != key:
-            whole = with_parent(state, self._forked_from)
-            self._shown = (key, ShownRun(whole, run_curves(whole, self._sizes), self._sizes))
+            whole = with_parent(state, parent)
+            self._shown = (key, ShownRun(whole, run_curves(whole, sizes), sizes))
         return self._shown[1]
 
-    def _read_sizes_if_due(self) -> None:
-        """Sizes of versions, where another run is open or the library has a new one."""
+    def _load_parts(self, key: tuple[str, int]) -> tuple[RunState | None, Mapping[int, int]]:
+        """The run that the open one began from, if any, and the sizes of versions."""
         state, workspace = self.state, self.host.workspace
+        if state is None:
+            return None, {}
+        return load_parent(state, workspace), load_sizes(workspace, state)
+
+    def _request_parts(self) -> None:
+        """Read them where another run is open or the library has a new version."""
+        state = self.state
         if state is None or state.started is None:
             return
-        wanted, before = (state.started.run, state.library_version), self._sizes_of
-        if before is None or before[0] != wanted[0]:
-            self._sizes, self.at, self.over, self._forked_from = {}, None, None, None
-        self._sizes_of = wanted
-
-        async def read() -> None:
-
-            if self._forked_from is None:
-                self._forked_from = await asyncio.to_thread(load_parent, state, workspace)
-            self._sizes = await asyncio.to_thread(load_sizes, workspace, state)
-            self.draw_if_open()
-
-        if wanted != before:
-            self.run_exclusive("sizes", read)
+        if state.started.run != self._run:
+            self._run, self.at, self.over = state.started.run, None, None
+            self._parts.forget()
+        self._parts.request((state.started.run, state.library_version))
 
     @property
     def set_names(self) -> list[str]:
@@ -189,10 +204,11 @@ class ProgressPage(Page):
         return steps[max(0, bisect_right(steps, self.at) - 1)]
 
     def draw(self) -> None:
-        self._read_sizes_if_due()
+        self._request_parts()
         if self.picker.side:
             self.picker.draw()
             return
+        self.has_nothing = not (self.steps or (self.state and self.state.curates))
         shown, pane, width = self.shown, self.plot_pane, self.plot_pane.line_width
         if shown is None or not shown.curves.steps:
             pane.border_title = Text("Progress")
@@ -233,8 +249,6 @@ class ProgressPage(Page):
             return
         here = steps.index(self.step)
         there = min(len(steps) - 1, max(0, here + by))
-        if there == here:
-            self.host.tell(f"this is the {'last' if by > 0 else 'first'} point")
         self.go_to_step(None if there == len(steps) - 1 else steps[there])
 
     def go_to_step(self, step: int | None) -> None:
@@ -259,7 +273,7 @@ class ProgressPage(Page):
     def action_open(self) -> None:
         step, state = self.step, self.state
         if self.picker.side:
-            self._choose()
+            self.choose_run()
         elif state and (state.curates or (step == state.step and state.under_review)):
             self.host.open_page("review")
         elif state is None or not (known := state.steps.get(step)) or not known.rollouts_done:
@@ -278,39 +292,22 @@ class ProgressPage(Page):
         self.picker.open("over")
 
     def action_target(self) -> None:
-        taken_away = "the run is shown alone; b lays one over it"
-        self.host.tell(taken_away if self.over else "no run is laid over this one: b chooses one")
+        self.host.tell("the run is shown alone; b lays one over it")
         self.over = None
         self.host.draw_now()
 
-    def usable_keys(self, keys: Sequence[Key]) -> Sequence[Key]:
-        """What there is nothing for is left away."""
-        needs = {
-            "progress.open": bool(self.steps or (self.state and self.state.curates)),
-            "progress.next": bool(self.steps),
-            "progress.next_set": len(self.set_names) > 1,
-            "progress.base": self.shown is not None,
-            "progress.target": self.over is not None,
-        }
-        return [key for key in keys if needs.get(key.id, True)]
-
-    def _choose(self) -> None:
+    def choose_run(self) -> None:
+        """Lay the run under the cursor over the one that is open."""
         if run := self.picker.list.key:
             self.picker.close()
-            self.lay_over(run)
+            self._over.request(run, again=True)
 
-    def lay_over(self, run: str) -> None:
-        """Read a run, and lay it over the one that is open."""
-
-        async def load() -> None:
-
-            try:
-                self.over = await asyncio.to_thread(load_run, self.host.workspace, run)
-            except StudioError as error:
-                self.host.tell(str(error), "failed")
-            self.draw_if_open()
-
-        self.run_exclusive("load", load)
+    def _take_over(self) -> None:
+        if self._over.trouble:
+            self.host.tell(self._over.trouble, "failed")
+        else:
+            self.over = self._over.value
+        self.draw_if_open()
 
     def go_back(self) -> bool:
         is_open = bool(self.picker.side) or self.over is not None
@@ -341,15 +338,6 @@ NOT_MEASURED = (
     "held out: not measured. evaluation.do_eval=true measures while practising, "
     "studio eval afterwards."
 )
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class ShownRun:
-    """A run as the page shows it; `sizes` are the experiences of each version of its library."""
-
-    state: RunState
-    curves: RunCurves
-    sizes: Mapping[int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -526,13 +514,8 @@ def _legend(runs: Sequence[RunCurves], held_out: str, plot: int, width: int) -> 
         (signs.REFUSED, "flag", "not applied" if outcomes - {"applied"} else ""),
         (signs.EPOCH, "dim", "epoch" if len(shown.epochs) > 1 else ""),
     )  # fmt: skip
-    out: list[Line] = [()]
-    for sign, style, word in entries:
-        entry = line((f" {sign}", style), f" {word} ") if word else ()
-        if out[-1] and width_of(out[-1]) + width_of(entry) > width:
-            out.append(())
-        out[-1] = (*out[-1], *entry)
-    return [crop_line(each, width) for each in out]
+    spans = [((f" {sign}", style), (f" {word} ", "")) for sign, style, word in entries if word]
+    return paragraph([span for entry in spans for span in entry], width)
 
 
 def detail_lines(shown: ShownRun, over: ShownRun | None, step: int, width: int) -> list[Line]:
@@ -555,51 +538,29 @@ def _measured_text(run: ShownRun, step: int) -> str:
 
 
 class ProgressStrip(Chrome):
-    """Two rows where there is room, one on a low screen, none on a very low one."""
+    """One row where there is room for it."""
 
-    def __init__(self, *, id: str | None = None) -> None:
-        super().__init__(id=id)
-        self._known: tuple[tuple[object, ...], RunCurves] | None = None
-
-    def draw(self, state: RunState | None, *, has_room: bool = True) -> None:
-        """Show a run; its curves are made anew only after a step or an evaluation."""
+    def draw(self, state: RunState | None) -> None:
         size = self.app.size
-        rows = 2 if size.height >= 30 else 1 if size.height >= 20 else 0
-        runs = state is not None and state.started and not state.curates
-        self.display = bool(runs and rows and has_room)
-        self.styles.height = max(1, rows)
-        if state is None or not self.display:
-            return
-        key = curves_key(state)
-        if self._known is None or self._known[0] != key:
-            self._known = (key, run_curves(state))
-        for number, each in enumerate(strip_lines(self._known[1], size.width)[:rows]):
-            self.show_line(number, each)
+        runs = state is not None and state.started is not None and not state.curates
+        self.display = runs and size.height >= 20
+        if state is not None and self.display:
+            self.show_line(0, strip_line(run_curves(state), size.width))
 
 
 _MOST_BARS = 60
 
 
-def strip_lines(curves: RunCurves, width: int) -> list[Line]:
-    """The reward of each step as bars with the last one and its n; below it the held-out sets."""
+def strip_line(curves: RunCurves, width: int) -> Line:
+    """The reward of each step as bars, the last one with its n, and the held-out sets."""
     name, points = curves.practice.name, curves.practice.points
     text = "no step is through yet"
     if points:
         of = f"step {points[-1].step} of {curves.steps_planned}"
         text = f"{reward_rate_text(points[-1].value, points[-1].n)}, {of}"
-    room = min(_MOST_BARS, width - len(f" {name}  {text}"))
-    high = 1.0 if curves.practice.unit == "reward" else None
-    bars = sparkline([point.value for point in points], room, low=0.0, high=high)
-    first = crop_line(line((f" {name} ", "title"), (bars, "bar"), f" {text}"), width)
     measured = "; ".join(held_out_change_text(series) for series in curves.held_out)
-    left = line((f" held out {one_line(measured, 400)}", "approved"))
-    if not measured:
-        left = line((" held out: not measured", "dim"))
-    applied = [commit for commit in curves.commits if commit.outcome == "applied"]
-    changed = [commit for commit in applied if not commit.beside_weights]
-    right = "7 shows more "
-    if changed:
-        kind = "policy" if curves.trains_weights else "library"
-        count = f"{len(changed)} commit{'s' * (len(changed) != 1)}"
-        right = f"  {kind} v{changed[-1].version}, {count}  {right}"
-    return [first, spread(left, line((right, "dim")), width)]
+    right = line((f"  held out {one_line(measured, 400)}", "approved") if measured else "")
+    room = min(_MOST_BARS, width - len(f" {name}  {text}") - width_of(right))
+    high = 1.0 if curves.practice.unit == "reward" else None
+    bars = sparkline([point.value for point in points], max(8, room), low=0.0, high=high)
+    return crop_line((*line((f" {name} ", "title"), (bars, "bar"), f" {text}"), *right), width)

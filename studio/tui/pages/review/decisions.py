@@ -14,9 +14,8 @@ from textual.app import SuspendNotSupported
 
 from engines.core.errors import StudioError
 from engines.core.types import GATE, Decision, DecisionAction, Operation
-from studio.review.decider import ActionResult, Decider, Pair, new_flags, toggle_pin
-from studio.review.line_mode import flag_text
-from studio.review.wording import changed_parts, merge_decisions, text_with_parts
+from studio.review.decider import ActionResult, Decider, Pair, new_flags, renew_decision, toggle_pin
+from studio.review.wording import changed_parts, flag_text, merge_decisions, text_with_parts
 from studio.secrets.sanitize import sanitize
 from studio.session.requests import Commit, Drop, Mend, Preview, TryOperations
 from studio.session.session import Session
@@ -25,7 +24,6 @@ from studio.tui.page import Host
 from studio.tui.pages.review.panes import Editing
 from studio.tui.pages.review.queue import ChangePane
 from studio.tui.pages.review.view import (
-    PINS,
     Item,
     commit_lines,
     count_standings,
@@ -49,11 +47,8 @@ class DecisionKeys:
 
     def __init__(self, change: ChangePane) -> None:
         self._change, self._page, self._panes = change, change.page, change.panes
-        self._review_queue = change.queue
-        self._too_early = ""  # what is said of a key while a decision is under way
+        self._queue = change.queue
         self._warned_of_draft = ""  # the operation whose approval waits for a second press
-        self._asked_to_try: set[str] = set()  # operations without a verdict yet
-        self._effects_told = 0  # of those in the run's state
 
     @property
     def _host(self) -> Host:
@@ -61,7 +56,7 @@ class DecisionKeys:
 
     @property
     def _decider(self) -> Decider:
-        return self._review_queue.decider
+        return self._queue.decider
 
     # -- what may be decided -------------------------------------------------------------------
 
@@ -86,13 +81,12 @@ class DecisionKeys:
         """What is under the cursor, where it may be decided: it has been drawn."""
         if self.require_session() is None:
             return None
-        host, item = self._host, self._review_queue.item
+        host, item = self._host, self._queue.item
         if item is None:
             host.tell("there is nothing to decide here")
         elif item.id in self._decider.busy:
-            self._too_early = "; a key came too early: press again"
             host.tell(f"{item.id} is being decided")
-        elif item != self._review_queue.current_item(item) or not self._change.has_painted(item):
+        elif item != self._queue.current_item(item) or not self._change.has_painted(item):
             host.tell(f"{item.id} is shown only now: press again")
             self._page.draw()
         else:
@@ -108,28 +102,26 @@ class DecisionKeys:
             return None
         return item, item.operation
 
-    def is_all_or_nothing(self, op: Operation) -> bool:
-        """Whether it can only be taken or left; then says so."""
+    def is_reworded(self, op: Operation) -> bool:
+        """Whether it has a wording that can be changed; tells where it has none."""
         if op.kind == "weights":
             self._host.tell(f"{WHOLE}: a or r", "failed")
-            return True
-        return False
+        return op.kind != "weights"
 
     def has_draft(self, name: str) -> bool:
         """Whether a wording of an operation was begun and not handed in."""
         return any(key.partition(">")[0] == name for key in self._host.drafts.edits)
 
     def make_decision(self, op: Operation, action: DecisionAction, reason: str = "") -> Decision:
-        host = self._host
-        note = reason or self._review_queue.notes.get(op.id, "")
-        took_s = self._change.looked_at_s
-        return Decision(op.id, action, reason=note, reviewer=host.person, took_s=took_s)
+        note = reason or self._queue.notes.get(op.id, "")
+        person, took_s = self._host.person, self._change.looked_at_s
+        return Decision(op.id, action, reason=note, reviewer=person, took_s=took_s)
 
     def decide(self, action: DecisionAction) -> None:
         if (here := self.painted_operation()) is None:
             return
         item, op = here
-        if action == "defer" and self.is_all_or_nothing(op):
+        if action == "defer" and not self.is_reworded(op):
             return
         host, standing = self._host, item.decision
         if standing is not None and (
@@ -143,42 +135,41 @@ class DecisionKeys:
             host.tell(text, "flag")
             return
         decision = self.make_decision(op, action)
-        if action == "approve" and standing is not None and standing.reviewer == GATE:
-            if (session := self.require_session()) is not None:
-                self._decider.busy.add(op.id)
-                host.queue_request(self._approve_if_fits(session, op, decision))
-            return
-        self.submit([(op, decision)])
+        refused = action == "approve" and standing is not None and standing.reviewer == GATE
+        self.submit([(op, decision)], preview=refused)
 
-    async def _approve_if_fits(self, session: Session, op: Operation, asked: Decision) -> None:
-        """What the gate rejected is asked again only where it would say something else."""
-        try:
-            (found,) = await session.send(Preview((asked,)))
-            if found.objection:
-                text = f"{op.id} still does not fit: {found.objection} (e rewords it, r rejects it)"
-                self._host.tell(text, "failed")
-                return
-            await self.send(session, [(op, asked)])
-        finally:
-            self._decider.busy.discard(op.id)
+    def submit(self, pairs: Sequence[Pair], *, preview: bool = False) -> None:
+        """Queue decisions; nothing of them is shown as made before the run says so.
 
-    def submit(self, pairs: Sequence[Pair]) -> None:
-        """Queue decisions; nothing of them is shown as made before the run says so."""
+        With `preview` what the gate rejected is decided only where it would fit by now.
+        """
         if (session := self.require_session()) is None:
             return
-        self._decider.busy |= {op.id for op, _ in pairs}
-        self._host.queue_request(self.send(session, pairs))
+
+        async def send() -> None:
+            try:
+                objections = []
+                if preview:
+                    asked = tuple(decision for _, decision in pairs)
+                    objections = [each.objection for each in await session.send(Preview(asked))]
+                if any(objections):
+                    text = f"it still does not fit: {objections[0]} (e rewords it, r rejects it)"
+                    self._host.tell(text, "failed")
+                else:
+                    await self.send(session, pairs)
+            finally:
+                self._decider.busy -= names
+
+        names = {op.id for op, _ in pairs}
+        self._decider.busy |= names
+        self._host.queue_request(send())
 
     async def send(self, session: Session, pairs: Sequence[Pair], text: str = "") -> bool:
         """Hand decisions in now, and forget the drafts of those that were made.
 
         `text` is what is told where all of them are taken; returns whether they are.
         """
-        decider = self._decider
-        try:
-            outcome = await decider.decide(session, pairs, self._review_queue.texts)
-        finally:
-            decider.busy -= {op.id for op, _ in pairs}
+        outcome = await self._decider.decide(session, pairs, self._queue.texts)
         drafts = self._host.drafts
         for made in outcome.made:
             drafts.notes.pop(made.id, None)
@@ -193,9 +184,8 @@ class DecisionKeys:
 
     def _show_outcome(self, outcome: ActionResult) -> None:
         """Say what came of it, and go where it leads, unless the person went elsewhere."""
-        panes, queue = self._panes, self._review_queue
-        text, self._too_early = outcome.text + self._too_early, ""
-        self._host.tell(text, "failed" if outcome.failed else "")
+        panes, queue = self._panes, self._queue
+        self._host.tell(outcome.text, "failed" if outcome.failed else "")
         names = {made.id for made in outcome.made}
         if panes.editing is not None and panes.editing.item.id in names:
             panes.close_box()
@@ -209,7 +199,7 @@ class DecisionKeys:
 
     async def reject_because(self, op: Operation) -> None:
         host = self._host
-        reason = await host.ask(f"reject {op.id} because:", self._review_queue.notes.get(op.id, ""))
+        reason = await host.ask(f"reject {op.id} because:", self._queue.notes.get(op.id, ""))
         if reason is None or not reason.strip():
             host.tell(f"{op.id} is not rejected: no reason was given")
             return
@@ -218,16 +208,14 @@ class DecisionKeys:
     async def ask_note(self, item: Item, op: Operation) -> None:
         """Ask for a note; it goes with the decision, or into the one that stands."""
         host, drafts = self._host, self._host.drafts
-        said = item.decision.reason if item.decision else ""
-        before = self._review_queue.notes.get(op.id) or said
+        before = self._queue.notes.get(op.id) or (item.decision.reason if item.decision else "")
         text = await host.ask(f"note on {op.id}:", before)
         if text is None:
             return
-        text, here = text.strip(), self._review_queue.item
-        decision = here.decision if here is not None and here.id == op.id else item.decision
-        if decision is not None:
-            noted = replace(decision, reason=text, reviewer=host.person, at=0.0)
-            self.submit([(op, replace(noted, assigned=None, flags=()))])
+        text, here = text.strip(), self._queue.current_item(item)
+        if here is not None and here.decision is not None:
+            noted = replace(renew_decision(here.decision), reason=text, reviewer=host.person)
+            self.submit([(op, noted)])
             return
         drafts.notes.pop(op.id, None)
         if text:
@@ -237,7 +225,7 @@ class DecisionKeys:
 
     def pin(self) -> None:
         """Pin what is under the cursor's target, or the similar one there; or unpin it."""
-        queue, session, host = self._review_queue, self.require_session(), self._host
+        queue, session, host = self._queue, self.require_session(), self._host
         item, similar = queue.item, self._panes.similar
         op = item.operation if item is not None else None
         target = similar.key if self._page.app.focused is similar else (op and op.target) or ""
@@ -246,20 +234,12 @@ class DecisionKeys:
         if target not in queue.texts:
             host.tell("p pins an experience of the library: this one is no change of any", "failed")
             return
-        waiting = next(
-            (one for one in queue.items if one.operation is not None and one.is_open
-             and one.operation.kind in PINS and one.operation.target == target), None
-        )  # fmt: skip
-        if waiting is not None:
-            queue.go_to(waiting.id)
-            host.tell(f"{waiting.id} is open already: a approves it")
-            return
-        is_pinned = target in queue.pinned
-        host.ask_run(partial(toggle_pin, target=target, pinned=is_pinned, person=host.person))
+        pinned = target in queue.pinned
+        host.ask_run(partial(toggle_pin, target=target, pinned=pinned, person=host.person))
 
     def try_operations(self) -> None:
         """Have the run try those of the range, else what is under the cursor."""
-        session, queue = self.require_session(), self._review_queue
+        session, queue = self.require_session(), self._queue
         here = queue.range_items if queue.has_range else [queue.item]
         names = [item.id for item in here if item is not None and item.operation is not None]
         if session is None or not names:
@@ -271,85 +251,67 @@ class DecisionKeys:
         self._host.tell(f"no process of the run goes on; in a shell: {command}")
 
     async def _try(self, session: Session, names: Sequence[str]) -> None:
-        self._asked_to_try.update(names)
         facts = await session.send(TryOperations(tuple(names)))
         smallest, most = facts["smallest_effect"], facts["most_rollouts"]
         sees = "" if smallest is None else f", likely to show {smallest:.2f} or more"
+        text = f"trying {', '.join(names)}: at most {most} rollouts{sees}"
         if not facts["operations"]:
-            self._asked_to_try.difference_update(names)
-            self._host.tell(f"{', '.join(names)}: tried already, as the library is")
-        elif self._asked_to_try.issuperset(names):  # else a verdict has come before this answer
-            self._host.tell(f"trying {', '.join(names)}: at most {most} rollouts{sees}")
-
-    def tell_of_trials(self) -> None:
-        """Put verdicts that have come in place of the line that said what is being tried."""
-        effects = self._page.state.effects if self._page.state is not None else []
-        for measured in effects[self._effects_told :]:
-            if self._asked_to_try.intersection(measured.operations):
-                self._asked_to_try.difference_update(measured.operations)
-                names = ", ".join(measured.operations)
-                self._host.tell(f"{names} tried: {measured.effect.verdict}")
-        self._effects_told = len(effects)
+            text = f"{', '.join(names)}: tried already, as the library is"
+        self._host.tell(text)
 
     def undo(self, *, again: bool) -> None:
         if (session := self.require_session()) is not None:
-            self._host.queue_request((self._redo if again else self._undo)(session))
+            self._host.queue_request(self._undo(session, again))
 
-    async def _undo(self, session: Session) -> None:
-        decider, person = self._decider, self._host.person
-        self._show_outcome(await decider.undo(session, self._review_queue.texts, person))
-
-    async def _redo(self, session: Session) -> None:
-        outcome = await self._decider.redo(session)
-        self._show_outcome(replace(outcome, made=()))
+    async def _undo(self, session: Session, again: bool) -> None:
+        decider = self._decider
+        if again:
+            outcome = replace(await decider.redo(session), made=())
+        else:
+            outcome = await decider.undo(session, self._queue.texts, self._host.person)
+        self._show_outcome(outcome)
 
     # -- many at once --------------------------------------------------------------------------
 
     async def decide_range(self, action: DecisionAction) -> None:
-        if self.require_session() is None:
-            return
-        chosen = [one for one in self._review_queue.range_items if one.is_open and one.operation]
-        if action == "approve":
-            chosen = [item for item in chosen if not self.has_draft(item.id)]
-        if chosen:
-            await self._decide_all(chosen, action, "operation")
-        else:
-            self._host.tell("nothing in the range is undecided")
-        self._review_queue.leave_range()
+        await self._decide_all(
+            [item for item in self._queue.range_items if item.is_open and item.operation],
+            action,
+            "operation",
+            nothing="nothing in the range is undecided",
+        )
+        self._queue.leave_range()
 
     async def approve_safe(self) -> None:
-        # Nor is what somebody has begun to reword approved in passing.
-        found = self._review_queue.items
-        if safe := [item for item in found if item.is_safe and not self.has_draft(item.id)]:
-            await self._decide_all(safe, "approve", "safe operation")
-        else:
-            self._host.tell(self._nothing_safe_text())
+        safe = [item for item in self._queue.items if item.is_safe]
+        nothing = "nothing is safe: what is open is flagged, a delete, reworded or no wording"
+        if self._queue.is_all_decided:
+            nothing = "every operation here is decided: c commits, u takes the last one back"
+        await self._decide_all(safe, "approve", "safe operation", nothing=nothing)
 
-    def _nothing_safe_text(self) -> str:
-        found = self._review_queue.items
-        if not found:
-            return "there is nothing to decide here"
-        if not any(item.is_open for item in found):
-            return "every operation here is decided: c commits, u takes the last one back"
-        return (
-            "nothing is safe: what is left is flagged, deletes, is being reworded, "
-            "is a weight update or a reply to mend"
-        )
-
-    async def _decide_all(self, chosen: Sequence[Item], action: DecisionAction, what: str) -> None:
+    async def _decide_all(
+        self, chosen: Sequence[Item], action: DecisionAction, what: str, *, nothing: str
+    ) -> None:
         """Decide what was listed and left ticked, and still is as it was when it was listed."""
         host, word = self._host, "Approve" if action == "approve" else "Reject"
+        if self.require_session() is None:
+            return
+        if action == "approve":  # nor is what somebody has begun to reword approved in passing
+            chosen = [item for item in chosen if not self.has_draft(item.id)]
+        if not chosen:
+            host.tell(nothing)
+            return
         since = host.clock()
         left = await choose(
             self._page.app,
             lambda n, of: f"{word} {n}{f' of {of}' * (n < of)} {what}{'s' * (of > 1)}?",
-            lambda width: item_rows(chosen, self._review_queue.texts_without, width),
+            lambda width: item_rows(chosen, self._queue.texts_without, width),
             enter=f"{word.lower()} what is ticked",
         )
         if left is None:
             host.tell("nothing was decided")
             return
-        now = {item.id: item for item in self._review_queue.current_items()}
+        now = {item.id: item for item in self._queue.current_items()}
         took_s = round(max(0.0, host.clock() - since) / len(left), 3)
         pairs = [
             (op, replace(self.make_decision(op, action), took_s=took_s))
@@ -357,14 +319,11 @@ class DecisionKeys:
             if item.id in left and now.get(item.id) == item and (op := item.operation) is not None
             and op.id not in self._decider.busy
         ]  # fmt: skip
-        if pairs:
-            self.submit(pairs)
-        else:
-            host.tell("they were decided meanwhile")
+        self.submit(pairs)
 
     async def commit(self, session: Session) -> None:
         """Commit; after a look at it where something is left undecided or out of sight."""
-        queue, found = self._review_queue, self._review_queue.current_items()
+        queue, found = self._queue, self._queue.current_items()
         waiting = [i.operation for i in found if i.operation is not None and i.is_open]
         if not any(item.operation for item in found):
             self._host.tell("there is nothing to commit")
@@ -372,14 +331,13 @@ class DecisionKeys:
             self._host.tell(f"{WHOLE}, and not put off: a or r, then c", "failed")
         elif session.state.undecided_operations or queue.hidden_count(found):
             # Not awaited: requests come in turn, and the person may take long to answer.
-            asks = self._host.expect_question(self._confirm_commit(session))
+            asks = self._confirm_commit(session)
             self._page.run_worker(asks)
         else:
-            # In turn, but not awaited: no question is asked, so keys are acted on again.
-            self._host.queue_request(self._send_commit(session, dict(session.state.decisions)))
+            await self._send_commit(session, dict(session.state.decisions))
 
     async def _confirm_commit(self, session: Session) -> None:
-        host, queue = self._host, self._review_queue
+        host, queue = self._host, self._queue
         await host.wait_for_requests()  # what was asked in the same breath
         found, shown = queue.current_items(), dict(session.state.decisions)
         left, hidden = len(session.state.undecided_operations), queue.hidden_count(found)
@@ -397,7 +355,7 @@ class DecisionKeys:
 
     async def _send_commit(self, session: Session, shown: Mapping[str, Decision]) -> None:
         """Commit what was shown, and nothing else."""
-        host, queue = self._host, self._review_queue
+        host, queue = self._host, self._queue
         if shown != session.state.decisions:
             host.tell("something else is decided by now: c shows it again", "failed")
             return
@@ -421,14 +379,13 @@ class ReviewKeys(DecisionKeys):
     def edit(self, *, in_editor: bool) -> None:
         """Change the wording of what is under the cursor, in the box or in $EDITOR."""
         item = self.painted_item()
-        op = item.operation if item is not None else None
-        if item is None or (op is not None and self.is_all_or_nothing(op)):
+        if item is None or not (item.operation is None or self.is_reworded(item.operation)):
             return
-        if (editing := self._make_editing(item)) is not None:
-            work = self._edit_in_editor(editing) if in_editor else self._open_box(editing)
-            self._page.run_worker(work)
+        editing = self._make_editing(item)
+        work = self._edit_in_editor(editing) if in_editor else self._open_box(editing)
+        self._page.run_worker(work)
 
-    def _make_editing(self, item: Item) -> Editing | None:
+    def _make_editing(self, item: Item) -> Editing:
         """What editing an item begins with; also what is to be kept or deleted can be reworded."""
         if item.unparsed is not None:
             return Editing(item, item.unparsed.reply)
@@ -437,12 +394,8 @@ class ReviewKeys(DecisionKeys):
         if item.standing == "edited" and item.decision is not None:
             made = item.decision
             return Editing(item, made.text or op.text, made.kind, made.target)
-        if op.kind in ("delete", "keep", "pin", "unpin"):
-            now = self._review_queue.texts_without(item).get(op.target or "", "")
-            if not now:
-                text = f"{op.target} is not in the library: it has no wording"
-                self._host.tell(text, "failed")
-                return None
+        if not op.text:
+            now = self._queue.texts_without(item).get(op.target or "", "")
             return Editing(item, now, "modify", op.target)
         return Editing(item, op.text)
 
@@ -451,11 +404,11 @@ class ReviewKeys(DecisionKeys):
 
         Where the change has the focus, choose among its parts.
         """
-        here, queue = self.painted_operation(), self._review_queue
-        if here is None or self.is_all_or_nothing(here[1]):
+        here, queue = self.painted_operation(), self._queue
+        if here is None or not self.is_reworded(here[1]):
             return
         if self._page.app.focused is self._panes.change:
-            asks = self._host.expect_question(self.choose_parts(here[0]))
+            asks = self.choose_parts(here[0])
             self._page.run_worker(asks)
             return
         if not here[1].text:
@@ -468,10 +421,9 @@ class ReviewKeys(DecisionKeys):
 
     async def choose_parts(self, item: Item) -> None:
         """Take some of the places at which a modify changes a wording; the result is an edit."""
-        host, texts = self._host, self._review_queue.texts_without(item)
+        host, texts = self._host, self._queue.texts_without(item)
         before, after, _ = wordings(item, texts)
-        editing = self._make_editing(item) if has_parts(item, texts) else None
-        if editing is None:
+        if not has_parts(item, texts):
             host.tell("its change has no parts that could be chosen: e edits it")
             return
         parts = changed_parts(before, after)
@@ -483,15 +435,15 @@ class ReviewKeys(DecisionKeys):
         )
         if taken is None:
             host.tell("nothing was decided")
-        elif self._review_queue.current_item(item) != item:
+        elif self._queue.current_item(item) != item:
             host.tell("it was decided meanwhile, or has changed", "failed")
         else:
             text = text_with_parts(before, after, {int(name) for name in taken})
-            self._submit(editing, " ".join(text.split()), anyway=False)
+            self._submit(self._make_editing(item), " ".join(text.split()), anyway=False)
 
     def merge(self) -> None:
         """Edit a wording that takes in those that are marked, or what the library has already."""
-        if marked := self._review_queue.marked_items:
+        if marked := self._queue.marked_items:
             self._merge_marked(marked)
         else:
             self._merge_into_similar()
@@ -503,43 +455,31 @@ class ReviewKeys(DecisionKeys):
         if len(marked) < 2:
             host.tell("1 marked: mark another one, then M; esc takes the mark away")
             return
-        targets = {one.operation.target for one in marked if one.operation} - {None}
-        if len(targets) > 1:
-            names = " and ".join(sorted(filter(None, targets)))
-            host.tell(f"{names} are two experiences: edit one, and reject the other", "failed")
-            return
         # A modify keeps its target, into which the others go; else the first one is kept.
         first = next((one for one in marked if one.operation and one.operation.target), marked[0])
         others = tuple(one for one in marked if one is not first)
-        texts = [wordings(one, self._review_queue.texts_without(one))[1] for one in marked]
+        texts = [wordings(one, self._queue.texts_without(one))[1] for one in marked]
         made = first.decision if first.standing == "edited" else None
         kind, target = (made.kind, made.target) if made is not None else (None, None)
-        editing = Editing(first, " ".join(filter(None, texts)), kind, target, others)
-        self._review_queue.go_to(first.id)
+        editing = Editing(first, " ".join(texts), kind, target, others)
+        self._queue.go_to(first.id)
         self._page.run_worker(self._open_box(editing))
 
     def _merge_into_similar(self) -> None:
         here = self.painted_operation()
-        if here is None or self.is_all_or_nothing(here[1]):
+        if here is None or not self.is_reworded(here[1]):
             return
         item, op = here
         host, found, similar = self._host, self._change.loader.found, self._panes.similar
-        if not op.text:
-            host.tell(f"a {op.kind} has no wording to merge")
-        elif found is None:
-            host.tell("similar experiences are still being looked for")
-        elif not found.near:
-            host.tell("nothing in the library is like it: there is nothing to merge into")
-        else:
-            near = {name: text for name, _, text in found.near}
-            target, score, _ = found.near[0]
-            if self._page.app.focused is similar and similar.key in near:
-                target = similar.key
-            elif score < _MERGED_UNASKED:
-                host.tell("M merges two that are marked (space), or into one chosen in Similar")
-                return
-            both = f"{near[target]} {op.text}"
-            self._page.run_worker(self._open_box(Editing(item, both, "modify", target)))
+        near = {name: text for name, _, text in found.near} if found is not None else {}
+        into = similar.key if self._page.app.focused is similar else ""
+        if into not in near and found is not None:  # the likeliest, where that is like enough
+            into = next((name for name, score, _ in found.near if score >= _MERGED_UNASKED), "")
+        if not op.text or into not in near:
+            host.tell("M merges two that are marked (space), or into one chosen in Similar")
+            return
+        editing = Editing(item, f"{near[into]} {op.text}", "modify", into)
+        self._page.run_worker(self._open_box(editing))
 
     # -- the box -------------------------------------------------------------------------------
 
@@ -574,19 +514,17 @@ class ReviewKeys(DecisionKeys):
         """A key came while the text in the box may not change."""
         if goes_back:
             self._panes.forget_objection()
-        elif self._panes.box.asks:
-            text = "nothing was typed: y or enter approves it anyway, e or esc goes back to it"
-            self._host.tell(text, "flag")
         else:
-            self._host.tell("nothing was typed: the text is being checked", "flag")
+            self._host.tell("nothing was typed: a question or a check is open", "flag")
 
     def leave_box(self) -> None:
         if (editing := self._panes.editing) is None:
             return
         kept = editing.draft_key in self._host.drafts.edits
-        key = "M" if editing.is_merge else "e"
         self._panes.close_box()
-        self._host.tell(f"kept for later; {key} goes on with it" if kept else "left as it was")
+        self._host.tell(
+            "kept for later; the same key goes on with it" if kept else "left as it was"
+        )
         self._page.draw()
 
     # -- handing in ----------------------------------------------------------------------------
@@ -604,13 +542,12 @@ class ReviewKeys(DecisionKeys):
             return False
         host, busy, op = self._host, self._decider.busy, item.operation
         names = {item.id, *(one.id for one in editing.others)}
-        if any(one != self._review_queue.current_item(one) for one in editing.others):
-            host.tell("one of them has changed meanwhile: esc, and mark them again", "failed")
-            return False
-        if names & busy or not text.strip():
-            is_busy = f"{item.id} is being decided"
-            nothing = "nothing is written, so nothing is decided"
-            host.tell(is_busy if names & busy else nothing, "failed")
+        is_changed = any(one != self._queue.current_item(one) for one in editing.others)
+        if is_changed or names & busy or not text.strip():
+            why = "nothing is written, so nothing is decided"
+            if text.strip():
+                why = "one of them has changed or is being decided: esc, and begin again"
+            host.tell(why, "failed")
             return False
         if op is None:
             busy.add(item.id)
@@ -649,7 +586,7 @@ class ReviewKeys(DecisionKeys):
             names = ", ".join(one.id for one, _ in pairs)
             text = f"merged {names} into one wording; u undoes" if editing.others else ""
             if await self.send(session, pairs, text) and editing.others:
-                self._review_queue.forget_marks()
+                self._queue.forget_marks()
         finally:
             self._decider.busy -= {op.id, *(one.id for one in editing.others)}
             if not self._panes.box.asks:
@@ -709,11 +646,7 @@ class ReviewKeys(DecisionKeys):
             self._panes.box.release()
         if problems:
             self._change.problems[name], drafts.edits[name] = problems, text
-            if self._panes.editing is None:
-                await self._open_box(editing, text)
-            why = f"still not understood: {'; '.join(problems)}"
-            self._panes.object(why, asks=False)
-            host.tell(f"{name}: still not understood, so nothing of it is taken", "failed")
+            await self._object(editing, text, f"still not understood: {'; '.join(problems)}")
         else:
             self._change.problems.pop(name, None)
             drafts.edits.pop(name, None)

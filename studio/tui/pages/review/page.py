@@ -17,17 +17,12 @@ from studio.session.session import Disconnected, Message, Session
 from studio.tui.keymap import Key
 from studio.tui.page import Page
 from studio.tui.pages.review.decisions import ReviewKeys
-from studio.tui.pages.review.loader import ReviewLoader
 from studio.tui.pages.review.panes import ReviewPanes
-from studio.tui.pages.review.queue import ChangePane, ItemQueue
+from studio.tui.pages.review.queue import ChangePane, ItemQueue, ReviewLoader
 from studio.tui.pages.review.view import MODES, SORTS, rollout_of
 from studio.tui.widgets.edit_box import EditBox
 from studio.tui.widgets.line_view import RowList
 
-# A weight update has no wording, no likeness and no later.
-_OF_WORDINGS = tuple(
-    f"review.{name}" for name in ("edit", "editor", "merge", "mark", "pin", "later", "safe", "try")
-)
 _OF_REPLAYS = tuple(
     f"review.{name}" for name in ("next", "previous", "evidence", "open", "words", "more", "sort")
 )
@@ -55,7 +50,6 @@ class ReviewPage(Page):
         self.host.redraw_soon()
 
     def handle_message(self, message: Message) -> None:
-        self.keys.tell_of_trials()
         self.change.lost_line = ""
         if isinstance(message, Disconnected) and not message.ended:
             self.change.lost_line = message.reason
@@ -105,11 +99,6 @@ class ReviewPage(Page):
         event.stop()
         self.keys.hand_in(event.text, anyway=event.anyway)
 
-    def open_at(self, target: str = "") -> None:
-        if not target:  # else the person comes back to what stood there
-            self.shown.forget_rows()
-        super().open_at(target)
-
     def initial_focus(self) -> Widget:
         return self.shown.operations if self.shown.editing is None else self.shown.box
 
@@ -122,10 +111,6 @@ class ReviewPage(Page):
             return ()
         if self.session is not None and self.session.label:
             return [key for key in keys if key.id in _OF_REPLAYS]
-        state = self.state
-        known = () if state is None else state.operations.values()
-        if state is not None and state.trains_weights and all(o.kind == "weights" for o in known):
-            return [key for key in keys if key.id not in _OF_WORDINGS]
         return keys
 
     def footer_keys(self) -> Sequence[Key]:
@@ -151,7 +136,7 @@ class ReviewPage(Page):
 
     def action_decide(self, action: DecisionAction) -> None:
         if self.queue.has_range and action != "defer":
-            self.run_worker(self.host.expect_question(self.keys.decide_range(action)))
+            self.run_worker(self.keys.decide_range(action))
         else:
             self.keys.decide(action)
 
@@ -173,8 +158,7 @@ class ReviewPage(Page):
         await asyncio.sleep(0)  # the box opens: the next key is the text's first letter
 
     def action_approve_safe(self) -> None:
-        if self.keys.require_session() is not None:
-            self.run_worker(self.host.expect_question(self.keys.approve_safe()))
+        self.run_worker(self.keys.approve_safe())
 
     def action_undo(self, again: bool = False) -> None:
         self.keys.undo(again=again)
@@ -183,7 +167,7 @@ class ReviewPage(Page):
         """Commit what is decided; its key is heard on every page."""
         if (session := self.keys.require_session()) is not None:
             # In turn: decisions whose keys came before it belong to it, those after it do not.
-            self.host.queue_request(self.host.expect_question(self.keys.commit(session)))
+            self.host.queue_request(self.keys.commit(session))
 
     def action_range(self) -> None:
         self.queue.toggle_range()
@@ -218,11 +202,8 @@ class ReviewPage(Page):
 
     def action_open(self) -> None:
         name = rollout_of(self.shown.evidence.key)
-        if self.queue.item is not None and self.loader.found is None:
-            self.host.tell("its rollouts are still being read: press again")
-            return
         if not name:
-            self.host.tell("no rollout is behind it")
+            self.host.tell("no rollout is behind it, or it is still being read")
             return
         if self.queue.item is not None:
             self.host.drafts.cursor = self.queue.item.id

@@ -1,23 +1,31 @@
 """The list of what waits on the review page and what was decided, and the item under its cursor.
 
-`ItemQueue` keeps the texts of the library as the standing decisions would leave it, `ChangePane`
-shows one item whole, with what it rests on and resembles. Neither decides anything.
+`ReviewLoader` reads what they need, `ItemQueue` keeps the texts of the library as the standing
+decisions would leave it, `ChangePane` shows one item whole, with what it rests on and resembles.
+None decides anything.
 """
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import TYPE_CHECKING
 
+from engines.core.errors import StudioError
 from engines.core.library import Experience, Library
-from engines.core.library_notes import NO_USES, UseCounts
+from engines.core.library_notes import NO_MARK, NO_USES, NotesMark
 from engines.core.state.run_state import RunState
-from engines.core.types import Operation
+from engines.core.text.similarity import Change, word_diff
+from engines.core.types import Operation, UnparsedReply
 from studio.review.decider import Decider, Pair, draft_and_deleted, draft_texts
+from studio.review.wording import Near, find_similar
 from studio.secrets.sanitize import one_line
-from studio.tui.drawing.cells import Glyphs
+from studio.session.session import Session
 from studio.tui.drawing.lines import BLANK, Line, Row, line, note_rows, paragraph
 from studio.tui.page import Page
 from studio.tui.pages.live.batch import current_batch
 from studio.tui.pages.live.view import status_line
-from studio.tui.pages.review.loader import FindingsRequest, ReviewLoader
+from studio.tui.pages.loader import Loader
 from studio.tui.pages.review.panes import ReviewPanes
 from studio.tui.pages.review.view import (
     MODES,
@@ -35,10 +43,151 @@ from studio.tui.pages.review.view import (
     record_files_text,
     rollout_of,
     similar_rows,
-    source_lines,
     unparsed_reply_lines,
     wordings,
 )
+
+if TYPE_CHECKING:
+    from studio.review.evidence import EvidenceLoader, GroupEvidence
+
+_KEPT = 400
+"""Operations whose evidence is kept; more of them are read again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """The findings about one operation. `trouble` says why some of it could not be read."""
+
+    groups: "tuple[GroupEvidence, ...]" = ()
+    near: tuple[Near, ...] = ()
+    changes: tuple[Change, ...] | None = None  # of a long text; None: it is short
+    answers: Mapping[str, str] = field(default_factory=dict)  # by rollout id, once opened
+    trouble: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class FindingsRequest:
+    """One operation, to be looked at against the library as it stands."""
+
+    operation: Operation
+    texts: Mapping[str, str] = field(compare=False)
+    stamp: int  # changes when the texts do
+    before: str = ""
+    after: str = ""
+    opened: bool = False  # whole replies are wanted
+
+
+class ReviewLoader:
+    """Reads about the run that the page shows."""
+
+    def __init__(self, page: Page) -> None:
+        self._page = page
+        self._base = Loader[tuple[str, int, NotesMark], Library](page, self._load_base)
+        self._findings = Loader[FindingsRequest, Findings](
+            page, lambda wanted: self.load_findings(wanted)
+        )
+        self.reset(None)
+
+    def reset(self, session: Session | None) -> None:
+        """Another run is shown, or none."""
+        self._session = session
+        self._wanted = ""  # the operation under the cursor
+        self._evidence: EvidenceLoader | None = None
+        self._load_groups = lru_cache(_KEPT)(
+            lambda operation: self._open_evidence().operation_groups(operation)
+        )
+        self._base.forget()
+        self._findings.forget()
+
+    @property
+    def base(self) -> Library | None:
+        """The library that the standing decisions are about; None: it was not or cannot be read."""
+        return self._base.value if not self.trouble else None
+
+    @property
+    def trouble(self) -> str:
+        """Why the library cannot be read."""
+        return self._base.trouble
+
+    @property
+    def knows_base(self) -> bool:
+        """Whether the library was read, or cannot be."""
+        return self.base is not None or bool(self.trouble)
+
+    @property
+    def found(self) -> Findings | None:
+        """The findings for the operation under the cursor; None: they are not read yet."""
+        key = self._findings.key
+        is_of_it = key is not None and key.operation.id == self._wanted
+        return self._findings.value if is_of_it else None
+
+    def request_base(self) -> None:
+        """Have the library read as it is, with its notes as far as they have come."""
+        state = self._page.state
+        if self._session is not None and state is not None and state.started is not None:
+            mark = state.current.notes if state.current is not None else NO_MARK
+            self._base.request((state.started.library, state.base_version, mark))
+
+    def request_findings(self, wanted: FindingsRequest | None) -> None:
+        """Have `found` be what is wanted."""
+        self._wanted = wanted.operation.id if wanted is not None else ""
+        if wanted is not None:
+            self._findings.request(wanted)
+
+    async def load_reply(self, unparsed: UnparsedReply) -> str | None:
+        """Return the whole of a reply that waits to be mended; None where no run is shown.
+
+        Raises StudioError: the run's journal or records cannot be read.
+        """
+        if self._session is None:
+            return None
+        source = await asyncio.to_thread(self._open_evidence().reply_source, unparsed)
+        return source.reply
+
+    # -- in a thread -------------------------------------------------------------------------
+
+    def _load_base(self, key: tuple[str, int, NotesMark]) -> Library:
+        return self._page.host.workspace.library(key[0]).at(key[1])
+
+    def _open_evidence(self) -> "EvidenceLoader":
+        if self._evidence is None:
+            from studio.review.evidence import EvidenceLoader
+
+            assert self._session is not None
+            self._evidence = EvidenceLoader(self._session.run)
+        return self._evidence
+
+    def load_findings(self, wanted: FindingsRequest) -> Findings:
+        """Read it; an error is told in the findings."""
+        trouble = ""
+        groups: tuple[GroupEvidence, ...] = ()
+        answers: dict[str, str] = {}
+        try:
+            groups = self._load_groups(wanted.operation)
+            if wanted.opened:
+                answers = self._load_answers(groups)
+        except StudioError as error:
+            trouble = str(error)
+        except OSError as error:
+            trouble = f"{error.filename}: {error.strerror or error}"
+        before, after, op = wanted.before, wanted.after, wanted.operation
+        others = [(name, text) for name, text in wanted.texts.items() if name != op.target]
+        near = find_similar(after or before, others) if op.kind != "weights" else ()
+        changes = None
+        if before and before != after and is_long(before, after):
+            changes = word_diff(before, after)
+        return Findings(groups, near, changes, answers, trouble)
+
+    def _load_answers(self, groups: "tuple[GroupEvidence, ...]") -> dict[str, str]:
+        answers = {}
+        for witness in (witness for group in groups for witness in group.witnesses):
+            try:
+                messages = self._open_evidence().messages(witness)
+            except StudioError:
+                continue  # one lost record; its last words are in the journal
+            replies = [m.content for m in messages if m.role == "assistant"]
+            answers[witness.id] = replies[-1] if replies else ""
+        return answers
 
 
 class ItemQueue:
@@ -62,7 +211,6 @@ class ItemQueue:
         self._anchor = ""  # where a range begins
         self._marked: set[str] = set()  # by a person, to be merged
         self._deleted: dict[str, str] = {}  # what decisions delete, by operation id
-        self._rows: dict[str, tuple[tuple[object, ...], Row]] = {}  # from what, and how drawn
         self.made_of: tuple[object, ...] = ()  # what the list was made of
 
     # -- what is listed ----------------------------------------------------------------------
@@ -93,14 +241,24 @@ class ItemQueue:
                 texts={**dict(self._base_texts), **texts} if page.filter_text else None,
             )  # fmt: skip
             n = len(state.operations) + len(state.repairs)
-            self.pinned = pinned_ids(self.base, reviewed)
+            pinned = set(self.base.pinned_ids if self.base is not None else ())
+            for operation, decision in reviewed:
+                if decision.action == "approve" and operation.kind == "pin":
+                    pinned.add(operation.target or "")
+                elif decision.action == "approve" and operation.kind == "unpin":
+                    pinned.discard(operation.target or "")
+            self.pinned = frozenset(pinned)
             if texts != self.texts:
                 self.texts = texts
                 self.stamp += 1
         # Two cells are the cursor's. Asked once: a queue may hold thousands.
-        width, signs = self._list.line_width - 2, self._panes.signs
-        notes = self.notes
-        rows = [self._row(item, width, signs, item.id in notes) for item in self.items]
+        width, signs, notes = self._list.line_width - 2, self._panes.signs, self.notes
+        rows = []
+        for item in self.items:
+            op, text = item.operation, ""
+            if op is not None:  # what is about to be deleted still stands in its own row
+                text = self.texts.get(op.target or "", "") or self._deleted.get(op.id, "")
+            rows.append(item_row(item, text, signs, width=width, has_note=item.id in notes))
         rows = rows or note_rows(paragraph(hint, width))
         self._list.show_rows(rows, key=self._cursor_target())
         self.mark_range()
@@ -108,19 +266,9 @@ class ItemQueue:
         what = "Weight update" if state is not None and state.step_trains else "Operations"
         later = sum(item.standing == "later" for item in self.items)
         self._list.border_title = f"{what} {shown}" + (f", {later} later" if later else "")
-
-    def _row(self, item: Item, width: int, signs: Glyphs, has_note: bool) -> Row:
-        """As it was drawn before, where nothing of it is new."""
-        text = ""
-        if (op := item.operation) is not None:
-            # What is about to be deleted still stands in its own row.
-            text = self.texts.get(op.target or "", "") or self._deleted.get(op.id, "")
-        made_of = (item, text, signs, width, has_note)
-        known = self._rows.get(item.id)
-        if known is None or known[0] != made_of:
-            row = item_row(item, text, signs, width=width, has_note=has_note)
-            known = self._rows[item.id] = (made_of, row)
-        return known[1]
+        safe = sum(item.is_safe for item in self.items)
+        words = f"  filter: {excerpt(page.filter_text)}" if page.filter_text else ""
+        self._list.say_below(f"{safe} safe (A)  sort: {self.sort}{words}")
 
     @property
     def _base_texts(self) -> list[tuple[str, str]]:
@@ -135,9 +283,6 @@ class ItemQueue:
 
     def target_experience(self, op: Operation) -> Experience | None:
         return self.base.get(op.target) if self.base is not None and op.target else None
-
-    def target_uses(self, op: Operation) -> UseCounts:
-        return self.base.uses.get(op.target or "", NO_USES) if self.base is not None else NO_USES
 
     # -- as it stands now --------------------------------------------------------------------
 
@@ -158,12 +303,10 @@ class ItemQueue:
 
     @property
     def is_all_decided(self) -> bool:
-        session = self._page.session
-        if session is None or not any(item.decision for item in self.items):
+        state = self._page.state
+        if state is None or any(item.is_open for item in self.items):
             return False
-        if any(item.is_open for item in self.items):
-            return False  # as a rule one of the first
-        return not session.state.undecided_operations
+        return not state.undecided_operations and any(item.decision for item in self.items)
 
     @property
     def notes(self) -> dict[str, str]:
@@ -281,17 +424,8 @@ def decided_pairs(state: RunState, without: str = "") -> list[Pair]:
     ]
 
 
-def pinned_ids(base: Library | None, reviewed: Sequence[Pair]) -> frozenset[str]:
-    """What is pinned in the library, with the pins that are decided and not committed yet."""
-    found = set(base.pinned_ids if base is not None else ())
-    for operation, decision in reviewed:
-        if decision.action == "approve" and operation.kind in ("pin", "unpin"):
-            found -= {operation.target or ""}
-            found |= {operation.target or ""} if operation.kind == "pin" else set()
-    return frozenset(found)
-
-
 _LATE_S = 0.15
+"""What was found for the one before stands so long: as a rule the next one's is there by then."""
 
 
 class ChangePane:
@@ -310,8 +444,6 @@ class ChangePane:
         self.problems: dict[str, tuple[str, ...]] = {}  # of replies that were mended in vain
         self.lost_line = ""  # why the run's process is not heard just now
         self._made_of: tuple[object, ...] = ()  # what the panes were made of
-        self._legend_of: object = None  # what the legend was made of
-        self._looking_for = ""  # the operation whose findings are late, and are said to be
         self._shown: tuple[str, float] = ("", 0.0)  # operation, and since when it is looked at
 
     @property
@@ -340,74 +472,56 @@ class ChangePane:
         if item is None or state is None:
             empty = [line(("what an operation would change stands here", "dim"))]
             panes.change.show_change(None, banner or empty)
-            self._show_findings(None)
             self._made_of = ()
-            panes.place("", None)
+            self._show_findings()
             return
         self.loader.request_findings(self._findings_request(item))
-        drafts = self.page.host.drafts
+        found, drafts = self.loader.found, self.page.host.drafts
         draft = drafts.edits.get(item.id, "") if panes.editing is None else ""
-        queue = self.queue
-        made_of = (item, self.mode, self.shows_all, queue.made_of, queue.stamp, self.loader.found,
-                   queue.notes.get(item.id), draft, banner, panes.widths,
+        made_of = (item, self.mode, self.shows_all, self.queue.made_of, self.queue.stamp, found,
+                   self.queue.notes.get(item.id), draft, banner, panes.widths,
                    self.problems.get(item.id), panes.opened_evidence)  # fmt: skip
-        # What was found for the one before stands until this one's is there: it is a moment,
-        # and drawing that nothing is known yet would cost as much as what is.
-        is_early = self._is_looking(item) and self._looking_for != item.id
-        about = (self.mode, self.shows_all, self.loader.found is None)
         if made_of == self._made_of:
-            if not is_early:
-                panes.place(item.id, about)
             return
         self._made_of = made_of
-        if item.unparsed is not None:
+        place = self.queue.items.index(item) + 1, len(self.queue.items)
+        several = False
+        if item.operation is None:
+            assert item.unparsed is not None
             lines = unparsed_reply_lines(
-                item.unparsed, self._place(item), panes.change.line_width,
+                item.unparsed, place, panes.change.line_width,
                 problems=self.problems.get(item.id, ()), draft=draft,
             )  # fmt: skip
         else:
-            lines = self._change_lines(item, draft)
-        op = item.operation
-        can_have_parts = op is not None and op.kind == "modify" and not item.decision
-        several = can_have_parts and has_parts(item, self.queue.texts_without(item))
+            lines = self._change_lines(item, item.operation, state, place, draft)
+            can_have_parts = item.operation.kind == "modify" and not item.decision
+            several = can_have_parts and has_parts(item, self.queue.texts)
         panes.change.show_change(self._token(item), [*banner, *lines], has_parts=several)
-        if is_early:
-            self.page.set_timer(_LATE_S, lambda: self._say_looking(item))
+        if item.operation is not None and found is None:
+            self.page.set_timer(_LATE_S, self._show_findings)
         else:
-            self._show_findings(item)
-            panes.place(item.id, about)
+            self._show_findings()
         if self._shown[0] != item.id:
             self._shown = (item.id, self.page.host.clock())
 
-    def _is_looking(self, item: Item) -> bool:
-        return item.operation is not None and self.loader.found is None
-
-    def _say_looking(self, item: Item) -> None:
-        """Reading takes long: what is shown of the one before would mislead."""
-        if self.page.is_open and self.queue.item == item and self._is_looking(item):
-            self._looking_for, self._made_of = item.id, ()
-            self.draw()
-
-    def _place(self, item: Item) -> tuple[int, int]:
-        """Where it stands in the list, from 1, and how long that is."""
-        return self.queue.items.index(item) + 1, len(self.queue.items)
-
-    def _change_lines(self, item: Item, draft: str) -> list[Line]:
-        state, op, found = self.page.state, item.operation, self.loader.found
-        assert state is not None and op is not None
-        texts = self.queue.texts_without(item)
+    def _change_lines(
+        self, item: Item, op: Operation, state: RunState, place: tuple[int, int], draft: str
+    ) -> list[Line]:
+        texts, queue, panes, found = (
+            self.queue.texts_without(item), self.queue, self.panes, self.loader.found
+        )  # fmt: skip
         changes = found.changes if found is not None else None
         before, after, _ = wordings(item, texts)
         mode = self.mode
         if mode == "words" and changes is None and before and is_long(before, after):
             mode = "lines"  # until the word diff has been made
         return change_lines(
-            item, texts, state, at=self._place(item), mode=mode,
-            width=self.panes.change.line_width, changes=changes,
-            note=self.queue.notes.get(item.id, ""), draft=draft,
-            target=self.queue.target_experience(op), compact=self.panes.is_tabbed,
-            pin=self.panes.signs.pinned if op.target in self.queue.pinned else "",
-            uses=self.queue.target_uses(op), whole=self.shows_all, signs=self.panes.signs,
+            item, texts, state, at=place, mode=mode, width=panes.change.line_width,
+            changes=changes, note=queue.notes.get(item.id, ""), draft=draft,
+            target=queue.target_experience(op),
+            pin=panes.signs.pinned if op.target in queue.pinned else "",
+            uses=queue.base.notes.uses.get(op.target or "", NO_USES) if queue.base else NO_USES,
+            whole=self.shows_all, signs=panes.signs,
         )  # fmt: skip
 
     def _findings_request(self, item: Item) -> FindingsRequest | None:
@@ -415,10 +529,8 @@ class ChangePane:
             return None
         texts = self.queue.texts_without(item)
         before, after, _ = wordings(item, texts)
-        differ = bool(before) and before != after and is_long(before, after)
-        return FindingsRequest(
-            op, texts, self.queue.stamp, before, after, differ, self.panes.opened_evidence
-        )
+        opened = self.panes.opened_evidence
+        return FindingsRequest(op, texts, self.queue.stamp, before, after, opened)
 
     def _banner_lines(self) -> list[Line]:
         """What stands above every operation: who decides, what moved, what is left to do."""
@@ -447,69 +559,43 @@ class ChangePane:
         return out
 
     def draw_legend(self) -> None:
-        """What the signs mean, below the list where there is room."""
-        page, queue = self.page, self.queue
-        session, sitting = page.session, queue.decider.sitting
-        made_of = (queue.made_of, sitting.done, session and (session.controls, session.living))
-        if self.panes.is_tabbed or made_of == self._legend_of:
+        """What the signs mean and how this session goes, below the list where there is room."""
+        session, queue = self.page.session, self.queue
+        if self.panes.is_tabbed:
             return
-        self._legend_of = made_of
-        now = "all decided: c commits" if queue.is_all_decided else ""
-        if not now and session is not None and session.controls and not session.living:
-            over = session.state.status == "finished"
-            now = "no process: decided here" + ("; c commits" if over else ", s r resumes")
-        lines = legend_lines(
-            queue.items, words=page.filter_text, sort=queue.sort, done=sitting.done,
-            person=page.host.person, now=now, signs=self.panes.signs,
-        )  # fmt: skip
-        for number, each in enumerate(lines):
+        done, person = queue.decider.sitting.done, excerpt(self.page.host.person)
+        now = line(("this session: ", "dim"), f"{done} done, by {person}")
+        if queue.is_all_decided:
+            now = line(("all decided: c commits", "flag"))
+        elif session is not None and session.controls and not session.living:
+            then = "c commits" if session.state.status == "finished" else "s r resumes"
+            now = line((f"no process: decided here; {then}", "flag"))
+        for number, each in enumerate(legend_lines(now, self.panes.signs)):
             self.panes.legend.show_line(number, each)
 
-    def _show_findings(self, item: Item | None) -> None:
-        panes, found, op = self.panes, self.loader.found, item.operation if item else None
+    def _show_findings(self) -> None:
+        panes, found, item = self.panes, self.loader.found, self.queue.item
+        op = item.operation if item is not None else None
+        panes.evidence.say_below()
         if op is None or found is None:
-            text = "what an operation rests on, and what it resembles, stands here"
-            if op is not None:
-                text = "looking …"
-            elif item is not None:
-                text = "nothing was drawn from this reply yet"
+            text = "looking …"
+            if op is None:
+                text = "what an operation rests on, and what it resembles, stands here"
             for pane in (panes.evidence, panes.similar):
                 pane.show_rows([_note(text)])
-            panes.evidence.say_below()
-        else:
-            rows = evidence_rows(
-                found.groups, panes.evidence.line_width, opened=panes.opened_evidence,
-                answers=found.answers, signs=panes.signs,
-            )  # fmt: skip
-            if found.trouble:
-                rows.insert(0, _note(one_line(found.trouble, 400), "failed"))
-            nothing = "nothing else in the library is like it"
-            no_rollouts = "no rollouts: it was not drawn from practice"
-            if op.kind == "weights":
-                nothing = "a weight update is like no experience"
-                no_rollouts = "no rollout of its step is in the journal"
-            panes.evidence.show_rows(rows or [_note(no_rollouts)])
-            panes.evidence.say_below(excerpt(record_files_text(found.groups)))
-            width, pinned = panes.similar.line_width - 2, self.queue.pinned
-            deleting = {
-                each.operation.target or "": each.id
-                for each in self.queue.items
-                if each.operation and each.operation.kind == "delete" and each.standing == "open"
-            }
-            near = similar_rows(found.near, width, pinned, panes.signs.pinned, deleting)
-            panes.similar.show_rows(near or [_note(nothing)])
-        self._show_source(op)
-
-    def _show_source(self, op: Operation | None) -> None:
-        pane, found, state = self.panes.source, self.loader.found, self.page.state
-        if op is None or state is None:
-            pane.show_rows([])
             return
-        target = self.queue.target_experience(op)
-        lines = source_lines(op, state, target, pane.line_width - 2)
-        if found is not None and (files := record_files_text(found.groups)):
-            lines.append(line(("records   ", "dim"), excerpt(files)))
-        pane.show_rows([Row(str(n), each) for n, each in enumerate(lines)])
+        rows = evidence_rows(
+            found.groups, panes.evidence.line_width, opened=panes.opened_evidence,
+            answers=found.answers, signs=panes.signs,
+        ) or [_note("no rollouts: it was not drawn from practice")]  # fmt: skip
+        if found.trouble:
+            rows.insert(0, _note(one_line(found.trouble, 400), "failed"))
+        panes.evidence.show_rows(rows)
+        files = excerpt(record_files_text(found.groups))
+        panes.evidence.say_below(files)
+        width, pinned = panes.similar.line_width - 2, self.queue.pinned
+        near = similar_rows(found.near, width, pinned, panes.signs.pinned)
+        panes.similar.show_rows(near or [_note("nothing else in the library is like it")])
 
 
 def _note(text: str, style: str = "dim") -> Row:

@@ -29,8 +29,7 @@ from studio.render.words import (
     kind_title,
     merged_text,
 )
-from studio.review.line_mode import PIN_MEANING, flag_text
-from studio.review.wording import ChangedPart, Near, changed_parts
+from studio.review.wording import PIN_MEANING, ChangedPart, Near, changed_parts, flag_text
 from studio.tui.drawing.cells import GLYPHS_UNICODE, Glyphs, cell_width, crop, fit, pad, wrap
 from studio.tui.drawing.lines import (
     BLANK,
@@ -44,8 +43,7 @@ from studio.tui.drawing.lines import (
     spread,
     width_of,
 )
-from studio.tui.pages.diff.view import change_spans
-from studio.tui.pages.text import count_spans, display_text, holds_words, legend_line
+from studio.tui.pages.text import change_spans, count_spans, display_text, holds_words, legend_line
 from studio.tui.pages.training_view import update_lines
 
 if TYPE_CHECKING:
@@ -70,7 +68,9 @@ _STANDING: Mapping[str, Standing] = {
 }
 _NAMELESS = {"weights": "policy"}  # what stands for a target where there is none
 _INDENT = "    "
-_MOST_CHARS = 2_000
+_ROW_CHARS = 2_000
+MOST_CHARS = 20_000
+"""Of one text in the pane; what is longer is read in $EDITOR."""
 _SAFE_KINDS = ("add", "modify", "keep")
 
 
@@ -155,15 +155,13 @@ def excerpt(text: str) -> str:
     return fit(display_text(" ".join(text[:600].split())), 200)
 
 
+def shorten(text: str, most: int = MOST_CHARS) -> str:
+    """Text of a model as it is drawn, cut where it is longer than so many characters."""
+    cut = f"{text[:most]} {CUT} and {len(text) - most} characters more"
+    return display_text(text if len(text) <= most else cut)
+
+
 @lru_cache(maxsize=8192)
-def whole_text(text: str) -> str:
-    """All of a wording as running text; only what no list could show is cut."""
-    more = (
-        f" {CUT} and {len(text) - _MOST_CHARS} characters more" if len(text) > _MOST_CHARS else ""
-    )
-    return display_text(" ".join(text[:_MOST_CHARS].split())) + more
-
-
 def item_row(
     item: Item,
     now: str = "",
@@ -197,7 +195,8 @@ def item_row(
     )
     style = "dim" if standing in ("rejected", "later") else ""
     edited = item.decision.text if item.decision is not None and standing == "edited" else ""
-    return _wrapped_row(op.id, lead, whole_text(edited or op.text or now), style, width)
+    text = " ".join(shorten(edited or op.text or now, _ROW_CHARS).split())
+    return _wrapped_row(op.id, lead, text, style, width)
 
 
 def sign_of(standing: Standing, signs: Glyphs) -> str:
@@ -221,34 +220,16 @@ def _id_column(name: str) -> str:
     return pad(crop(name, 8), 5) + " " if len(name) < 5 else crop(name, 8) + " "
 
 
-def legend_lines(
-    found: Sequence[Item],
-    *,
-    words: str,
-    sort: Sort,
-    done: int,
-    person: str,
-    now: str = "",
-    signs: Glyphs = GLYPHS_UNICODE,
-) -> list[Line]:
-    """What the signs mean, what is safe, and how this session goes. Always as many lines.
-
-    `now` says in place of the last one what is to be done.
-    """
-    safe = sum(item.is_safe for item in found)
+def legend_lines(now: Line, signs: Glyphs = GLYPHS_UNICODE) -> list[Line]:
+    """What the signs mean, and `now`. Always as many lines."""
     first: tuple[Standing, ...] = ("open", "approved", "rejected")
     entries = [(sign_of(each, signs), _STYLES.get(each, each), each) for each in first]
     others = [(signs.edited, "edited", "edited"), (signs.later, "dim", "later")]
-    order = ("  sort: ", "dim"), f"{sort}", (" (S)", "dim")
     return [
         legend_line(*entries, (signs.pinned, "title", "pin")),
         legend_line(*others, (signs.flag, "flag", "flagged"), (signs.note, "focus", "note")),
         legend_line(*((VERBS[kind], _VERB_STYLES.get(kind, ""), kind) for kind in KINDS[:4])),
-        line(("safe: ", "dim"), f"{safe}", (" without flag or delete (A approves)", "dim")),
-        line(("filter: ", "dim"), excerpt(words) if words else "all", *order),
-        line((now, "flag"))
-        if now
-        else line(("this session: ", "dim"), f"{done} done, by {excerpt(person)}"),
+        now,
     ]
 
 
@@ -269,49 +250,40 @@ def commit_lines(state: RunState, found: Sequence[Item], hidden: int = 0) -> lis
     `found` is everything there is; `hidden` says how many decided ones of it the filter hides.
     """
     counted = count_standings(found)
-    left = counted.get("open", 0)
-    changes = any(
-        item.standing in ("approved", "edited")
-        and item.operation
-        and item.operation.kind not in ("keep", "weights")
-        for item in found
-    )
-    weights = next((i for i in found if i.operation and i.operation.kind == "weights"), None)
-    now = state.base_version
-    version = f"v{now} becomes v{now + 1}" if changes else f"stays v{now}"
+    operations = [item for item in found if item.operation is not None]
+    taken = [item.operation.kind for item in operations
+             if item.operation and item.standing in ("approved", "edited")]  # fmt: skip
+    changes = any(kind not in ("keep", "weights") for kind in taken)
     decided = counts_text({k: v for k, v in counted.items() if k != "open"})
-    lines = [line(("decided    ", "dim"), decided), line(("library    ", "dim"), version)]
-    if weights is not None:
-        at = state.policy_version
-        is_taken = weights.standing == "approved"
-        policy = f"v{at} becomes v{at + 1}" if is_taken else f"stays v{at}"
-        lines[1:] = [line(("policy     ", "dim"), policy), *(lines[1:] if changes else [])]
+    lines = [line(("decided    ", "dim"), decided)]
+    trains = any(item.operation and item.operation.kind == "weights" for item in operations)
+    if trains:
+        policy = _version_text(state.policy_version, "weights" in taken)
+        lines.append(line(("policy     ", "dim"), policy))
+    if changes or not trains:
+        lines.append(line(("library    ", "dim"), _version_text(state.base_version, changes)))
     if hidden:
         what = "of them is" if hidden == 1 else "of them are"
         lines.append(line((f"filter     {hidden} {what} hidden by it, and committed too", "flag")))
-    if left:
+    if left := counted.get("open", 0):
         more = "operation is" if left == 1 else "operations are"
         text = f"undecided  {left} {more} decided later: kept here, out of this version"
         lines.append(line((text, "flag")))
     return lines
 
 
+def _version_text(now: int, grows: bool) -> str:
+    return f"v{now} becomes v{now + 1}" if grows else f"stays v{now}"
+
+
 Mode = Literal["words", "lines", "side by side"]
 MODES: tuple[Mode, ...] = ("words", "lines", "side by side")
-MOST_CHARS = 20_000
-"""Of one text in the pane; what is longer is read in $EDITOR."""
 MANY_WORDS = 200
 """From here on a word diff takes longer than a key may."""
 _REPLY_CHARS = 6_000
 
 
 _MEANINGS = {"keep": "it stays as it is", **PIN_MEANING}
-
-
-def _shortened(text: str) -> str:
-    """Text of a model as it is drawn, cut where it is too long for the pane."""
-    cut = f"{text[:MOST_CHARS]} … and {len(text) - MOST_CHARS} characters more"
-    return display_text(text if len(text) <= MOST_CHARS else cut)
 
 
 def is_long(before: str, after: str) -> bool:
@@ -357,13 +329,10 @@ def _standing_text(item: Item) -> str:
     return f"{word} by {excerpt(by)}" if by else word
 
 
-def flag_lines(flags: Sequence[Flag], width: int, *, compact: bool = False) -> list[Line]:
-    """A line for each, or where it is `compact` all of them as one text."""
-    texts = [(excerpt(flag_text(flag)), "won" if flag.name == HELPS else "flag") for flag in flags]
-    if compact and len(texts) > 1:
-        texts = [("; ".join(text for text, _ in texts), "flag")]
-    rows = (paragraph([(f"FLAG {text}", kind)], width, "     ") for text, kind in texts)
-    return [row for each in rows for row in each]
+def flag_lines(flags: Sequence[Flag], width: int) -> list[Line]:
+    """A line for each."""
+    texts = [(f"FLAG {excerpt(flag_text(f))}", "won" if f.name == HELPS else "flag") for f in flags]
+    return [row for text in texts for row in paragraph([text], width, "     ")]
 
 
 def diff_lines(
@@ -373,12 +342,12 @@ def diff_lines(
 
     `changes` is the word diff where it is known; None makes it here.
     """
-    before, after = _shortened(before), _shortened(after)
-    if not before or not after or before == after:
-        mark, style = ("+ ", "added") if after and not before else ("- ", "removed")
-        if before == after:
-            mark, style = "= ", ""
-        return paragraph([(mark, style or "dim"), (after or before, style)], width, "  ")
+    before, after = shorten(before), shorten(after)
+    if before == after:
+        return paragraph([("= ", "dim"), (after, "")], width, "  ")
+    if not before or not after:
+        mark, style = ("+ ", "added") if after else ("- ", "removed")
+        return paragraph([(mark, style), (after or before, style)], width, "  ")
     if mode == "words":
         found = word_diff(before, after) if changes is None else changes
         return paragraph(change_spans(found), width)
@@ -387,17 +356,11 @@ def diff_lines(
             *paragraph([("- ", "removed"), (before, "removed")], width, "  "),
             *paragraph([("+ ", "added"), (after, "added")], width, "  "),
         ]
-    return side_by_side(before, after, width)
-
-
-def side_by_side(before: str, after: str, width: int) -> list[Line]:
     room = max(8, (width - 3) // 2)
-    left, right = wrap(before, room), wrap(after, room)
-    out: list[Line] = []
-    for one, other in zip_longest(left, right, fillvalue=""):
-        gap = " " * max(0, room - cell_width(one))
-        out.append(line((one, "removed"), gap, (" | ", "dim"), (other, "added")))
-    return out
+    rows = zip_longest(wrap(before, room), wrap(after, room), fillvalue="")
+    return [
+        line((pad(left, room), "removed"), (" | ", "dim"), (right, "added")) for left, right in rows
+    ]
 
 
 def change_lines(
@@ -412,7 +375,6 @@ def change_lines(
     note: str = "",
     draft: str = "",
     target: Experience | None = None,
-    compact: bool = False,
     pin: str = "",
     uses: UseCounts = NO_USES,
     whole: bool = False,
@@ -430,12 +392,11 @@ def change_lines(
     op = item.operation
     assert op is not None
     before, after, proposed = wordings(item, texts)
-    flags = flag_lines(op.flags, width, compact=compact)
+    flags = flag_lines(op.flags, width)
     out = [head_line(item, before, after, at, width, pin), *flags]
     if draft:
-        out += labelled_lines("yours", f"{_shortened(draft)} (not handed in; e takes it up)", width)
-    gap: list[Line] = [] if compact else [()]
-    out += gap
+        out += labelled_lines("yours", f"{shorten(draft)} (not handed in; e takes it up)", width)
+    out.append(BLANK)
     if op.kind in _MEANINGS and before == after:
         about = f"{op.kind}s {excerpt(op.target or '')}: {_MEANINGS[op.kind]}"
         out += paragraph([(about, "dim")], width)
@@ -450,10 +411,10 @@ def change_lines(
             [(f"{excerpt(op.target or '')} so far: ", "dim"), *count_spans(uses)], width
         )
     if proposed:
-        out += labelled_lines("proposed", _shortened(proposed), width)
-    out += [*gap, *_reason_lines(op, item.decision, note, width)]
+        out += labelled_lines("proposed", shorten(proposed), width)
+    out += [BLANK, *_reason_lines(op, item.decision, note, width)]
     out += _fate_lines(op, state, width, whole)
-    return out if compact else [*out, *source_lines(op, state, target, width)]
+    return [*out, *source_lines(op, state, target, width)]
 
 
 def _fate_lines(op: Operation, state: RunState, width: int, whole: bool) -> list[Line]:
@@ -471,13 +432,13 @@ def _reason_lines(op: Operation, decision: Decision | None, note: str, width: in
     """Why it was proposed, and why it was decided as it was."""
     parts: list[tuple[str, str]] = []
     if op.rationale or op.kind != "weights":
-        parts.append(("why", _shortened(op.rationale) or "(no reason given)"))
+        parts.append(("why", shorten(op.rationale) or "(no reason given)"))
     if decision is not None and decision.reason:
-        parts.append(("reason", _shortened(decision.reason)))
+        parts.append(("reason", shorten(decision.reason)))
     if decision is not None and decision.flags:
         parts.append(("flags now", "; ".join(excerpt(flag_text(flag)) for flag in decision.flags)))
     if note:
-        parts.append(("note", f"{_shortened(note)} (goes with the decision)"))
+        parts.append(("note", f"{shorten(note)} (goes with the decision)"))
     return [row for label, text in parts for row in labelled_lines(label, text, width)]
 
 
@@ -542,9 +503,9 @@ def unparsed_reply_lines(
     keys = ("e mends it, E in $EDITOR, d lets it go", "key")
     out = [head, *paragraph([(lead, "")], width), *paragraph([keys], width), ()]
     for reason in problems or repair.reasons[:10]:
-        out += labelled_lines("still" if problems else "wrong", _shortened(reason), width)
+        out += labelled_lines("still" if problems else "wrong", shorten(reason), width)
     out.append(())
-    text = _shortened(draft or repair.reply[:_REPLY_CHARS])
+    text = shorten(draft or repair.reply[:_REPLY_CHARS])
     out.append(line(("as you began to mend it" if draft else "the reply", "dim")))
     return out + [line("  ", piece) for piece in wrap(text, max(1, width - 2))]
 
@@ -677,24 +638,26 @@ def _parting_rows(parting: "Sequence[PartingWords]", width: int, signs: Glyphs) 
 def _witness_rows(
     witness: "EvidenceRollout", width: int, opened: bool, answer: str | None, signs: Glyphs
 ) -> list[Row]:
-    sign = {"+": signs.won, "-": signs.lost}.get(witness.sign, "?")
-    style = {"+": "won", "-": "lost"}.get(witness.sign, "flag")
+    sign, style = {"+": (signs.won, "won"), "-": (signs.lost, "lost")}.get(
+        witness.sign, ("?", "flag")
+    )
     rollout, verdict = witness.rollout, witness.verdict
     reward = "  ? " if verdict is None or verdict.reward is None else f"{verdict.reward:4.2f}"
     tokens = f"{rollout.usage.completion_tokens:>6}t"
     lead: Line = line(" ", (f"{sign} r{rollout.index}", style), f" {reward}{tokens}  ")
     said = rollout.tail or rollout.error or "(said nothing)"
-    last = display_text(said.strip().rsplit("\n", 1)[-1][-400:])
-    if rollout.status == "truncated":
-        last = f"{last} (cut at max tokens)"
     if not opened:
-        judged = _verdict_text(witness)
+        last = display_text(said.strip().rsplit("\n", 1)[-1][-400:])
+        if rollout.status == "truncated":
+            last = f"{last} (cut at max tokens)"
         room = max(8, width - 21)
-        tail = fit(judged, room // 2, signs.ellipsis) if judged else ""
-        words = fit(last, max(8, room - len(tail) - 2), signs.ellipsis)
-        return [Row(witness.id, (*lead, (words, ""), *(((f"  {tail}", "dim"),) if tail else ())))]
+        judged = fit(excerpt(_verdict_text(witness)), room // 2, signs.ellipsis)
+        words = fit(last, max(8, room - cell_width(judged) - 2), signs.ellipsis)
+        return [Row(witness.id, (*lead, *line(words, (f"  {judged}" if judged else "", "dim"))))]
     edge = " " * width_of(lead)
-    reason = wrap(_verdict_text(witness, whole=True), max(8, width - _EDGE - len(edge)))
+    reason = wrap(
+        display_text(_verdict_text(witness)[:_WHOLE_CHARS]), max(8, width - _EDGE - len(edge))
+    )
     rows = [Row(witness.id, (*lead, (reason[0], "dim")))]
     for n, each in enumerate(reason[1:]):
         rows.append(Row(f"{witness.id}/v{n}", line(edge, (each, "dim"))))
@@ -705,14 +668,14 @@ def _witness_rows(
     return rows + [Row(f"{witness.id}/{n}", line("     ", each)) for n, each in enumerate(pieces)]
 
 
-def _verdict_text(witness: "EvidenceRollout", *, whole: bool = False) -> str:
+def _verdict_text(witness: "EvidenceRollout") -> str:
     verdict = witness.verdict
     if verdict is None:
         return "not judged"
     said = verdict.critique or verdict.error or ""
     if witness.doubt:
-        said = f"doubted: {witness.doubt}" + (f" ({said})" if said else "")
-    return display_text(said[:_WHOLE_CHARS]) if whole else excerpt(said)
+        return f"doubted: {witness.doubt}" + (f" ({said})" if said else "")
+    return said
 
 
 def record_files_text(groups: "Sequence[GroupEvidence]") -> str:
@@ -732,18 +695,12 @@ def similar_rows(
     width: int,
     pinned: Collection[str] = (),
     pin: str = "",
-    deleting: Mapping[str, str] | None = None,
 ) -> list[Row]:
-    """Each on as many lines as it takes; `pin` is the sign of those that are `pinned`.
-
-    `deleting` are the experiences that an open operation deletes, with its id.
-    """
+    """Each on as many lines as it takes; `pin` is the sign of those that are `pinned`."""
     out: list[Row] = []
     for name, score, text in near:
         lead = f"{excerpt(name)[:8]:<5} {score:.2f}  " + f"{pin} " * (name in pinned)
         first, *further = wrap(display_text(text), max(8, width - len(lead) - 2))
-        more = [line(" " * len(lead), piece) for piece in further]
-        if by := (deleting or {}).get(name):
-            more.append(line((" " * len(lead) + f"{excerpt(by)} deletes it", "flag")))
-        out.append(Row(name, line((lead, "title"), first), tuple(more)))
+        more = tuple(line(" " * len(lead), piece) for piece in further)
+        out.append(Row(name, line((lead, "title"), first), more))
     return out

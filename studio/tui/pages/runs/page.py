@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import csv
 import io
 import time
@@ -16,7 +15,7 @@ from textual.app import ComposeResult
 from textual.content import Content
 from textual.widget import Widget
 
-from engines.core.errors import StudioError
+from engines.record.run_dir import Workspace
 from studio.render.training_lines import learned_text, row_curve
 from studio.render.words import to_decide_text
 from studio.secrets.sanitize import one_line, sanitize
@@ -24,6 +23,7 @@ from studio.tui.drawing.cells import cell_width as cells
 from studio.tui.drawing.cells import fit, pad
 from studio.tui.drawing.lines import Line, Row, Span, labelled_lines, line, note_rows, paragraph
 from studio.tui.page import Page, resume_run, write_export
+from studio.tui.pages.loader import Loader
 from studio.tui.pages.text import holds_words
 from studio.tui.widgets.line_view import LineView, RowList
 
@@ -32,45 +32,14 @@ if TYPE_CHECKING:
 
 
 AGAIN_S = 3.0
-"""Between two looks at the workspace while the page is open."""
+"""Between two looks at the workspace while a page that shows its runs is open."""
 
 
-class RunsReader:
-    """One look at a time, after which `show` is called; what was there stays until then."""
+def load_runs(workspace: Workspace) -> tuple[KnownRun, ...]:
+    """All runs of a workspace. Blocks."""
+    from studio.workspace.listing import known_runs
 
-    def __init__(self, page: Page, show: Callable[[], None]) -> None:
-        self._page, self._show = page, show
-        self.runs: tuple[KnownRun, ...] | None = None  # None: not read yet
-        self.trouble = ""
-        self._is_reading = False
-        self._due_at = 0.0  # by the clock of the screen
-
-    def poll(self) -> None:
-        """Look again while the page is open, since runs go on, also of other processes."""
-        if self._page.is_open and self._page.host.clock() >= self._due_at:
-            self.reload()
-
-    def reload(self) -> None:
-        self._page.run_worker(self.read(), group="runs")
-
-    async def read(self) -> None:
-        from studio.workspace.listing import known_runs
-
-        if self._is_reading:
-            return
-        host = self._page.host
-        self._is_reading, began = True, host.clock()
-        try:
-            self.runs = await asyncio.to_thread(known_runs, host.workspace)
-            self.trouble = ""
-        except (StudioError, OSError) as error:
-            self.trouble = str(error)
-        finally:
-            self._is_reading = False
-        # A workspace that takes long to read is read for a tenth of the time at most.
-        self._due_at = host.clock() + max(AGAIN_S, 10 * (host.clock() - began))
-        if self._page.children:  # else the screen was left meanwhile
-            self._show()
+    return known_runs(workspace)
 
 
 class RunsPage(Page):
@@ -81,7 +50,7 @@ class RunsPage(Page):
     def __init__(self) -> None:
         super().__init__()
         self.now: Callable[[], float] = time.time
-        self.reader = RunsReader(self, self.draw_if_open)
+        self.reader: Loader[Workspace, tuple[KnownRun, ...]] = Loader(self, load_runs)
         self.sort: Sort = SORTS[0]
         self.marked: list[str] = []  # to be compared, two at most
         self.list_pane = RowList(id="runs-list", classes="pane")
@@ -92,43 +61,48 @@ class RunsPage(Page):
         yield self.detail_pane
 
     def on_mount(self) -> None:
-        self.set_interval(1.0, self.reader.poll)
+        self.set_interval(AGAIN_S, self.poll)
+
+    def poll(self) -> None:
+        """Look again while the page is open, since runs go on, also of other processes."""
+        if self.is_open and not self.reader.is_reading:
+            self.reader.request(self.host.workspace, again=True)
 
     @property
     def selected_run(self) -> KnownRun | None:
-        return next((run for run in self.reader.runs or () if run.run == self.list_pane.key), None)
+        return next((run for run in self.reader.value or () if run.run == self.list_pane.key), None)
 
     def initial_focus(self) -> Widget | None:
         return self.list_pane
 
     def open_at(self, target: str = "") -> None:
         super().open_at(target)
-        self.reader.reload()
+        self.reader.request(self.host.workspace, again=True)
 
     def draw(self) -> None:
         rows, found = self._rows(), self.list_pane
-        self.has_nothing = not self.reader.runs
+        self.has_nothing = not self.reader.value
         room = self.size.height
         # A row a run, while the details keep theirs; what a filter leaves moves nothing.
         most = room - max(5, min(11, room * 2 // 5))
-        found.styles.height = max(3, min(most, 3 + len(self.reader.runs or ())))
+        found.styles.height = max(3, min(most, 3 + len(self.reader.value or ())))
         found.show_rows(rows or note_rows(self._empty_lines(found.line_width - 2)))
-        title = "Runs" if self.reader.runs is None else f"Runs {len(self.reader.runs)}"
+        title = "Runs" if self.reader.value is None else f"Runs {len(self.reader.value)}"
         about = [
             f"sort: {self.sort}",
             *([f"compare {' and '.join(self.marked)}"] if self.marked else []),
         ]
         if self.filter_text:
             about.insert(0, f"filter: {sanitize(self.filter_text)}")
-            if self.reader.runs is not None:
-                title = f"Runs {sum(bool(row.key) for row in rows)} of {len(self.reader.runs)}"
+            if self.reader.value is not None:
+                title = f"Runs {sum(bool(row.key) for row in rows)} of {len(self.reader.value)}"
         found.border_title = Content(title)
         found.say_below("   ".join(about))
         self._draw_detail()
 
     def _rows(self) -> list[Row]:
         """[] where there is nothing to list."""
-        shown = filter_runs(self.reader.runs or (), self.filter_text, self.sort)
+        shown = filter_runs(self.reader.value or (), self.filter_text, self.sort)
         here = self.session.run.run if self.session is not None else ""
         return runs_rows(shown, self.list_pane.line_width - 2, self.now(), self.marked, here)
 
@@ -136,7 +110,7 @@ class RunsPage(Page):
         """What stands where there is no row, and the key that helps."""
         if self.reader.trouble:
             return paragraph([(sanitize(self.reader.trouble), "failed")], width)
-        if self.reader.runs is None:
+        if self.reader.value is None:
             return [line("reading the workspace ...")]
         if self.filter_text:
             words = sanitize(self.filter_text)
@@ -146,7 +120,7 @@ class RunsPage(Page):
     def _draw_detail(self) -> None:
         view = self.detail_pane
         lines = detail_lines(self.selected_run, view.line_width, self.now())
-        if (why := self.reader.trouble) and self.reader.runs:  # what was read before stays
+        if (why := self.reader.trouble) and self.reader.value:  # what was read before stays
             lines = [*paragraph([(sanitize(why), "failed")], view.line_width), *lines]
         view.show_lines(lines)
 
@@ -155,13 +129,9 @@ class RunsPage(Page):
             self._draw_detail()
 
     def go_to(self, name: str) -> bool:
-        if not any(run.run == name for run in self.reader.runs or ()):
-            return False
-        if self.filter_text:
+        if self.filter_text and any(run.run == name for run in self.reader.value or ()):
             self.apply_filter("")
-        if not self.list_pane.go_to(name) and (rows := self._rows()):
-            self.list_pane.show_rows(rows, name)
-        return self.list_pane.key == name
+        return self.list_pane.go_to(name)
 
     def action_open(self) -> None:
         if (run := self._readable_run()) is not None:
@@ -197,14 +167,12 @@ class RunsPage(Page):
 
     def action_compare(self) -> None:
         """The two that are marked, else one that is with the one under the cursor."""
-        run = self.selected_run if self.marked[1:] else self._readable_run()
-        names = [*self.marked, *([run.run] if run is not None else [])][:2]
-        by_name = {one.run: one for one in self.reader.runs or ()}
-        pair = [by_name[name] for name in dict.fromkeys(names) if name in by_name]
+        here = self._readable_run() if not self.marked[1:] else None
+        pair = list(dict.fromkeys([*self.marked, *([here.run] if here is not None else [])]))
         if len(pair) == 2:
             self.marked = []
-            self.host.open_page("diff", " ".join(f"{run.run}@last" for run in pair))
-        elif run is not None:
+            self.host.open_page("diff", " ".join(f"{name}@last" for name in pair))
+        elif here is not None:
             self.host.tell("space marks one run; B on another compares the two", "failed")
 
     def action_sort(self) -> None:
@@ -212,10 +180,10 @@ class RunsPage(Page):
         self.host.draw_now()
 
     def action_export(self) -> None:
-        if not self.reader.runs:
+        if not self.reader.value:
             self.host.tell("there is no run to write down", "failed")
             return
-        shown = filter_runs(self.reader.runs, self.filter_text, self.sort)
+        shown = filter_runs(self.reader.value, self.filter_text, self.sort)
         data = runs_csv(shown).encode("utf-8", "replace")
         write = partial(write_export, self.host.workspace, "runs.csv", data)
         self.export_file(write, f"{len(shown)} runs")

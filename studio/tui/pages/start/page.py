@@ -2,29 +2,27 @@
 
 from __future__ import annotations
 
-import asyncio
 import shlex
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, TypeVar
+from typing import TYPE_CHECKING, Literal
 
 from textual.app import ComposeResult
 from textual.content import Content
 from textual.widget import Widget
 
-from engines.core.errors import StudioError
-from studio.render.words import to_decide_text
+from engines.record.run_dir import Workspace
 from studio.secrets.sanitize import one_line, sanitize
-from studio.session.session import EventReceived, Message
 from studio.tui.drawing.cells import cell_width as cells
 from studio.tui.drawing.cells import fit, pad
 from studio.tui.drawing.lines import Line, Row, labelled_lines, line, note_rows, paragraph
 from studio.tui.page import Page, resume_run
 from studio.tui.pages.live.view import StageClock, starting_text
-from studio.tui.pages.runs.page import RunsReader, detail_lines
+from studio.tui.pages.loader import Loader
+from studio.tui.pages.runs.page import AGAIN_S, detail_lines, load_runs, state_span
 from studio.tui.pages.start import checks
 from studio.tui.pages.start.checks import CheckReport, RunFacts, find_run_files
 from studio.tui.pages.text import holds_words
@@ -34,64 +32,14 @@ if TYPE_CHECKING:
     from studio.workspace.listing import KnownRun
 
 
-_T = TypeVar("_T")
-_Asked = tuple[str, str]  # what is chosen and the overrides it has
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What is to be found out of a choice; with `checks` also what it would take."""
 
-
-class FactsLoader:
-    """Keeps what was found out, by the choice and its overrides."""
-
-    def __init__(self, page: Page, draw: Callable[[], None]) -> None:
-        self._page, self._draw = page, draw
-        self.overrides: dict[str, str] = {}  # by key of a choice, as typed
-        self.facts: dict[_Asked, RunFacts | str] = {}  # a text says why there are none
-        self.checked: dict[_Asked, CheckReport | str] = {}
-        self.busy = ""  # what is being found out
-        # Of run files: Hydra's state is one for all threads.
-        self._one_at_a_time = asyncio.Lock()
-
-    def forget(self) -> None:
-        self.facts.clear()
-        self.checked.clear()
-
-    def overrides_of(self, choice: Choice) -> str:
-        return self.overrides.get(choice.key, "")
-
-    def key(self, choice: Choice) -> _Asked:
-        return choice.key, self.overrides_of(choice)
-
-    async def load_facts(self, choice: Choice) -> RunFacts | None:
-        found = await self._load(self.facts, "reading it ...", checks.load_facts, choice)
-        return found if isinstance(found, RunFacts) else None
-
-    async def load_checks(self, choice: Choice) -> CheckReport | None:
-        found = await self._load(self.checked, "checking ...", checks.run_checks, choice)
-        return found if isinstance(found, CheckReport) else None
-
-    async def _load(
-        self, known: dict[_Asked, _T | str], doing: str, what: Callable[..., _T], choice: Choice
-    ) -> _T | str:
-        """What a thread finds out, or why it could not."""
-        from studio.config.source import Source
-
-        asked = self.key(choice)
-        if asked in known:
-            return known[asked]
-        async with self._one_at_a_time:
-            self.busy = doing
-            self._draw()
-            try:
-                words = tuple(shlex.split(self.overrides_of(choice)))
-                source, workspace = Source(words, choice.argument), self._page.host.workspace
-                if choice.do != "new":
-                    source = Source(words, resume=choice.argument)
-                known[asked] = await asyncio.to_thread(what, workspace, source)
-            except (StudioError, OSError) as error:
-                known[asked] = str(error)
-            finally:
-                self.busy = ""
-                self._page.call_later(self._draw)
-        return known[asked]
+    do: str
+    argument: str
+    overrides: str
+    checks: bool = False
 
 
 _Named = list[tuple[str, str]]  # presets or run files, and what to say of each
@@ -104,19 +52,21 @@ class StartPage(Page):
 
     def __init__(self) -> None:
         super().__init__()
-        self._run_place: tuple[object, ...] = ()  # where the run that is shown was at the last look
         self.now: Callable[[], float] = time.time
         self.folder = Path()  # where run files are looked for besides the workspace
         self.found: tuple[Choice, ...] | None = None  # None: not read yet
-        self.reader = RunsReader(self, self._show_read)
+        self.reader: Loader[Workspace, tuple[KnownRun, ...]] = Loader(
+            self, load_runs, self._show_read
+        )
+        self._files = Loader[Path, tuple[_Named, _Named]](self, self._load_files, self._show_read)
+        # One for all: Hydra's state is one for all threads.
+        self.loader = Loader[Asked, RunFacts | CheckReport](self, self._find_out, self._draw_facts)
+        self.overrides: dict[str, str] = {}  # by key of a choice, as typed
         self.refusal = ""
-        self._wanted = ""  # what the cursor is to stand on once it was read
-        self.loader = FactsLoader(self, self._draw_facts)
+        self._target = ""  # what the cursor is to stand on once it was read
         self._clock = StageClock()
         self.list_pane = RowList(id="start-list", classes="pane")
         self.facts_pane = LineView(id="start-facts", classes="pane")
-        self._presets: _Named = []
-        self._files: _Named = []
 
     def compose(self) -> ComposeResult:
         yield self.list_pane
@@ -133,55 +83,43 @@ class StartPage(Page):
 
     def on_mount(self) -> None:
         self.set_interval(1.0, self._tick)
+        self.set_interval(AGAIN_S, self.poll)
 
     def _tick(self) -> None:
-        if not self.is_open:
-            return
-        if self.host.session_status.starting:
+        if self.is_open and self.host.session_status.starting:
             self._draw_facts()
-        self.reader.poll()
 
-    def handle_message(self, message: Message) -> None:
-        """What the run that is shown does changes what is offered of it."""
-        if not isinstance(message, EventReceived) or self.state is None:
-            return
-        place = (self.state.live.stage, self.state.step, self.state.ending)
-        if place != self._run_place:
-            self._run_place = place
-            if self.is_open:
-                self.reader.reload()
+    def poll(self) -> None:
+        if self.is_open and not self.reader.is_reading:
+            self.reader.request(self.host.workspace, again=True)
 
     def open_at(self, target: str = "") -> None:
-        self._wanted = target
+        self._target = target
         self.loader.forget()
-        self.run_exclusive("start", self._read)
+        self._files.request(self.folder, again=True)
+        self.reader.request(self.host.workspace, again=True)
 
-    async def _read(self) -> None:
-        def read_files() -> tuple[_Named, _Named]:
-            from studio.presets import list_presets
+    def _load_files(self, folder: Path) -> tuple[_Named, _Named]:
+        """Presets and run files, with what to say of each."""
+        from studio.presets import list_presets
 
-            workspace, named = self.host.workspace, []
-            for path in find_run_files(workspace, self.folder):
-                is_ours = path.parent == workspace.configs
-                named.append((str(path), f"in {workspace.configs if is_ours else 'this folder'}"))
-            return list(list_presets()), named
-
-        self._presets, self._files = await asyncio.to_thread(read_files)
-        await self.reader.read()
-        if self.is_open and self.children:
-            self._load_selected_facts()
+        workspace, named = self.host.workspace, []
+        for path in find_run_files(workspace, folder):
+            is_ours = path.parent == workspace.configs
+            named.append((str(path), f"in {workspace.configs if is_ours else 'this folder'}"))
+        return list(list_presets()), named
 
     def _show_read(self) -> None:
-        if not self.reader.trouble:
-            self.show_runs(self.reader.runs or ())
+        if self.reader.value is not None and self._files.value is not None:
+            self.show_runs(self.reader.value)
         self.draw_if_open()
 
     def show_runs(self, runs: Sequence[KnownRun]) -> None:
         """Offer these runs, and the presets and run files that were found."""
-        self.found = list_choices(runs, self._presets, self._files)
+        self.found = list_choices(runs, *(self._files.value or ([], [])))
         self.draw()
-        if self._wanted and self.go_to(self._wanted):
-            self._wanted = ""
+        if self._target and self.go_to(self._target):
+            self._target = ""
 
     def go_to_choice(self, key: str) -> bool:
         """Put the cursor on one, such as "new rehearsal"."""
@@ -190,11 +128,33 @@ class StartPage(Page):
     def go_to(self, name: str) -> bool:
         return any(one.name == name and self.go_to_choice(one.key) for one in self.found or ())
 
-    def _load_selected_facts(self) -> None:
-        """Find out what the chosen run file says, unless it is known."""
-        choice = self.selected_choice
-        if choice and choice.do == "new" and self.loader.key(choice) not in self.loader.facts:
-            self.run_exclusive("facts", partial(self.loader.load_facts, choice))
+    # -- what a choice would mean ----------------------------------------------------------
+
+    def _asked(self, choice: Choice, *, checks: bool = False) -> Asked:
+        return Asked(choice.do, choice.argument, self.overrides.get(choice.key, ""), checks)
+
+    def _is_about(self, asked: Asked | None, choice: Choice) -> bool:
+        return asked is not None and replace(asked, checks=False) == self._asked(choice)
+
+    def _known(self, choice: Choice) -> RunFacts | CheckReport | None:
+        return self.loader.value if self._is_about(self.loader.key, choice) else None
+
+    def _find_out(self, asked: Asked) -> RunFacts | CheckReport:
+        """Raises StudioError: it could not be started so."""
+        from studio.config.source import Source
+
+        words = tuple(shlex.split(asked.overrides))
+        source = Source(words, asked.argument)
+        if asked.do != "new":
+            source = Source(words, resume=asked.argument)
+        load = checks.run_checks if asked.checks else checks.load_facts
+        return load(self.host.workspace, source)
+
+    async def _load(self, choice: Choice, *, checks: bool = False) -> RunFacts | CheckReport | None:
+        """What was found out of it, None where it could not be: the reason is shown."""
+        self.loader.request(self._asked(choice, checks=checks))
+        await self.loader.wait()
+        return self._known(choice) if not self.loader.trouble else None
 
     def draw(self) -> None:
         found = self.list_pane
@@ -224,12 +184,12 @@ class StartPage(Page):
         return [line(f"nothing holds {sanitize(self.filter_text)!r}: ", ("esc", "key"), " clears")]
 
     def _draw_facts(self) -> None:
-        if not self.children:
-            return
         pane, choice = self.facts_pane, self.selected_choice
+        if choice and choice.do == "new" and not self._is_about(self.loader.wanted, choice):
+            self.loader.request(self._asked(choice))
         name = sanitize(choice.name) if choice is not None else ""
         pane.border_title = Content("It could not be started" if self.refusal else name)
-        pane.say_below(self.loader.busy)
+        pane.say_below("reading or checking it ..." if self.loader.is_reading else "")
         pane.show_lines(self._facts_lines(choice, pane.line_width))
 
     def _facts_lines(self, choice: Choice | None, width: int) -> list[Line]:
@@ -240,22 +200,19 @@ class StartPage(Page):
             return refusal_lines(self.refusal, width)
         if choice is None:
             return []
-        asked = self.loader.key(choice)
-        known, checks = self.loader.facts.get(asked), self.loader.checked.get(asked)
+        known, overrides = self._known(choice), self.overrides.get(choice.key, "")
         out: list[Line] = []
+        if self._is_about(self.loader.wanted, choice) and self.loader.trouble:
+            out = refusal_lines(self.loader.trouble, width)
+            out += [line(("e", "key"), " changes the settings"), ()]
+        if isinstance(known, CheckReport):
+            out += [*check_lines(known, width), ()]
         if choice.run is not None:
-            out = detail_lines(choice.run, width, self.now())
-        elif isinstance(known, RunFacts):
-            out = facts_lines(known, width, self.loader.overrides_of(choice))
+            out += detail_lines(choice.run, width, self.now())
         elif known is not None:
-            out = [*refusal_lines(known, width), line(("e", "key"), " changes the settings")]
-        elif self.loader.busy:
-            out = [line((self.loader.busy, "dim"))]
-        if isinstance(checks, CheckReport):
-            out = [*check_lines(checks, width), (), *out]
-        elif checks is not None and checks != known:
-            out = [*refusal_lines(checks, width), (), *out]
-        elif checks is None and choice.do != "open" and (choice.run or isinstance(known, RunFacts)):
+            facts = known.facts if isinstance(known, CheckReport) else known
+            out += facts_lines(facts, width, overrides)
+        if choice.do != "open" and not isinstance(known, CheckReport):
             out += [(), line(("C", "key"), " checks it and says what it would cost")]
         return out
 
@@ -263,7 +220,6 @@ class StartPage(Page):
         if self.is_open:
             self.refusal = ""
             self._draw_facts()
-            self._load_selected_facts()
 
     def show_refusal(self, text: str) -> None:
         """What was asked to start could not: show why, whole, where the person looks."""
@@ -298,18 +254,20 @@ class StartPage(Page):
                 self.run_exclusive("open", partial(self._start_new_run, choice))
 
     async def _resume(self, choice: Choice) -> None:
-        given = shlex.split(self.loader.overrides_of(choice))
+        given = shlex.split(self.overrides.get(choice.key, ""))
         row = choice.run.listed.row if choice.run is not None else {}
         how, why = str(row.get("ending")), str(row.get("reason"))
         await resume_run(self.host, choice.argument, how, why, given)
 
     async def _start_new_run(self, choice: Choice) -> None:
         """Start a new run: at once where nothing costs, else after the estimate was seen."""
-        known = await self.loader.load_facts(choice)
+        known = await self._load(choice)
+        if isinstance(known, CheckReport):
+            known = known.facts
         if known is None:
             self._tell_not_startable()
             return
-        overrides = self.loader.overrides_of(choice)
+        overrides = self.overrides.get(choice.key, "")
         words = shlex.split(overrides)
         again = known.mode in ("resume", "finished", "beside")
         if again or known.costs:
@@ -320,11 +278,11 @@ class StartPage(Page):
             width = min(96, self.app.size.width * 8 // 10 - 4)  # of a box over the page
             lines, title = facts_lines(known, width, overrides), "It is there already."
             if known.costs:
-                checks = await self.loader.load_checks(choice)
-                if checks is None:
+                report = await self._load(choice, checks=True)
+                if not isinstance(report, CheckReport):
                     self._tell_not_startable()
                     return
-                lines += [(), *check_lines(checks, width)]
+                lines += [(), *check_lines(report, width)]
                 title = "It asks a model that may cost money."
             key = await self.host.confirm(title, lines, keys)
             if not key:
@@ -346,13 +304,7 @@ class StartPage(Page):
             self.host.tell(text if choice else "nothing is under the cursor", "failed")
             return
         self.refusal = ""
-        self.loader.checked.pop(self.loader.key(choice), None)
-        self.run_exclusive("check", partial(self._check, choice))
-
-    async def _check(self, choice: Choice) -> None:
-        if choice.do == "new":
-            await self.loader.load_facts(choice)
-        await self.loader.load_checks(choice)
+        self.loader.request(self._asked(choice, checks=True), again=True)
         self._draw_facts()
 
     def action_set(self) -> None:
@@ -362,7 +314,7 @@ class StartPage(Page):
         self.run_exclusive("set", partial(self._ask_overrides, choice))
 
     async def _ask_overrides(self, choice: Choice) -> None:
-        text = await self.host.ask("key=value ...:", self.loader.overrides_of(choice))
+        text = await self.host.ask("key=value ...:", self.overrides.get(choice.key, ""))
         if text is None:
             return
         try:
@@ -373,15 +325,14 @@ class StartPage(Page):
         if wrong := next((word for word in words if "=" not in word or word.startswith("-")), ""):
             self.host.tell(f"{wrong}: a setting is written key=value", "failed")
             return
-        self.loader.overrides[choice.key] = text.strip()
+        self.overrides[choice.key] = text.strip()
         self.refusal = ""
-        if choice.do == "new":
-            await self.loader.load_facts(choice)
         self._draw_facts()
 
 
 MOST_RESUMED = 6
 """Ended runs that are offered; the others are on the page of runs."""
+Doing = Literal["resume", "attach", "open", "new"]
 _VERBS = {"resume": "Resume", "attach": "Attach", "open": "Open", "new": "New"}
 
 
@@ -389,7 +340,7 @@ _VERBS = {"resume": "Resume", "attach": "Attach", "open": "Open", "new": "New"}
 class Choice:
     """One thing to do. `argument` is a run-id, a preset or the path of a run file."""
 
-    do: Literal["resume", "attach", "open", "new"]
+    do: Doing
     argument: str
     name: str
     text: str
@@ -435,28 +386,16 @@ def same_choice(found: Sequence[Choice], key: str) -> str:
 
 def _run_choice(run: KnownRun) -> Choice | None:
     row, shown, back = run.listed.row, run.listed.shown, run.background
-    if shown.status == "damaged":
+    is_over = shown.status == "finished" and not row["open"]
+    if shown.status == "damaged" or (is_over and not shown.alive):
         return None  # the page of runs says what is wrong with it
     steps = f", step {back.step}/{back.steps}" if back else ""
-    where = f"epoch {row['epoch']}/{row['epochs']}{steps}"
-    n = int(row["open"])
-    later = row.get("later", 0)
-    wait = to_decide_text(n, later, f"operation{'s' * (n - later != 1)} to decide")
-    name = run.run
-    if shown.alive and shown.status == "held" and n:
-        return Choice("attach", name, name, f"{where}, HELD: {wait}", "flag", run=run)
-    if shown.alive:
-        return Choice("attach", name, name, f"{where}, {shown.status}", "streaming", run=run)
+    text, style = state_span(run)
+    do: Doing = "attach" if shown.alive else "open" if shown.status == "finished" else "resume"
     if row.get("ending") == "budget":
-        text = f"{where}, budget reached: asks for more"
-        return Choice("resume", name, name, text, run=run)
-    if shown.status == "finished":
-        word = "curation" if shown.curation_status else shown.status
-        return Choice("open", name, name, f"{word}, {wait}", "flag", run=run) if n else None
-    if n and shown.status in ("held", "interrupted"):
-        text = f"{wait}: held, no process (enter takes it up); {where}"
-        return Choice("resume", name, name, text, "flag", run=run)
-    return Choice("resume", name, name, f"{where}, {shown.status}", run=run)
+        style = ""
+    text = f"{text}; epoch {row['epoch']}/{row['epochs']}{steps}"
+    return Choice(do, run.run, run.run, text, style, run=run)
 
 
 def choice_rows(found: Sequence[Choice], width: int) -> list[Row]:

@@ -9,8 +9,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from engines.agents.gateway.proxy import is_allowed
-from engines.agents.gateway.server import Gateway
+from engines.agents.gateway.server import Gateway, is_allowed
 from engines.agents.guided_try import GuidedTry
 from engines.core.types import Sampling
 from tests.support.builders import answering

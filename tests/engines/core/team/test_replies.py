@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from engines.core.team import (
-    SpokenStream,
     match_tool,
     read_analysis,
     read_check,
@@ -153,20 +152,3 @@ def test_what_a_member_says_is_shown_a_line_a_key_without_empty_ones() -> None:
     assert spoken_lines(said) == ["justification: two lines", "tool_name: none"]
     assert spoken_lines(f"```json\n{said}\n```") == spoken_lines(said)
     assert spoken_lines("plain\ntext") == ["plain", "text"]
-
-
-@pytest.mark.parametrize("size", [1, 3, 1000])
-def test_json_streams_as_lines_and_other_text_as_it_is(size: int) -> None:
-    def streamed(text: str) -> str:
-        shown: list[str] = []
-        stream = SpokenStream(shown.append)
-        for start in range(0, len(text), size):
-            stream(text[start : start + size])
-        return "".join(shown)
-
-    said = ' {"analysis": "it says \\"no\\"\\nand, so: on", "stop_signal": false}'
-    assert streamed(said).lstrip() == 'analysis: it says "no"\nand, so: on\nstop_signal: false'
-    assert streamed("first, {then} this: so") == "first, {then} this: so"
-    said = json.dumps({"a": "né 猫 \U0001f600\t\\"})  # as most encoders write them
-    assert "\\u00e9" in said and streamed(said) == "a: né 猫 \U0001f600 \\"
-    assert streamed(r'{"a": "\d \ud83d", "b": 1}').startswith("a: d ud83d")

@@ -89,22 +89,10 @@ def test_of_a_cut_array_the_whole_objects_are_read_and_the_cut_one_is_told(broke
 CREDITS = '[{"credit": "E1", "use": "used", "attempts": [1]}]'
 
 
-def test_arrays_of_two_kinds_are_no_drafts_of_one_another_and_are_asked_for_as_one() -> None:
+def test_arrays_of_two_kinds_are_no_drafts_of_one_another() -> None:
     found = find_objects(f"Operations:\n{JSON}\n\nHere are the credits:\n{CREDITS}")
     assert [*found.rows] == [*ROWS, *parse_objects(CREDITS)]
-    assert found.problems == (
-        "Its objects are of two kinds in two arrays: write them all into one.",
-    )
-
-
-@pytest.mark.parametrize("mark", ["", "`"])
-def test_an_array_that_a_sentence_behind_the_answer_mentions_is_not_taken_for_it(mark: str) -> None:
-    mention = '[{"operation": "delete", "id": "E1"}]'
-    found = find_objects(f"{JSON}\n\nI left out things as {mark}{mention}{mark}.")
-    assert [*found.rows] == ROWS
-    assert "not clear which" in found.problems[0]
-    # Said to be the answer, it is one.
-    assert parse_objects(f"Draft:\n{JSON}\nSo my answer is {mark}{mention}{mark}")[0]["id"] == "E1"
+    assert (found.problems, found.notes) == ((), ())
 
 
 def test_an_array_without_its_bracket_is_read_and_may_have_been_cut() -> None:
@@ -155,7 +143,9 @@ def test_what_is_mended_is_what_was_meant(
         json.dumps(row)[:-1] + data.draw(st.sampled_from(["}", ",}", " ,\n}"])) for row in rows
     ]
     try:
-        found = find_objects(f"[{', '.join(parts)},]")
+        found = find_objects(
+            f"[{', '.join(parts)},]", ("operation", "experience", "attempts", "id")
+        )
     except ReplyProblem:
         return
     assert [row for row in found.rows if row in rows or not isinstance(row, dict)] == list(

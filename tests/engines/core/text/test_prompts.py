@@ -89,7 +89,7 @@ def test_every_prompt_file_of_a_package_is_named_with_its_hash() -> None:
     found = prompt_hashes(["engines.training_free", "engines.core"])
     rooms = ("room_left", "room_open")
     own = ("core/cite", "core/guidance")
-    names = ("consolidate", "contrast", "credit", "critique", "extract", "merge", "pinned")
+    names = ("consolidate", "contrast", "credit", "critique", "extract", "pinned")
     names = (*names, "repair", "reviewed", *rooms, "summarise")
     assert list(found) == [*(f"training_free/{name}" for name in names), *own]
     assert found["training_free/extract"] == load_prompt("engines.training_free", "extract").hash

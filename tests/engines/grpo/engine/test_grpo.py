@@ -702,21 +702,14 @@ async def test_log_probabilities_that_are_not_the_samplers_are_told(local: Local
     assert len(told) == 1
 
 
-async def test_a_plan_that_changes_moves_the_schedule_and_says_what_rises(
+async def test_a_plan_that_changes_moves_the_schedule(
     local: LocalModel,
 ) -> None:
     how: dict[str, Any] = {"schedule": "cosine", "learning_rate": 0.008}
     engine = an_engine(local, total_steps=4, **how)
-    assert engine.plan(8) == engine.plan(4) == ""  # nothing is learned yet
     weights = await learned(engine, local, *[a_batch(step=n) for n in (1, 2, 3)])
     state = engine.state()
     # Half a cosine: the third of four had 0.5 of it, the fourth of eight has 0.691.
-    assert engine.plan(8) == (
-        "the schedule spans 8 optimiser steps now instead of 4: the learning rate rises from "
-        "0.004 to 0.00553"
-    )
-    assert engine.plan(8) == ""
-    assert engine.plan(4) == ""  # it falls
     engine.plan(8)
     longer = (await learn(engine, a_batch(step=4))).update
     assert longer is not None
@@ -726,7 +719,6 @@ async def test_a_plan_that_changes_moves_the_schedule_and_says_what_rises(
     other.load_state(state)
     assert same(local.adapter_state(), weights)
     assert (await learn(other, a_batch(step=4))).update == longer
-    assert an_engine(local, total_steps=4).plan(8) == ""  # constant
 
 
 async def test_the_learning_rate_warms_up_as_set(local: LocalModel) -> None:

@@ -14,7 +14,7 @@ import torch
 from engines.core.errors import ConflictError
 from engines.core.library import Library
 from engines.core.types import Group, Lesson, Problem, WeightUpdate
-from engines.grpo.engine.sft import SFTEngine, pack, token_losses
+from engines.grpo.engine.sft import SFTEngine, pad_examples, token_losses
 from engines.grpo.engine.weight_engine import WeightEngine
 from engines.grpo.loss.sft_data import parse_demonstration, tokenise_demonstration
 from engines.grpo.settings import SFTSettings
@@ -101,7 +101,7 @@ async def test_its_figures_are_those_of_the_demonstrations(base: Path) -> None:
         tokenise_demonstration(local, parse_demonstration(g.problem), "Twice.") for g in a_batch()
     ]
     with torch.no_grad():
-        every = token_losses(local, pack([[one] for one in examples], local.pad_id))
+        every = token_losses(local, pad_examples(examples, local))
     engine = an_engine(local, instructions="Twice.", schedule="constant", warmup=0.0)
     found = figures(await learn(engine, a_batch()))
     assert found["loss"] == pytest.approx(every.mean().item(), abs=1e-5)
@@ -125,13 +125,10 @@ async def test_it_learns_what_it_is_shown(base: Path) -> None:
     assert engine.policy_version == 24
 
 
-async def test_a_longer_plan_moves_the_schedule_and_says_what_rises(base: Path) -> None:
+async def test_a_longer_plan_moves_the_schedule(base: Path) -> None:
     engine = an_engine(adapted(base), total_steps=2, warmup=0.0, schedule="linear")
     await steps(engine, 1, 2)
-    assert engine.plan(8) == (
-        "the schedule spans 8 optimiser steps now instead of 2: the learning rate rises from "
-        "0.005 to 0.0075"
-    )
+    engine.plan(8)
     found = figures(await learn(engine, a_batch(3)))
     assert found["learning_rate"] == pytest.approx(0.0075)
 
@@ -232,12 +229,14 @@ async def test_out_of_memory_halves_the_pass_once_says_so_and_stays_so(
     told: list[str] = []
     engine = an_engine(short, forward_tokens=140, tell=told.append)
     found = await learn(engine, a_batch(1, WORDS))
-    assert told == ["Out of memory: trying again with 70 tokens to a forward, which stays so."]
+    assert told == [
+        "Out of memory in step 1: trying again with 70 tokens to a forward, which stays so."
+    ]
     assert figures(found) == pytest.approx(figures(expected), abs=1e-5)
     await engine.save(tmp_path / "1")
     again = an_engine(adapted(base), forward_tokens=140)
     await again.restore(tmp_path / "1")
-    assert (again.state().plain["forward_tokens"], again.state().plain["halved"]) == (70, True)
+    assert again.state().plain["forward_limit"] == 70
 
 
 async def test_out_of_memory_twice_is_a_recorded_failure(base: Path) -> None:
@@ -264,22 +263,6 @@ async def test_another_runtime_error_is_no_lack_of_memory(base: Path) -> None:
         await learn(an_engine(local), a_batch())
     assert local.weights_digest() == before
     assert not local.lock.locked()
-
-
-async def test_a_model_that_mixes_the_examples_of_a_row_is_trained_without_packing(
-    base: Path,
-) -> None:
-    def leak(module: object, args: object, output: torch.Tensor) -> torch.Tensor:
-        return output + output.cumsum(dim=1)
-
-    local, alone = trained(base), trained(base)
-    for one in (local, alone):
-        one.base.model.embed_tokens.register_forward_hook(leak)
-    told: list[str] = []
-    mixed = await learn(an_engine(local, tell=told.append), a_batch())
-    assert told == ["Examples are not packed: this model does not keep those of a row apart."]
-    single = await learn(an_engine(alone, forward_tokens=1), a_batch())
-    assert figures(mixed) == pytest.approx(figures(single), abs=1e-5)
 
 
 async def test_what_does_not_fit_the_window_is_left_out_of_its_step(tmp_path: Path) -> None:

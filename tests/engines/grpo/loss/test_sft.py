@@ -1,4 +1,4 @@
-"""Gradients of demonstrations: packing that changes nothing, and what may not be packed."""
+"""Gradients of demonstrations, and passes that change nothing."""
 
 from __future__ import annotations
 
@@ -11,10 +11,8 @@ import torch
 from engines.core.errors import ConfigError
 from engines.grpo.engine.sft import (
     accumulate,
-    group_into_forwards,
-    is_packing_exact,
-    pack,
-    pack_into_rows,
+    pad_examples,
+    split_into_forwards,
     token_losses,
 )
 from engines.grpo.loss.sft_data import Demonstration, Example, tokenise_demonstration
@@ -51,56 +49,51 @@ def gradients(local: LocalModel) -> torch.Tensor:
     )
 
 
-def test_a_row_is_laid_out_so_that_each_position_predicts_the_next_token() -> None:
-    packed = pack([[example([5, 6], [7, 8, 9]), example([3], [4])], [example([], [1, 2])]], 0)
-    assert packed.ids.tolist() == [[5, 6, 7, 8, 9, 3, 4], [1, 2, 0, 0, 0, 0, 0]]
-    assert packed.positions.tolist() == [[0, 1, 2, 3, 4, 0, 1], [0, 1, 0, 1, 2, 3, 4]]
+def test_a_row_is_laid_out_so_that_each_position_predicts_the_next_token(base: Path) -> None:
+    local = adapted(base)
+    padded = pad_examples(
+        [example([5, 6], [7, 8, 9]), example([3], [4]), example([], [1, 2])], local
+    )
+    pad = local.pad_id
+    assert padded.ids.tolist() == [[5, 6, 7, 8, 9], [3, 4, *[pad] * 3], [1, 2, *[pad] * 3]]
     # 6 predicts 7, 7 predicts 8, 8 predicts 9; 3 predicts 4; nothing predicts a first token.
-    assert packed.targets.tolist() == [[0, 7, 8, 9, 0, 4, 0], [2, 0, 0, 0, 0, 0, 0]]
-    assert packed.learnt.tolist() == [[bool(t) for t in row] for row in packed.targets.tolist()]
-    assert packed.tokens == 5
+    assert padded.learnt.tolist() == [
+        [False, True, True, True, False],
+        [True, False, False, False, False],
+        [True, False, False, False, False],
+    ]
 
 
-def test_rows_are_filled_first_fit_and_an_example_that_is_too_long_stands_alone() -> None:
-    sizes = [3, 9, 4, 6, 2]
-    rows = pack_into_rows([example(range(n - 1), [0]) for n in sizes], 8)
-    assert [[len(one) for one in row] for row in rows] == [[9], [6, 2], [4, 3]]
-    assert len(pack_into_rows([example([1], [2])] * 3, 0)) == 3
-
-
-def test_rows_share_a_pass_while_their_padded_size_fits() -> None:
-    rows = pack_into_rows([example(range(n - 1), [0]) for n in (8, 8, 5, 5)], 8)
-    passes = group_into_forwards(rows, 16)
-    assert [[sum(map(len, row)) for row in rows] for rows in passes] == [[8, 8], [5, 5]]
-    assert len(group_into_forwards(rows, 1)) == 4
+def test_examples_share_a_pass_while_their_padded_size_fits() -> None:
+    sizes = [5, 8, 5, 8, 2]
+    passes = split_into_forwards([example(range(n - 1), [0]) for n in sizes], 16)
+    assert [[len(one) for one in part] for part in passes] == [[8, 8], [5, 5, 2]]
+    assert len(split_into_forwards([example([1], [2])] * 4, 1)) == 4
 
 
 @pytest.mark.parametrize("family", ["llama", "qwen3", "mistral", "gemma2", "gemma3"])
-def test_packed_examples_lose_what_plain_transformers_says_of_each_alone(
+def test_padded_examples_lose_what_plain_transformers_says_of_each_alone(
     family: str, tmp_path: Path
 ) -> None:
     local = trained(a_folder(tmp_path / "m", family))
     examples = the_examples(local)
-    rows = pack_into_rows(examples, 60)
-    assert 1 < len(rows) < len(examples)
     alone = []
     with torch.no_grad():
-        packed = token_losses(local, pack(rows, local.pad_id))
-        for one in (one for row in rows for one in row):
+        together = token_losses(local, pad_examples(examples, local))
+        for one in examples:
             ids = torch.tensor([[*one.prompt_ids, *one.token_ids]])
             logp = torch.log_softmax(local.model(ids).logits[0].float(), -1)
             n = len(one.prompt_ids)
             alone.append(-logp[n - 1 : -1].gather(1, ids[0, n:, None])[:, 0])
-    assert (packed - torch.cat(alone)).abs().max() < 1e-5
-    assert packed.std() > 0.1  # so it is no constant that is compared
-    assert is_packing_exact(local, *examples[:2])
+    assert (together - torch.cat(alone)).abs().max() < 1e-5
+    assert together.std() > 0.1  # so it is no constant that is compared
 
 
-def test_packing_and_passes_do_not_change_loss_or_gradient(base: Path) -> None:
+def test_passes_do_not_change_loss_or_gradient(base: Path) -> None:
     ends = []
-    for packs, tokens in ((True, 8192), (True, 100), (True, 40), (False, 8192), (False, 1)):
+    for tokens in (8192, 100, 1):
         local = trained(base)
-        found = accumulate(local, the_examples(local), packs=packs, forward_tokens=tokens)
+        found = accumulate(local, the_examples(local), forward_tokens=tokens)
         ends.append((*found, gradients(local)))
     loss, tokens, gradient = ends[0]
     assert gradient.norm() > 1e-3
@@ -114,8 +107,8 @@ def test_the_loss_is_the_mean_over_all_learnt_tokens(base: Path) -> None:
     local = trained(base)
     examples = the_examples(local)
     with torch.no_grad():
-        every = token_losses(local, pack([[one] for one in examples], local.pad_id))
-    loss, tokens = accumulate(local, examples, packs=True, forward_tokens=60)
+        every = token_losses(local, pad_examples(examples, local))
+    loss, tokens = accumulate(local, examples, forward_tokens=60)
     assert loss == pytest.approx(every.mean().item(), abs=1e-6)
     assert tokens == len(every) == sum(len(one.token_ids) for one in examples)
 
@@ -123,7 +116,7 @@ def test_the_loss_is_the_mean_over_all_learnt_tokens(base: Path) -> None:
 def test_a_prompt_gives_no_gradient_of_its_own(base: Path) -> None:
     local = trained(base)
     (one, *_) = the_examples(local)
-    accumulate(local, [one], packs=False, forward_tokens=8192)
+    accumulate(local, [one], forward_tokens=8192)
     learnt = gradients(local)
     ids = torch.tensor([[*one.prompt_ids, *one.token_ids]])
     for _, parameter in local.trainable_parameters():
@@ -133,17 +126,6 @@ def test_a_prompt_gives_no_gradient_of_its_own(base: Path) -> None:
     every = -logp.gather(1, ids[0, 1:, None])[:, 0]
     every[shown:].mean().backward()  # type: ignore[no-untyped-call]
     assert (gradients(local) - learnt).abs().max() < 1e-5 * learnt.abs().max()
-
-
-def test_a_model_that_mixes_the_examples_of_a_row_does_not_keep_them_apart(base: Path) -> None:
-    def leak(module: object, args: object, output: torch.Tensor) -> torch.Tensor:
-        return output + output.cumsum(dim=1)
-
-    local = adapted(base)
-    examples = the_examples(local)
-    assert is_packing_exact(local, *examples[:2])
-    local.base.model.embed_tokens.register_forward_hook(leak)
-    assert not is_packing_exact(local, *examples[:2])
 
 
 @pytest.mark.parametrize(

@@ -87,7 +87,7 @@ def test_so_many_rows_are_read_and_no_more(tmp_path: Path) -> None:
     ("row", "told"),
     [
         ({"question": "a"}, "it shows no reply; the fields are: question"),
-        ({"question": "a", "answer": " "}, '"answer" is empty'),
+        ({"question": "a", "answer": " "}, "it shows no reply"),
         ({"answer": "a"}, '"question" is missing'),
         ({"text": "all in one"}, '"question" is missing'),
         ({"question": "a", "answer": ["x"]}, '"answer" holds a list'),
@@ -95,12 +95,12 @@ def test_so_many_rows_are_read_and_no_more(tmp_path: Path) -> None:
         ({"messages": []}, "holds no reply"),
         ({"messages": [{"role": "user", "content": "a"}]}, "holds no reply"),
         ({"messages": [{"role": "assistant", "content": "a"}]}, "without anything that was asked"),
-        ({"messages": [{"role": "robot", "content": "a"}]}, 'message 1 has no "role"'),
-        ({"messages": [{"role": "user", "content": [1]}]}, 'message 1 has no "role"'),
-        ({"messages": ["a"]}, 'message 1 has no "role"'),
+        ({"messages": [{"role": "robot", "content": "a"}]}, "message 1 has not the form"),
+        ({"messages": [{"role": "user", "content": [1]}]}, "message 1 has not the form"),
+        ({"messages": ["a"]}, "message 1 has not the form"),
         (
             {"messages": [{"role": "user", "content": "a", "token_ids": [1.5]}]},
-            "message 1 has token ids that are no list of whole numbers",
+            "its token ids are no list of whole numbers",
         ),
         (["question"], "not an object"),
     ],
@@ -291,5 +291,5 @@ def test_tool_calls_of_another_shape_are_refused_by_their_message(tmp_path: Path
     asked = {"role": "user", "content": "?"}
     calls = {"role": "assistant", "content": None, "tool_calls": [{"name": "look"}]}
     path.write_text(json.dumps({"messages": [asked, calls]}) + "\n")
-    with pytest.raises(DataError, match="message 2 has tool calls without name and arguments"):
+    with pytest.raises(DataError, match="message 2 has not the form of one"):
         read_demonstrations(path)

@@ -132,7 +132,7 @@ def test_every_face_says_what_was_left_out(taught: tuple[Practised, Path]) -> No
     told = [text for _, text in load_event_history(run)[0]]  # what page 1 of the screen says
     assert any(t.startswith("epoch 3: arithmetic-heldout v2 -> v3: ") for t in told)
     page = repr(report_page(report_facts(run, Workspace(workspace), alive=False)))
-    assert "got worse and are read in the next step" in page and "epoch 1: what changed" in page
+    assert "got worse and are read in the next step" in page and "Epoch 1: what changed" in page
 
 
 @pytest.mark.parametrize("cut", ["before", "after", "lesson"])

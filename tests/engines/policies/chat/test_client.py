@@ -12,8 +12,7 @@ import pytest
 from engines.core.errors import CallFailed, PolicyError
 from engines.core.types import NO_USAGE, Message, Sampling, ToolCall, Usage
 from engines.policies.chat.client import OpenAICompat
-from engines.policies.chat.endpoint import EndpointSettings, retry_after_s
-from engines.policies.chat.retry import backoff_s
+from engines.policies.chat.endpoint import EndpointSettings, backoff_s, retry_after_s
 from engines.policies.chat.streamed_reply import StreamedReply
 from engines.policies.open import open_policy
 from tests.support.fake_endpoint import (
@@ -289,14 +288,7 @@ async def test_waits_grow_and_follow_from_the_seed() -> None:
     ("headers", "expected_s"),
     [
         ({"retry-after": "7"}, 7.0),
-        ({"retry-after": "7", "retry-after-ms": "1500"}, 1.5),
-        (
-            {
-                "date": "Wed, 01 Jan 2025 10:00:00 GMT",
-                "retry-after": "Wed, 01 Jan 2025 10:00:20 GMT",
-            },
-            20.0,
-        ),
+        ({"retry-after": "1.5"}, 1.5),
     ],
 )
 async def test_the_wait_an_endpoint_asks_for_is_kept(
@@ -579,7 +571,7 @@ async def test_a_refused_connection_is_tried_again_and_named() -> None:
     with pytest.raises(CallFailed, match="no connection to http://127") as caught:
         await policy.complete(QUESTION, SEEDED)
     assert (caught.value.kind, len(slept.waits_s)) == ("refused", 2)
-    with pytest.raises(PolicyError, match="Start the server, or correct base_url") as told:
+    with pytest.raises(PolicyError, match="Check base_url: a server must run there") as told:
         await policy.ping()
     assert told.value.place == f"policy openai:m at {url}"
     await policy.aclose()

@@ -203,7 +203,6 @@ def test_a_cut_or_damaged_line_is_skipped_and_spoils_no_other(tmp_path: Path) ->
     book = VectorCache(tmp_path, "m")
     for text in "abc":
         book.add(text, array("f", [1.0]))
-    book.close()
     assert book.path is not None
     whole = book.path.read_bytes()
     for cut in range(len(whole)):
@@ -213,7 +212,6 @@ def test_a_cut_or_damaged_line_is_skipped_and_spoils_no_other(tmp_path: Path) ->
         assert found == list("abc")[: len(found)]
         if cut % 17 == 0:
             again.add("d", array("f", [1.0]))
-            again.close()
             assert VectorCache(tmp_path, "m").find("d") is not None
     flipped = whole.replace(b"CAP", b"CAQ", 1)
     assert flipped != whole

@@ -68,7 +68,7 @@ def test_what_is_loaded_is_told_and_stated(tmp_path: Path) -> None:
     local = load_local(settings, told.append)
     # Rank 4 on q, o (64 + 64), k, v (64 + 32), gate, up, down (64 + 96), in two layers:
     # 4 · 2 · (2 · 128 + 2 · 96 + 3 · 160) = 7,424.
-    assert told == ["trainable 7,424 of 0.11 M parameters (6.7 %)"]
+    assert told == ["trainable 7,424 of 110,528 parameters (6.7 %)"]
     facts = local.facts()
     assert (facts["trainable"], facts["threads"], facts["device"]) == (7424, 1, "cpu")
     assert facts["decoder"] == "fused"
@@ -117,7 +117,7 @@ def test_a_folder_that_is_no_model_is_refused_with_the_reason(tmp_path: Path) ->
         tmp_path / "nowhere" / "at" / "all": "no folder",
         whole / "config.json": "a file",
         tmp_path: "no config.json",
-        without(a_folder(tmp_path / "wordless"), "tokenizer"): "no tokenizer",
+        without(a_folder(tmp_path / "wordless"), "tokenizer"): "backend tokenizer",
         without(a_folder(tmp_path / "weightless"), "model."): "cannot load it",
     }
     for folder, reason in cases.items():

@@ -397,9 +397,7 @@ def test_attempts_that_follow_an_experience_are_credited_to_it_where_that_is_ask
 
 
 def test_what_reviewers_made_of_earlier_ideas_does_not_lead_the_reflector():
-    block = (
-        "### Rejected 1 · add\n| [E1] Attempt: 0 may be added, at most 0 objects.\n| because: no"
-    )
+    block = "### Rejected · add\n| [E1] Attempt: 0 may be added, at most 0 objects.\n| because: no"
     tries = solved("What is 47 + 38?")
     plain, told = (
         an_extract_prompt("What is 47 + 38?", tries, curated=each) for each in ("(none)", block)

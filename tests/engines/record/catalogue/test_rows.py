@@ -15,8 +15,8 @@ from engines.core.errors import ConflictError
 from engines.core.types import Usage, Verdict
 from engines.record.derived.catalogue import (
     MANY_JOURNALS,
-    load_run_rows,
     open_catalogue,
+    refresh_catalogue,
     run_row,
 )
 from engines.record.journal import Journal
@@ -82,20 +82,20 @@ def test_a_journal_that_another_of_its_length_replaced_is_read_again(
     journal, new = workspace.run("exp").journal, other.run("exp").journal
     assert journal.stat().st_size == new.stat().st_size
     times = (journal.stat().st_atime_ns, journal.stat().st_mtime_ns)
-    assert load_run_rows(workspace)[0]["status"] == "finished"
+    assert refresh_catalogue(workspace)[0]["status"] == "finished"
     replace_by(new, journal)
     os.utime(journal, ns=times)  # as with a clock that was set back
-    assert load_run_rows(workspace)[0]["status"] == "stopped"
+    assert refresh_catalogue(workspace)[0]["status"] == "stopped"
     assert workspace.run("exp").state().reason == "xy"
 
 
 def test_a_copied_run_folder_goes_under_its_own_name(tmp_path: Path) -> None:
     workspace = Workspace(tmp_path)
     a_recorded_run(workspace, "exp", ev.RunEnded("finished"))
-    load_run_rows(workspace)
+    refresh_catalogue(workspace)
     shutil.copytree(workspace.runs_folder / "exp", workspace.runs_folder / "copy")
     a_recorded_run(workspace, "copy", ev.RunResumed(1, 1, "wait", {}))
-    assert [(row["run"], row["status"]) for row in load_run_rows(workspace)] == [
+    assert [(row["run"], row["status"]) for row in refresh_catalogue(workspace)] == [
         ("copy", "running"),
         ("exp", "finished"),
     ]
@@ -105,31 +105,31 @@ def test_of_many_journals_to_be_read_it_is_told_once(tmp_path: Path) -> None:
     workspace, told = Workspace(tmp_path), list[str]()
     for number in range(MANY_JOURNALS):
         a_recorded_run(workspace, f"exp-{number}", ev.RunEnded("finished"))
-    load_run_rows(workspace, told.append)
+    refresh_catalogue(workspace, told.append)
     assert told == []
     workspace.catalogue.unlink()
     a_recorded_run(workspace, "more", ev.RunEnded("finished"))
-    load_run_rows(workspace, told.append)
+    refresh_catalogue(workspace, told.append)
     assert told == ["reading 21 journals once; an index is kept for next time"]
-    load_run_rows(workspace, told.append)
+    refresh_catalogue(workspace, told.append)
     assert len(told) == 1
 
 
 def test_rows_older_than_their_journal_are_made_again(tmp_path: Path) -> None:
     workspace = Workspace(tmp_path)
     a_recorded_run(workspace, "exp")
-    assert [row["status"] for row in load_run_rows(workspace)] == ["running"]
+    assert [row["status"] for row in refresh_catalogue(workspace)] == ["running"]
     a_recorded_run(workspace, "exp", ev.RunEnded("finished"))
-    assert [row["status"] for row in load_run_rows(workspace)] == ["finished"]
+    assert [row["status"] for row in refresh_catalogue(workspace)] == ["finished"]
 
 
 def test_runs_are_listed_oldest_first_and_removed_ones_leave(tmp_path: Path) -> None:
     workspace = Workspace(tmp_path)
     a_recorded_run(workspace, "zeta", at=1)
     a_recorded_run(workspace, "alpha", at=2)
-    assert [row["run"] for row in load_run_rows(workspace)] == ["zeta", "alpha"]
+    assert [row["run"] for row in refresh_catalogue(workspace)] == ["zeta", "alpha"]
     (workspace.runs_folder / "zeta" / "journal.jsonl").unlink()
-    assert [row["run"] for row in load_run_rows(workspace)] == ["alpha"]
+    assert [row["run"] for row in refresh_catalogue(workspace)] == ["alpha"]
     with open_catalogue(workspace) as database:
         assert [row["run"] for row in database.table("runs")] == ["alpha"]
 
@@ -144,7 +144,7 @@ def test_a_library_and_its_live_experiences_are_noted_once(tmp_path: Path) -> No
     ):
         with folder.lock_for_commit() as library:
             library.commit(reviewed, run="exp", step=step)
-        load_run_rows(workspace)
+        refresh_catalogue(workspace)
     with open_catalogue(workspace) as database:
         (row,) = database.table("libraries").all()
         assert (row["library"], row["version"], row["experiences"]) == ("lib", 2, 1)
@@ -164,11 +164,11 @@ def test_a_lost_or_damaged_catalogue_is_rebuilt_from_the_journals(
     workspace = Workspace(tmp_path)
     a_recorded_run(workspace, "exp")
     workspace.library("lib").create(None)
-    before = load_run_rows(workspace)
+    before = refresh_catalogue(workspace)
     workspace.catalogue.write_bytes(damage)
-    assert load_run_rows(workspace) == before
+    assert refresh_catalogue(workspace) == before
     workspace.catalogue.unlink()
-    assert load_run_rows(workspace) == before
+    assert refresh_catalogue(workspace) == before
     with open_catalogue(workspace) as database:
         assert [row["library"] for row in database.table("libraries")] == ["lib"]
 
@@ -238,19 +238,19 @@ def test_a_clock_set_back_puts_no_later_run_of_a_name_before_an_earlier_one(
     assert [run.run for run in workspace.runs()] == ["before", "exp", "exp-2", "exp-10", "after"]
     newest = workspace.newest_run("exp")
     assert newest is not None
-    assert [row["run"] for row in load_run_rows(workspace)][-2] == "exp-10"
+    assert [row["run"] for row in refresh_catalogue(workspace)][-2] == "exp-10"
 
 
 def test_a_catalogue_that_finds_no_room_stays_as_it_was(tmp_path: Path) -> None:
     workspace = Workspace(tmp_path)
     a_recorded_run(workspace, "exp")
-    load_run_rows(workspace)
+    refresh_catalogue(workspace)
     before = workspace.catalogue.read_bytes()
     a_recorded_run(workspace, "exp", ev.RunEnded("finished"))
     with file_size_limit(50):
-        assert [row["status"] for row in load_run_rows(workspace)] == ["finished"]
+        assert [row["status"] for row in refresh_catalogue(workspace)] == ["finished"]
     assert workspace.catalogue.read_bytes() == before
-    assert [row["status"] for row in load_run_rows(workspace)] == ["finished"]
+    assert [row["status"] for row in refresh_catalogue(workspace)] == ["finished"]
 
 
 def test_a_catalogue_is_rebuilt_without_what_is_damaged(tmp_path: Path) -> None:
@@ -259,7 +259,7 @@ def test_a_catalogue_is_rebuilt_without_what_is_damaged(tmp_path: Path) -> None:
     a_recorded_run(workspace, "bad", ev.RunPaused())
     journal = workspace.run("bad").journal
     journal.write_bytes(journal.read_bytes().replace(b"RunPaused", b"RunPoused"))
-    rows = load_run_rows(workspace)
+    rows = refresh_catalogue(workspace)
     assert [row["status"] for row in rows if "error" in row] == ["damaged"]
     with open_catalogue(workspace) as database:
         assert [row["run"] for row in database.table("runs")] == ["good"]
@@ -271,4 +271,4 @@ def test_a_run_of_an_endpoint_that_was_believed_too_much_can_be_listed(tmp_path:
     again = replace(absurd, index=1)
     a_recorded_run(workspace, "exp", a_step(), absurd, again)
     assert run_row(workspace.run("exp"))["tokens"] == 2**63 - 1
-    assert [row["run"] for row in load_run_rows(workspace)] == ["exp"]
+    assert [row["run"] for row in refresh_catalogue(workspace)] == ["exp"]

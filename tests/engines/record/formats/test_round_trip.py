@@ -143,7 +143,9 @@ def test_a_skill_takes_evals_and_a_benchmark_along(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", [kind for kind in FORMATS if kind != "prompt"])
 def test_the_card_travels_with_worth_and_uses(kind: str, tmp_path: Path) -> None:
-    library = next(lib for lib in map(a_random_library, range(1, 99)) if lib.effects and lib.uses)
+    library = next(
+        lib for lib in map(a_random_library, range(1, 99)) if lib.notes.effects and lib.notes.uses
+    )
     path = tmp_path / FILES[kind]
     files, _ = write_foreign(a_card(library), kind, path)
     written = "\n".join(file.read_text("utf-8") for file in files)
@@ -153,9 +155,9 @@ def test_the_card_travels_with_worth_and_uses(kind: str, tmp_path: Path) -> None
         assert card["evaluation"]["results"] == [{"data": "held-out", "mean": 0.9}]
     else:
         assert "mean reward 0.900 [0.84, 0.96] (n=100), a: model, 2026-09-29; helps" in written
-    for effect in library.effects.values():
+    for effect in library.notes.effects.values():
         assert effect.worth in written
-    for uses in library.uses.values():
+    for uses in library.notes.uses.values():
         assert uses.text in written
 
 

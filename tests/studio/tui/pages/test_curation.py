@@ -28,7 +28,7 @@ async def test_an_import_is_reviewed_on_the_screen_and_committed_by_a_key(tmp_pa
         assert "no process: decided here; c commits" in shown
         assert "yours" not in shown and "no rollouts: it was not drawn from practice" in shown
         for page, said in (
-            ("start", "curation, 1 operation to decide"),
+            ("start", "curation: 1 to decide"),
             ("live", "import of lab.md: it practises nothing, its operations are on 2 Review"),
             ("runs", "curation: 1 to decide"),
             ("runs", "curates   import of lab.md; curation: 0 of 1 decided; lab@0"),
@@ -79,11 +79,9 @@ async def test_what_became_of_an_imported_operation_is_found_by_its_words(tmp_pa
     async with a_table(workspace.run("import-lab")) as table:
         app = table.app
         for word, page, said in (
-            ("abacus", "progress", "op0.h2 add, rejected by root (too vague): Abacus: use one."),
-            ("back operation", "library", "op0.h1 add E1, approved by root: Put it back."),
+            ("back operation", "progress", "op0.h1 add E1, approved by root: Put it back."),
             ("back experience", "library", ">   E1  Put it back."),
             ("zebra", "review", "Zebra: left open."),
-            ("back operation", "library", "E1: history"),
             ("lab@1", "library", "lab v1"),
         ):
             app.open_page("progress")
@@ -96,30 +94,17 @@ async def test_what_became_of_an_imported_operation_is_found_by_its_words(tmp_pa
             assert said in shown and app.page_name == page, shown
 
 
-async def test_a_hit_of_another_run_or_library_opens_there_and_says_so(tmp_path: Path) -> None:
+async def test_a_hit_of_another_library_tells_the_command_that_shows_it(tmp_path: Path) -> None:
     (tmp_path / "lab.md").write_text("[a-1] helpful=1 harmful=0 :: Put it back.\n", "utf-8")
-    held = "library: x\nversion: 0\nexperiences:\n- id: E1\n  text: Fetch ice.\n- id: E2\n  text: "
-    (tmp_path / "base.yaml").write_text(f"{held}Grill corn.\n", "utf-8")
-    (tmp_path / "theirs.yaml").write_text(f"{held}Grill beans.\n", "utf-8")
+    (tmp_path / "far.md").write_text("[a-1] helpful=1 harmful=0 :: Fetch ice.\n", "utf-8")
     workspace = Workspace(tmp_path / "practice")
-    merge = ("library", "merge", "base.yaml", "base.yaml", "theirs.yaml", "--into", "far")
-    for words in (("library", "import", "lab.md"), merge, ("review", "merge-far")):
-        typed = "r too cold\nq\n"
-        await asyncio.to_thread(studio, *words, workspace=workspace.path, typed=typed)
-    for words, told in (
-        ("cold", "op0.h1 modify E2, rejected by root (too cold); now on run merge-far, 5 leads ba"),
-        ("ice experience", "now on run merge-far, 5 leads back"),
-    ):
-        async with a_table(workspace.run("import-lab")) as table:
-            (hit,) = [hit async for hit in LearnedHits(table.app.screen).search(words)]
-            hit.command()
-            cursor = ">   E2  Grill corn." if words == "cold" else ">   E1  Fetch ice."
-            for _ in range(400):
-                await table.pilot.pause(0.01)
-                shown = "\n".join(picture(table.app))
-                if told in shown and cursor in shown:
-                    break
-            assert told in shown and cursor in shown, shown
+    for words in (("library", "import", "lab.md"), ("library", "import", "far.md")):
+        await asyncio.to_thread(studio, *words, workspace=workspace.path)
+    async with a_table(workspace.run("import-lab")) as table:
+        (hit,) = [hit async for hit in LearnedHits(table.app.screen).search("ice")]
+        hit.command()
+        await table.pilot.pause()
+        assert table.told.endswith("Fetch ice.; see studio review import-far")
 
 
 async def test_what_a_step_only_kept_is_no_hit(tmp_path: Path) -> None:

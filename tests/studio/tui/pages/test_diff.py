@@ -13,7 +13,7 @@ from engines.record.run_dir import Workspace
 from studio.library.curation import commit_changes
 from studio.session.session import EventReceived
 from studio.tui.app import StudioApp
-from studio.tui.pages.diff import loader
+from studio.tui.pages.diff import view
 from studio.tui.pages.diff.page import DiffPage
 from tests.studio.tui.stage import FakeSession, app_on, finished_workspace, picture
 
@@ -95,34 +95,34 @@ async def test_brackets_go_from_change_to_change(tmp_path: Path) -> None:
         await pilot.pause()
         app.open_page("diff", "rehearsal@2 rehearsal@3")
         page = await pressed(pilot, "home")
-        assert page.body.at == "E1"
+        assert page.pane.key == "E1"
         await pressed(pilot, "right_square_bracket")
-        assert page.body.at == "-E2"
+        assert page.pane.key == "-E2"
         await pressed(pilot, "right_square_bracket")
-        assert page.body.at == "E5"
+        assert page.pane.key == "E5"
         await pressed(pilot, "right_square_bracket")
         assert "no further change" in picture(app)[-2]
         await pressed(pilot, "left_square_bracket")
-        assert page.body.at == "-E2"
+        assert page.pane.key == "-E2"
         assert page.text_to_copy(False).startswith("- E2  Multiply")
         assert page.text_to_copy(True).startswith(
             "rehearsal@2 -> rehearsal@3  1 added, 1 reworded, 1 removed, 2 equal"
         )
 
 
-async def test_w_goes_through_words_lines_and_columns_where_there_is_room(tmp_path: Path) -> None:
+async def test_w_turns_columns_into_words_where_there_is_room(tmp_path: Path) -> None:
     workspace = finished_workspace(tmp_path)
     app = app_on(FakeSession(workspace.run("rehearsal")), workspace)
     async with app.run_test(size=(120, 36)) as pilot:
         page = await pressed(pilot, "4")
-        modes = [page.body.mode]
-        for _ in range(3):
-            modes.append((await pressed(pilot, "w")).body.mode)
-        assert modes == ["side by side", "words", "lines", "side by side"]
+        modes = [page.mode]
+        for _ in range(2):
+            modes.append((await pressed(pilot, "w")).mode)
+        assert modes == ["side by side", "words", "side by side"]
         await pilot.resize_terminal(80, 24)
         await quiet(pilot, page)
-        assert page.body.mode == "words"
-        assert (await pressed(pilot, "w")).body.mode == "lines"
+        assert page.mode == "words"
+        assert (await pressed(pilot, "w")).mode == "words"
 
 
 async def test_equals_hides_what_is_equal_and_says_how_many(tmp_path: Path) -> None:
@@ -133,10 +133,10 @@ async def test_equals_hides_what_is_equal_and_says_how_many(tmp_path: Path) -> N
         await pilot.pause()
         app.open_page("diff", "rehearsal@2 rehearsal@3")
         page = await pressed(pilot, "equals_sign")
-        assert [block.id for block in page.body.blocks] == ["E1", "-E2", "E5"]
+        assert [*page.pane.keys] == ["E1", "-E2", "E5"]
         assert "2 equal hidden (=)" in "\n".join(picture(app))
         await pressed(pilot, "equals_sign")
-        assert len(page.body.blocks) == 5
+        assert len(page.pane.keys) == 5
 
 
 async def test_b_and_capital_b_choose_from_a_list_of_what_there_is(tmp_path: Path) -> None:
@@ -168,7 +168,7 @@ async def test_b_and_capital_b_choose_from_a_list_of_what_there_is(tmp_path: Pat
 async def test_versions_of_a_library_bring_what_was_measured_of_them(tmp_path: Path) -> None:
     """Known defect: it said that neither side was evaluated, of what a run had evaluated."""
     workspace = finished_workspace(tmp_path)
-    found = loader.compare("rehearsal@0", "rehearsal", workspace)
+    found = view.compare("rehearsal@0", "rehearsal", workspace)
     pairs = found.facts.held_out
     assert [pair.data for pair in pairs] == ["arithmetic-heldout", "arithmetic-larger"]
     assert all(pair.before is not None and pair.before.n == 20 for pair in pairs)
@@ -264,12 +264,12 @@ async def test_go_to_and_the_filter_find_an_experience(tmp_path: Path) -> None:
     async with app.run_test(size=(120, 36)) as pilot:
         page = await pressed(pilot, "4", "g")
         await typed(pilot, "E3")
-        assert page.body.at == "E3"
+        assert page.pane.key == "E3"
         await pressed(pilot, "slash")
         await typed(pilot, "zebra")
         assert "nothing here holds" in "\n".join(picture(app))
         await pressed(pilot, "escape")
-        assert len(page.body.blocks) == 4
+        assert len(page.pane.keys) == 4
 
 
 async def test_nothing_learned_yet_is_said_and_no_key_breaks(tmp_path: Path) -> None:

@@ -44,8 +44,8 @@ def test_an_experience_that_was_pinned_differs_although_its_words_are_equal() ->
 
 def test_words_that_changed_are_marked_each_on_its_own_side() -> None:
     of = compared(a_library("use coefficients here"), a_library("use binomial coefficients"))
-    (block,) = view.blocks(of, 100, "side by side")
-    left, right = plain_text(block.lines[0]).split("│")
+    (row,) = view.change_rows(of, 100, "side by side")
+    left, right = plain_text(row.line).split("│")
     assert left.strip() == "~ E1 use coefficients[- here-]" or "[-" in left
     assert "{+" not in left
     assert "[-" not in right
@@ -53,63 +53,34 @@ def test_words_that_changed_are_marked_each_on_its_own_side() -> None:
 
 
 def test_the_title_of_one_column_has_room_for_both_counts() -> None:
-    title = view.pane_title(compared(a_library("one"), a_library("one", "two")), 40, "words")
-    assert title == "lib@0 -> lib@1  1 -> 2 experiences"
+    title = view.pane_title(compared(a_library("one"), a_library("one", "two")), 60, "words")
+    assert title == "lib@0  1 experience -> lib@1  2 experiences"
 
 
-def test_by_lines_the_old_wording_stands_above_the_new_one() -> None:
-    of = compared(a_library("old"), a_library("new"))
-    (block,) = view.blocks(of, 60, "lines")
-    assert [plain_text(row).strip() for row in block.lines] == ["- E1 old", "+ E1 new"]
-
-
-def test_eighty_columns_show_one_column_and_wide_ones_two() -> None:
-    assert view.effective_mode("side by side", 77) == "words"
-    assert view.effective_mode("side by side", 117) == "side by side"
-    assert view.effective_mode("lines", 77) == "lines"
-
-
-@pytest.mark.parametrize("mode", view.MODES)
+@pytest.mark.parametrize("mode", ["side by side", "words"])
 @pytest.mark.parametrize("width", [24, 57, 97, 118])
-def test_every_line_is_exactly_as_wide_as_asked_whatever_a_model_wrote(
-    mode: view.Mode, width: int
-) -> None:
+def test_no_line_is_wider_than_asked_whatever_a_model_wrote(mode: view.Mode, width: int) -> None:
     of = compared(
         a_library(HOSTILE, "中" * 90, "same " * 40, "gone 👨‍👩‍👧‍👦 " * 9),
         a_library(HOSTILE + " more", "中" * 40 + "文" * 50, "same " * 40),
     )
-    for block in view.blocks(of, width, mode):
-        for row in block.lines:
-            assert width_of(row) == width
-            assert "\x1b" not in plain_text(row)
-            assert "\u202e" not in plain_text(row)
+    for row in view.change_rows(of, width, mode):
+        for each in (row.line, *row.more):
+            assert width_of(each) <= width
+            assert "\x1b" not in plain_text(each)
+            assert "\u202e" not in plain_text(each)
 
 
 def test_what_is_equal_can_be_hidden_and_a_filter_needs_all_its_words() -> None:
     of = compared(a_library("same", "old paths"), a_library("same", "new paths", "grid"))
-    ids = [block.id for block in view.blocks(of, 60, "words", same=False)]
+    ids = [row.key for row in view.change_rows(of, 60, "words", same=False)]
     assert ids == ["E2", "E3"]
-    assert [b.id for b in view.blocks(of, 60, "words", words="paths NEW")] == ["E2"]
-
-
-def test_the_next_change_skips_what_is_equal_and_stays_at_the_last() -> None:
-    of = compared(a_library("a", "b", "c", "d"), a_library("a", "B", "c", "D"))
-    found = view.blocks(of, 60, "words")
-    assert view.find_next_change(found, "", 1) == "E2"
-    assert view.find_next_change(found, "E2", 1) == "E4"
-    assert view.find_next_change(found, "E4", 1) == "E4"
-    assert view.find_next_change(found, "E4", -1) == "E2"
-    assert (
-        view.find_next_change(
-            view.blocks(compared(a_library("a"), a_library("a")), 60, "words"), "", 1
-        )
-        == ""
-    )
+    assert [row.key for row in view.change_rows(of, 60, "words", words="paths NEW")] == ["E2"]
 
 
 def test_the_head_counts_and_says_that_nothing_was_measured() -> None:
     of = compared(a_library("a", "b"), a_library("a", "B", "c"))
-    shown = [plain_text(row) for row in view.head_lines(of, "words", 80, 5)]
+    shown = [plain_text(row) for row in view.head_lines(of, "words", 80)]
     assert shown[0].split("  ")[0] == "lib@0 -> lib@1"
     assert shown[0].endswith("b, B choose epochs, versions, runs")
     assert shown[1].startswith("1 added, 1 reworded, 1 equal   ")
@@ -150,18 +121,11 @@ def measured(*names: str) -> Compared:
 
 def test_of_what_was_measured_the_verdict_stays_where_there_is_no_room_for_all() -> None:
     def at(width: int) -> str:
-        return plain_text(view.head_lines(measured("set"), "words", width, 5)[2])
+        return plain_text(view.head_lines(measured("set"), "words", width)[2])
 
     rates = "0.310 [0.21, 0.41] (n=100) -> 0.900 [0.80, 1.00] (n=100)"
-    assert at(100) == f"set  {rates}   +0.590 [+0.50, +0.68] helps"
-    assert at(60) == "set  +0.590 [+0.50, +0.68] helps"
-
-
-def test_more_sets_than_there_is_room_for_are_counted() -> None:
-    of = measured("set0", "set1", "set2", "set3")
-    shown = [plain_text(row) for row in view.head_lines(of, "words", 120, 4)]
-    assert shown[2].startswith("set0  0.310")
-    assert shown[3] == "and 3 more (Y copies all)"
+    assert at(100) == f"set  +0.590 [+0.50, +0.68] helps   {rates}"
+    assert at(40).startswith("set  +0.590 [+0.50, +0.68] helps ")
 
 
 def test_the_list_of_choices_keeps_headings_until_it_is_filtered() -> None:
@@ -175,5 +139,5 @@ def test_a_thousand_experiences_are_laid_out_within_a_second_of_computing() -> N
     before = a_library(*(f"{text} {n}" for n in range(1_000)))
     after = a_library(*(f"{text.replace('points', 'cells')} {n}" for n in range(1_000)))
     began = time.process_time()
-    view.blocks(compared(before, after), 117, "side by side")
+    view.change_rows(compared(before, after), 117, "side by side")
     assert time.process_time() - began < 5  # 0.5 s where it was written; a square would be 100

@@ -12,7 +12,8 @@ from studio.facts.step import ModelCall, RolloutFacts
 from studio.review.divergence import find_divergence
 from studio.tui.drawing.lines import Row, plain_text, width_of
 from studio.tui.pages.inspect import view
-from studio.tui.pages.inspect.view import GroupSummary, Member, Part
+from studio.tui.pages.inspect.view import GroupSummary, Part
+from studio.tui.pages.live.batch import RolloutStatus, describe_rollout
 
 HOSTILE = "漢字[red]\x1b[2J‮ 👩‍👩‍👧 "
 
@@ -65,8 +66,8 @@ def drawn(rows: list[Row]) -> list[str]:
 
 
 def test_system_and_thinking_begin_folded_and_say_how_much_is_hidden() -> None:
-    lines = drawn(view.rollout_rows(view.rollout_parts(a_whole(), 12, 33), 80))
-    assert lines[0] == "system    [fold 21 lines] (library v12, 33 experiences)"
+    lines = drawn(view.rollout_rows(view.rollout_parts(a_whole(), 12), 80))
+    assert lines[0] == "system    [fold 21 lines] (library v12)"
     assert lines[1] == "user      How many?"
     assert lines[2:5] == ["think     thinking", *["          thinking"] * 2]
     assert lines[5] == "          [fold 62 lines]"
@@ -74,7 +75,7 @@ def test_system_and_thinking_begin_folded_and_say_how_much_is_hidden() -> None:
 
 
 def test_the_verdict_comes_with_metrics_critique_finish_and_seed() -> None:
-    found = view.rollout_parts(a_whole(critique="expected 66, got 56"), 1, None)
+    found = view.rollout_parts(a_whole(critique="expected 66, got 56"), 1)
     text = "\n".join(drawn(view.rollout_rows(found, 100)))
     assert "reward    0 lost [closeness 0.8]" in text
     assert "critique  expected 66, got 56" in text
@@ -83,12 +84,12 @@ def test_the_verdict_comes_with_metrics_critique_finish_and_seed() -> None:
 
 
 def test_tokens_and_times_of_each_call_are_shown_when_asked_for() -> None:
-    lines = drawn(view.rollout_rows(view.rollout_parts(a_whole(), 1, None, calls=True), 120))
+    lines = drawn(view.rollout_rows(view.rollout_parts(a_whole(), 1, calls=True), 120))
     assert lines[-1].startswith("turn 0    70 + 52 tokens  1.50 s  $0.0012  finish stop  small")
 
 
 def test_a_part_is_unfolded_and_folded_again() -> None:
-    parts = view.rollout_parts(a_whole(), 1, None)
+    parts = view.rollout_parts(a_whole(), 1)
     system = parts[0].key
     shown = len(view.rollout_rows(parts, 80, {system}))
     assert shown == len(view.rollout_rows(parts, 80)) + 21
@@ -97,14 +98,14 @@ def test_a_part_is_unfolded_and_folded_again() -> None:
 
 
 def test_a_reward_or_an_ending_cannot_be_folded_away() -> None:
-    parts = view.rollout_parts(a_whole(), 1, None)
+    parts = view.rollout_parts(a_whole(), 1)
     assert view.rollout_rows(parts, 80, {"reward", "ended"}) == view.rollout_rows(parts, 80)
 
 
 @pytest.mark.parametrize("width", [100, 60, 36])
 def test_hostile_text_is_inert_and_no_line_is_wider_than_the_pane(width: int) -> None:
     said = (Message("user", HOSTILE * 40), Message("assistant", HOSTILE * 40, HOSTILE * 40))
-    rows = view.rollout_rows(view.rollout_parts(a_whole(*said, critique=HOSTILE), 1, None), width)
+    rows = view.rollout_rows(view.rollout_parts(a_whole(*said, critique=HOSTILE), 1), width)
     assert max(width_of(row.line) for row in rows) <= width
     text = "".join(drawn(rows))
     assert "[red]" in text and not {"\x1b", "‮", "‍"} & set(text)
@@ -115,7 +116,7 @@ def test_hostile_text_is_inert_and_no_line_is_wider_than_the_pane(width: int) ->
 def test_every_call_of_a_tool_is_a_part_of_its_own_also_where_ids_repeat() -> None:
     calls = (ToolCall("a", "run", "{}"), ToolCall("a", "run", "{1}"))
     said = (Message("assistant", "", "", calls), Message("tool", "done", tool_call_id="a"))
-    rows = view.rollout_rows(view.rollout_parts(a_whole(*said), 1, None), 80)
+    rows = view.rollout_rows(view.rollout_parts(a_whole(*said), 1), 80)
     keys = [row.key for row in rows]
     assert len(keys) == len(set(keys))
     assert [line for line in drawn(rows) if "run {" in line] == [
@@ -162,30 +163,36 @@ def test_expected_and_got_come_from_the_verdict_else_from_data_and_reply(
     assert view.expected_and_got(whole, truth) == expected
 
 
+def member(whole: RolloutFacts | None, index: int, *, under_way: bool = False) -> RolloutStatus:
+    rollout, verdict = (whole.finished, whole.verdict) if whole is not None else (None, None)
+    name = f"s1p0r{index}"
+    return describe_rollout(name, 0, index, rollout, verdict, is_under_way=under_way)
+
+
 def test_a_group_shows_every_rollout_with_a_sign_that_needs_no_colour() -> None:
     members = (
-        view.make_member(a_whole(reward=1.0), "s1p0r0", 0, False),
-        view.make_member(a_whole(index=1), "s1p0r1", 1, False),
-        view.make_member(a_whole(index=2, status="failed"), "s1p0r2", 2, False),
-        view.make_member(a_whole(index=3, judged=False), "s1p0r3", 3, False),
-        view.make_member(None, "s1p0r4", 4, True),
-        view.make_member(None, "s1p0r5", 5, False),
+        member(a_whole(reward=1.0), 0),
+        member(a_whole(index=1), 1),
+        member(a_whole(index=2, status="failed"), 2),
+        member(a_whole(index=3, judged=False), 3),
+        member(None, 4, under_way=True),
+        member(None, 5, under_way=False),
     )
     group = GroupSummary("s1p0", "7d87", 1, 0, members)
     lines = drawn(view.group_rows(group, 40))
     assert [line.split()[1] for line in lines] == ["+", "-", "!", "?", ">", "."]
-    assert lines[0] == "r0  + 1.00     52t" and lines[5].endswith("queued")
+    assert lines[0].split() == ["r0", "+", "1.0", "52t"] and lines[5].endswith("queued")
     assert plain_text(view.answer_lines(None, None, group, 40)[-1]).endswith("1 of 6 won")
     assert all(width_of(row.line) <= 20 for row in view.group_rows(group, 20))
 
 
 def test_a_pair_is_a_winner_and_a_loser_with_the_chosen_one_among_them() -> None:
     members = [
-        Member("r0", 0, "lost", 0.2),
-        Member("r1", 1, "won", 0.7),
-        Member("r2", 2, "lost", 0.0),
-        Member("r3", 3, "won", 1.0),
-        Member("r4", 4, "error"),
+        RolloutStatus("r0", 0, 0, "lost", reward=0.2),
+        RolloutStatus("r1", 0, 1, "won", reward=0.7),
+        RolloutStatus("r2", 0, 2, "lost", reward=0.0),
+        RolloutStatus("r3", 0, 3, "won", reward=1.0),
+        RolloutStatus("r4", 0, 4, "error"),
     ]
     assert view.winners_and_losers(members, "r4") == (["r3", "r1"], ["r2", "r0"])
     assert view.winners_and_losers(members, "r0") == (["r3", "r1"], ["r0"])
@@ -196,7 +203,7 @@ def test_a_pair_is_a_winner_and_a_loser_with_the_chosen_one_among_them() -> None
 def test_the_step_where_it_parts_is_marked_by_signs_beside_any_colour() -> None:
     right = Message("assistant", "First, 3 + 4 = 7.\nThen 7 * 2 = 14.\n#### 14")
     wrong = Message("assistant", "First, 3 + 4 = 7.\nThen 7 - 2 = 5.\n#### 5", "hm\n" * 9)
-    won, lost = (view.rollout_parts(a_whole(said), 1, None) for said in (right, wrong))
+    won, lost = (view.rollout_parts(a_whole(said), 1) for said in (right, wrong))
     found = find_divergence(view.said_pieces(won), view.said_pieces(lost))
     assert found is not None
     marked = view.mark_parting(lost, found.loser, "removed")

@@ -184,7 +184,7 @@ async def test_two_marked_ones_are_merged_and_p_pins(tmp_path: Path) -> None:
         await answer(pilot, "Carry and multiply by column.")
         await pressed(pilot, "p")
         await app.wait_for_requests()
-        assert not page.entries.pane.chosen
+        assert not page.list_pane.chosen
         assert "E2 is pinned with the next commit" in picture(app)[-2]
         await pressed(pilot, "p")
         await app.wait_for_requests()
@@ -216,11 +216,11 @@ async def test_enter_shows_uses_and_opens_one_in_inspect(tmp_path: Path) -> None
     app = app_on(a_session(workspace), workspace)
     async with app.run_test(size=(120, 36)) as pilot:
         page = await pressed(pilot, "3", "enter")
-        assert page.side.shows == "uses"
-        assert app.focused is page.side.uses
-        assert page.side.uses.keys[0] == "s1p0r0"
+        assert page.shows == "uses"
+        assert app.focused is page.uses
+        assert page.uses.keys[0] == "s1p0r0"
         await pressed(pilot, "escape")
-        assert (page.side.shows, app.focused) == ("about", page.entries.pane)
+        assert (page.shows, app.focused) == ("about", page.list_pane)
         await pressed(pilot, "enter", "enter")
         assert app.page_name == "inspect"
 
@@ -230,25 +230,23 @@ async def test_capital_h_shows_the_history_and_d_the_last_change(tmp_path: Path)
     app = app_on(a_session(workspace), workspace)
     async with app.run_test(size=(120, 36)) as pilot:
         page = await pressed(pilot, "3", "H")
-        assert page.side.shows == "history"
-        assert "op1.1" in page.side.about.text()
-        await pressed(pilot, "D")
-        assert page.side.shows == "change"
-        assert page.side.about.text().startswith("v0 -> v1")
+        assert page.shows == "history"
+        assert "op1.1" in page.about.text()
         await pressed(pilot, "j")
-        assert page.side.shows == "about"
+        assert page.shows == "about"
+        await pressed(pilot, "D")
+        assert app.page_name == "diff"
 
 
 async def test_s_sorts_and_the_cursor_stays_on_its_experience(tmp_path: Path) -> None:
     workspace = finished_workspace(tmp_path)
     app = app_on(a_session(workspace), workspace)
     async with app.run_test(size=(120, 36)) as pilot:
-        page = await pressed(pilot, "3", "j", "S")
+        page = await pressed(pilot, "3", "j", "S", "S", "S")
         assert "+used -misled  sort: length" in "\n".join(picture(app))
-        assert page.entries.sort == "length"  # nothing cites, so there are no uses to sort by
-        assert (page.entries.pane.keys[0], page.entries.pane.key) == ("E4", "E2")
+        assert (page.list_pane.keys[0], page.list_pane.key) == ("E4", "E2")
         await pressed(pilot, "S")
-        assert page.entries.sort == "id"
+        assert page.sort == "id"
 
 
 async def test_x_writes_the_version_into_a_file_and_tells_its_path(tmp_path: Path) -> None:
@@ -267,10 +265,10 @@ async def test_the_filter_and_go_to_find_an_experience(tmp_path: Path) -> None:
     async with app.run_test(size=(120, 36)) as pilot:
         page = await pressed(pilot, "3", "slash")
         await answer(pilot, "borrow")
-        assert page.entries.pane.keys == ("E4",)
+        assert page.list_pane.keys == ("E4",)
         await pressed(pilot, "g")
         await answer(pilot, "E2")
-        assert (page.entries.pane.key, page.filter_text) == ("E2", "")
+        assert (page.list_pane.key, page.filter_text) == ("E2", "")
         await pressed(pilot, "slash")
         await answer(pilot, "zebra")
         assert "nothing here holds" in "\n".join(picture(app))
@@ -293,12 +291,12 @@ async def test_a_decision_marks_what_the_commit_would_change(tmp_path: Path) -> 
     app = app_on(session, workspace)
     async with app.run_test(size=(120, 36)) as pilot:
         page = await pressed(pilot, "3")
-        assert "2 operations to decide" in "\n".join(picture(app))
+        assert "2 to decide in 2" in "\n".join(picture(app))
         first = session.state.undecided_operations[0]
         await session.push(EventReceived(ev.OperationDecided(1, Decision(first.id, "approve"))))
         app.draw_now()
         await quiet(pilot, page)
-        assert [(one.id, one.mark) for one in page.entries.items] == [("E1", "+")]
+        assert [(one.id, one.mark) for one in page.items] == [("E1", "+")]
         assert "v0 -> v1 drafted" in "\n".join(picture(app))
 
 
@@ -307,16 +305,16 @@ async def test_without_a_run_libraries_are_read_and_keys_say_how_to_edit(tmp_pat
     app = app_on(None, workspace)
     async with app.run_test(size=(120, 36)) as pilot:
         page = await pressed(pilot, "3")
-        assert page.entries.pane.keys == ("rehearsal",)
+        assert page.list_pane.keys == ("rehearsal",)
         await pressed(pilot, "enter")
-        assert page.entries.pane.keys == ("E1", "E2", "E3", "E4")
+        assert page.list_pane.keys == ("E1", "E2", "E3", "E4")
         for key in "edMi":
             await pressed(pilot, key)
             assert "studio library edit rehearsal E1" in picture(app)[-2]
         await pressed(pilot, "enter")
         assert "does not know who cites it" in picture(app)[-2]
         await pressed(pilot, "escape")
-        assert page.entries.pane.keys == ("rehearsal",)
+        assert page.list_pane.keys == ("rehearsal",)
 
 
 async def test_an_empty_workspace_and_a_damaged_library_say_so(tmp_path: Path) -> None:

@@ -6,10 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from engines.core.events import LibraryCommitted
 from engines.core.library import Library
+from engines.core.library_notes import LibraryNotes
 from engines.core.text.citations import find_cited_ids
-from engines.core.types import Decision
 from studio.facts.library import ListedLibrary
 from studio.library.citations import Citation
 from studio.tui.drawing.lines import plain_text, width_of
@@ -59,12 +58,6 @@ def test_what_is_pinned_has_a_mark_of_its_own() -> None:
     assert [plain_text(row.line)[2:6] for row in rows] == ["E1⚲ ", "E2  "]
     shown = view.detail_lines(view.items(shelf)[0], None, (), 80, cited=False)
     assert any("nothing may change or delete it" in plain_text(row) for row in shown)
-    assert shelf.draft is not None
-    pin = ((an_operation("pin", "E1", ""), Decision("op1.1", "approve", reviewer="ann")),)
-    history = ((shelf.library, None), (shelf.draft, LibraryCommitted(1, "exp", 3, pin, "h")))
-    (one, *_), near = view.items(LibraryState(shelf.draft)), ()
-    shown = view.detail_lines(one, None, near, 90, cited=False, history=history)
-    assert any("; since v1, by ann" in plain_text(row) for row in shown)
 
 
 def test_the_title_keeps_the_version_of_a_label_where_it_is_cut() -> None:
@@ -82,7 +75,7 @@ def test_most_used_come_first_and_wins_decide_between_equals() -> None:
 def test_uses_are_told_only_where_something_cites() -> None:
     shelf = LibraryState(a_library("a"), uses={"E1": (WON, LOST)})
     (row,) = view.item_rows(view.items(shelf), 70, cited=True)
-    assert plain_text(row.line).endswith("1 word   cited  2  won  1")
+    assert plain_text(row.line).endswith(" won  1 of  2")
     (bare,) = view.item_rows(view.items(LibraryState(a_library("a"))), 70, cited=False)
     assert "used" not in plain_text(bare.line)
     detail = view.detail_lines(view.items(shelf)[0], None, (), 60, cited=True)
@@ -91,7 +84,7 @@ def test_uses_are_told_only_where_something_cites() -> None:
 
 def test_what_was_measured_stands_beside_the_wording_and_sorts() -> None:
     effects = {"E1": an_effect(-0.03, -0.1, 0.04), "E3": an_effect(0.1, 0.05, 0.15)}
-    shelf = LibraryState(replace(a_library("a", "b b", "c"), effects=effects))
+    shelf = LibraryState(replace(a_library("a", "b b", "c"), notes=LibraryNotes(effects=effects)))
     assert [one.id for one in view.items(shelf, "worth")] == ["E3", "E1", "E2"]
     for width in (34, 70):
         ends = [
@@ -104,13 +97,13 @@ def test_what_was_measured_stands_beside_the_wording_and_sorts() -> None:
     ]
 
 
-def test_wordings_take_the_rows_that_are_free_for_all_of_them() -> None:
+def test_wordings_are_whole_where_there_is_room_for_all_of_them() -> None:
     found = view.items(LibraryState(a_library("a long wording " * 6, "short")))
     whole = view.item_rows(found, 40, 20, cited=False)
     lines = [plain_text(each).strip() for row in whole for each in (row.line, *row.more)]
     assert " ".join(lines).count("wording") == 6 and len(whole[0].more) > 2
     few = view.item_rows(found, 40, 3, cited=False)
-    assert [len(row.more) for row in few] == [1, 0] and plain_text(few[0].more[0]).endswith("..")
+    assert [len(row.more) for row in few] == [0, 0] and ".." in plain_text(few[0].line)
 
 
 @pytest.mark.parametrize("width", [24, 40, 76])
@@ -126,19 +119,6 @@ def test_rows_and_details_fit_whatever_a_model_wrote(width: int) -> None:
         assert width_of(line) <= width
         assert "\x1b" not in plain_text(line)
         assert "\u202e" not in plain_text(line)
-
-
-def test_the_last_change_is_shown_word_by_word_with_its_place() -> None:
-    first = a_library("use coefficients")
-    change = an_operation("modify", "E1", "use binomial coefficients")
-    second = first.commit(approved(change)).library
-    shown = [
-        plain_text(line)
-        for line in view.last_change_lines([(first, None), (second, None)], "E1", 60)
-    ]
-    assert shown[0].startswith("v0 -> v1")
-    assert "use {+binomial+} coefficients" in shown
-    assert view.last_change_lines([(first, None)], "E1", 60) == []
 
 
 def test_evidence_of_another_run_is_not_offered() -> None:

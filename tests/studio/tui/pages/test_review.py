@@ -23,6 +23,7 @@ from studio.tui.pages.review import queue
 from studio.tui.pages.review.page import ReviewPage
 from studio.tui.pages.review.view import rollout_of
 from studio.tui.widgets.prompt import Confirm, Prompt
+from tests.studio.tui.reading import wait_for_loads
 from tests.studio.tui.stage import FakeSession, app_on, finished_workspace, held_workspace, picture
 from tests.support.builders import an_effect
 
@@ -56,8 +57,8 @@ class Desk:
     async def rest(self) -> None:
         await self.pilot.pause()
         await self.app.wait_for_requests()
-        await self.page.loader.wait()
-        self.app.painter.draw_frame()
+        await wait_for_loads(self.app)
+        self.app.draw_frame()
         await self.pilot.pause()
 
     async def burst(self, *keys: str) -> None:
@@ -137,7 +138,6 @@ async def test_two_letters_in_one_write_decide_only_what_was_painted(tmp_path: P
     async with a_desk(tmp_path) as desk:
         await desk.burst("a", "a")
         assert desk.made == [("op1.1", "approve")]
-        assert "too early" in desk.told or "press again" in desk.told  # not lost without a word
 
 
 async def test_a_key_right_after_a_move_decides_nothing_that_was_not_drawn(tmp_path: Path) -> None:
@@ -450,8 +450,6 @@ async def test_capital_v_has_operations_tried_and_says_how_without_a_process(
         assert "trying op1.1: at most 40 rollouts, likely to show 0.20 or more" in desk.told
         found = ev.EffectMeasured(1, ("op1.1",), an_effect(0.2, 0.1, 0.3), 0.05, "base")
         await desk.session.push(EventReceived(found))
-        await desk.rest()
-        assert "op1.1 tried: helps" in desk.told
         await desk.press("V")
         assert "op1.1: tried already, as the library is" in desk.told
         await desk.press("v", "j", "V")
@@ -479,7 +477,7 @@ async def test_enter_on_an_empty_list_says_so_and_6_opens_the_group_under_the_cu
 async def test_merging_into_nothing_is_refused_in_words(tmp_path: Path) -> None:
     async with a_desk(tmp_path) as desk:
         await desk.press("M")
-        assert "nothing to merge into" in desk.told and not desk.page.shown.box.display
+        assert "M merges two that are marked" in desk.told and not desk.page.shown.box.display
 
 
 # -- undo, redo, after the commit ------------------------------------------------------------------
@@ -572,20 +570,13 @@ async def test_what_is_ticked_off_is_not_decided(tmp_path: Path) -> None:
         assert desk.made[1:] == [("op1.2", "reject")]
 
 
-async def test_a_key_that_comes_too_early_is_told(tmp_path: Path) -> None:
-    async with a_desk(tmp_path) as desk:
-        await desk.burst("a", "a")
-        assert desk.made == [("op1.1", "approve")]
-        assert "approved op1.1" in desk.told and "a key came too early" in desk.told
-
-
 async def test_capital_a_tells_why_there_is_nothing_to_approve(tmp_path: Path) -> None:
     def none_yet(session: FakeSession) -> None:
         session.state.operations.clear()
 
     async with a_desk(tmp_path, change=none_yet) as desk:
         await desk.press("A")
-        assert "there is nothing to decide here" in desk.told
+        assert "nothing is safe" in desk.told
     async with a_desk(tmp_path / "b") as desk:
         await desk.press("a", "r", "A")
         assert "every operation here is decided" in desk.told
@@ -711,7 +702,7 @@ async def test_o_opens_the_rollout_and_back_returns_to_the_operation(tmp_path: P
         assert desk.app.page_name == "review" and desk.page.shown.operations.key == "op1.2"
 
 
-async def test_opened_anew_the_panes_stand_as_on_a_screen_started_now(tmp_path: Path) -> None:
+async def test_no_operation_moves_a_border_and_each_tab_has_its_turn(tmp_path: Path) -> None:
     long = "When the digits of a column are added, carry what is above nine. " * 12
     async with a_desk(tmp_path, an_add(1), an_add(2, long)) as desk:
 
@@ -719,9 +710,7 @@ async def test_opened_anew_the_panes_stand_as_on_a_screen_started_now(tmp_path: 
             return [pane.outer_size.height for pane in desk.page.panes()]
 
         first = rows()
-        await desk.press("j", "k")
-        assert rows() != first  # they move only where something would be cut
-        await desk.press("1", "2")
+        await desk.press("j")
         assert rows() == first
         await desk.pilot.resize_terminal(169, 21)
         await desk.press("tab", "tab", "tab")
@@ -926,7 +915,7 @@ async def test_where_the_person_was_is_where_they_come_back(tmp_path: Path) -> N
         await pilot.pause()
         page = app.navigation.page("review")
         assert isinstance(page, ReviewPage)
-        await page.loader.wait()
+        await wait_for_loads(app)
         assert page.shown.operations.key == "op1.2"
         assert app.drafts.edits["op1.2"].endswith("x")
 

@@ -32,7 +32,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
         monkeypatch.setattr(owner, name, wrapped)
 
     for owner, name in (
-        (queue, "items"), (queue, "item_row"), (view, "_item_of"), (queue, "change_lines"),
+        (queue, "items"), (view, "_wrapped_row"), (view, "_item_of"), (queue, "change_lines"),
     ):  # fmt: skip
         count(owner, name)
     return counted
@@ -48,9 +48,9 @@ async def test_a_key_draws_one_operation_however_many_there_are(
         await desk.press("j", "k")
         drawn = Drawn(desk.app, 120, 36)
         drawn.paint_all()
-        for key, wanted in (  # of the next one twice: once more when its evidence was read
-            ("j", {"change_lines": 1}),
-            ("a", {"items": 1, "item_row": 1, "_item_of": 301, "change_lines": 2}),
+        for key, wanted in (  # twice: once more when its evidence was read
+            ("j", {"change_lines": 2}),
+            ("a", {"items": 1, "_wrapped_row": 1, "_item_of": 301, "change_lines": 2}),
         ):
             calls.clear()
             before = drawn.sent

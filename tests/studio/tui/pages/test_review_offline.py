@@ -21,6 +21,7 @@ from studio.session.offline import OfflineSession
 from studio.session.requests import Propose
 from studio.tui.app import StudioApp
 from studio.tui.pages.review.page import ReviewPage
+from tests.studio.tui.reading import wait_for_loads
 from tests.studio.tui.stage import app_on, finished_workspace, held_workspace, picture
 
 
@@ -42,8 +43,8 @@ class Table:
     async def rest(self) -> None:
         await self.pilot.pause()
         await self.app.wait_for_requests()
-        await self.page.loader.wait()
-        self.app.painter.draw_frame()
+        await wait_for_loads(self.app)
+        self.app.draw_frame()
         await self.pilot.pause()
 
     @property

@@ -301,12 +301,12 @@ async def test_escape_leaves_for_no_page_that_nobody_came_from(tmp_path: Path) -
 
 async def test_titles_in_brackets_stay_as_they_are_after_a_jump(tmp_path: Path) -> None:
     async with a_desk(tmp_path, size=(80, 24)) as desk:
-        assert "[Evidence] Similar Source" in desk.screen
+        assert "[Evidence] Similar" in desk.screen
         await desk.press("ctrl+w")
-        assert "[Evidence] Similar Source" in desk.screen and "(d) [Evidence]" in desk.screen
+        assert "[Evidence] Similar" in desk.screen and "(d) [Evidence]" in desk.screen
         assert desk.app.query_one(Prompt).is_asking
         await desk.press("escape")
-        assert "[Evidence] Similar Source" in desk.screen and "(d)" not in desk.screen
+        assert "[Evidence] Similar" in desk.screen and "(d)" not in desk.screen
 
 
 async def test_without_a_process_the_advice_is_one_that_works(tmp_path: Path) -> None:

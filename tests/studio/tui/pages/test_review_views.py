@@ -30,8 +30,7 @@ from studio.tui.drawing.cells import GLYPHS_ASCII, GLYPHS_UNICODE
 from studio.tui.drawing.lines import Line, crop_line, plain_text, width_of
 from studio.tui.keymap import KEYS
 from studio.tui.page import Page
-from studio.tui.pages.review.loader import FindingsRequest, ReviewLoader
-from studio.tui.pages.review.panes import share_rows
+from studio.tui.pages.review.queue import FindingsRequest, ReviewLoader
 from studio.tui.pages.review.view import (
     KINDS,
     SORTS,
@@ -45,7 +44,6 @@ from studio.tui.pages.review.view import (
     items,
     legend_lines,
     rollout_of,
-    side_by_side,
     similar_rows,
 )
 from studio.tui.pages.review.view import item_rows as rows_of_items
@@ -119,16 +117,6 @@ def test_a_row_says_how_it_stands_without_any_colour() -> None:
     assert plain_text(item_row(Item("a", gone), "Try small cases.").line).endswith("small cases.")
 
 
-def test_the_legend_never_changes_its_height() -> None:
-    shown = [
-        legend_lines(found, words=words, sort="in order", done=0, person="sam")
-        for found, words in (([], ""), ([Item("a", add(1))], "carry"))
-    ]
-    assert len(shown[0]) == len(shown[1])
-    assert "safe: 1 without flag or delete (A approves)" in drawn(shown[1])
-    assert "+ add  ~ modify  - delete  = keep" in drawn(shown[1])
-
-
 def test_each_flag_has_a_line_and_a_length_that_stays_is_told_once() -> None:
     flags = (Flag("leak"), Flag("too long"))
     keep = Item("a", Operation("op1.2", "keep", "E1", flags=flags))
@@ -177,7 +165,7 @@ def test_words_are_marked_and_read_back_to_both_texts() -> None:
 
 
 def test_columns_stay_aligned_with_wide_characters() -> None:
-    rows = side_by_side("漢字かな漢字かな漢字", "plain words of any kind", 30)
+    rows = diff_lines("漢字かな漢字かな漢字", "plain words of any kind", "side by side", 30)
     bars = {cell_len(plain_text(each).partition("|")[0]) for each in rows}
     assert len(bars) == 1
 
@@ -293,9 +281,7 @@ def test_similar_ones_come_by_likeness() -> None:
     others = {"E4": f"{text} Always.", "E2": "Draw the grid before counting.", "E3": "Else."}
     near = find_similar(text, others.items())
     assert [name for name, _, _ in near] == ["E4", "E2"]
-    near = near[1:]
-    (row,) = similar_rows(near, 60, deleting={"E2": "op1.4"})
-    assert row.key == "E2" and plain_text(row.more[-1]).strip() == "op1.4 deletes it"
+    assert [row.key for row in similar_rows(near, 60)] == ["E4", "E2"]
 
 
 def test_what_is_read_is_told_with_its_trouble(tmp_path: Path) -> None:
@@ -380,19 +366,6 @@ def test_the_rows_of_many_operations_take_as_much_longer_as_they_are_more() -> N
     assert least_s(1_000) < 40 * least_s(100)  # what compares each with each takes 100 times
 
 
-# -- what stands where ----------------------------------------------------------------------------
-
-
-def test_panes_get_the_rows_they_need_and_stay_where_they_are_while_that_is_enough() -> None:
-    even = share_rows(30, (8, 5, 4), (4, 4, 4))
-    assert even == (10, 16, 4)  # the second one, the evidence, gets the rest
-    assert share_rows(30, (20, 6, 4), (4, 4, 4), even) == (20, 6, 4)
-    assert share_rows(30, (9, 15, 4), (4, 4, 4), even) == even  # all of it is seen: nothing moves
-    crowded = share_rows(30, (40, 40, 40), (6, 5, 4), even)
-    assert crowded == (21, 5, 4)  # the first one is what is decided
-    assert share_rows(30, (20, 40, 40), (6, 5, 4), crowded) == crowded
-
-
 def test_a_row_shows_the_whole_wording_and_whether_there_is_a_note() -> None:
     text = "When a column adds up to ten or more, carry one into the next column, 漢字かな."
     row = item_row(Item("a", add(1, text)), width=30, has_note=True)
@@ -414,9 +387,7 @@ def test_no_sign_of_a_standing_is_a_key_name() -> None:
         found = [getattr(signs, name) for name in names]
         assert len(set(found)) == len(found)
         assert not {*found} & {key.key_text for key in KEYS}
-        legend = lines_text(
-            legend_lines([], words="", sort="in order", done=0, person="s", signs=signs)
-        )
+        legend = lines_text(legend_lines((), signs))
         assert all(sign in legend for sign in found)
 
 

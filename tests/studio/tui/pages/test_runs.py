@@ -53,7 +53,7 @@ def page_of(app: StudioApp) -> RunsPage:
 async def shown(app: StudioApp, *runs: KnownRun) -> RunsPage:
     """The page with these runs, which the workspace does not have."""
     page = page_of(app)
-    page.reader.runs = runs
+    page.reader.value = runs
     page.draw()
     return page
 
@@ -238,7 +238,7 @@ async def test_what_cannot_be_read_is_told_and_what_was_there_stays(
         await has_read(pilot)
         make_unreadable(workspace.runs_folder)
         page = page_of(app)
-        page.reader.reload()
+        page.poll()
         await has_read(pilot)
         assert page.reader.trouble and page.list_pane.keys == ("mine",)
         assert any("practice/runs" in row for row in picture(app))
@@ -266,9 +266,9 @@ async def test_the_open_run_is_marked_and_the_list_is_read_again_only_while_show
         await has_read(pilot)
         assert any("@ mine" in row for row in picture(app))
         page = page_of(app)
-        before = page.reader.runs
+        before = page.reader.value
         await pilot.press("1")
-        page.reader.poll()
+        page.poll()
         await has_read(pilot)
-        assert page.reader.runs is before
+        assert page.reader.value is before
         await asyncio.sleep(0)

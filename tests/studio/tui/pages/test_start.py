@@ -9,6 +9,7 @@ import pytest
 
 from engines.record.run_dir import Workspace
 from studio.tui.app import StudioApp
+from studio.tui.pages.start import checks
 from studio.tui.pages.start.checks import CheckReport, RunFacts
 from studio.tui.pages.start.page import StartPage
 from studio.tui.widgets.prompt import Confirm
@@ -36,7 +37,7 @@ async def test_a_held_run_comes_first_and_enter_resumes_it(
     async with app.run_test(size=(120, 36)) as pilot:
         asked = Asked(app, monkeypatch)
         await has_read(pilot)
-        assert any("2 operations to decide: held, no process" in row for row in picture(app))
+        assert any("no process: 2 to decide" in row for row in picture(app))
         await pilot.press("enter")
         await pilot.pause()
         assert asked.started == [["--resume", "mine"]]
@@ -52,7 +53,7 @@ async def test_a_rehearsal_is_started_without_a_question(
         page = page_of(app)
         assert page.go_to_choice("new rehearsal")
         await has_read(pilot)
-        known = page.loader.facts["new rehearsal", ""]
+        known = page.loader.value
         assert isinstance(known, RunFacts) and known.mode == "new" and not known.costs
         await pilot.press("enter")
         await pilot.pause()
@@ -67,20 +68,19 @@ async def test_what_costs_money_shows_its_estimate_and_waits_for_a_yes(
         asked = Asked(app, monkeypatch)
         await has_read(pilot)
         page = page_of(app)
+        report = CheckReport(facts(), (), "9 calls, 10 tokens", "20 calls")
+        monkeypatch.setattr(checks, "load_facts", lambda *_: facts())
+        monkeypatch.setattr(checks, "run_checks", lambda *_: report)
         page.go_to_choice("new api")
-        page.loader.facts["new api", ""] = facts()
-        page.loader.checked["new api", ""] = CheckReport(
-            facts(), (), "9 calls, 10 tokens", "20 calls"
-        )
         await pilot.press("enter")
-        await pilot.pause()
+        await has_read(pilot, "open")
         assert isinstance(app.screen, Confirm)
         assert any("9 calls, 10 tokens" in row for row in picture(app))
         await pilot.press("escape")
         await pilot.pause()
         assert asked.started == []
         await pilot.press("enter")
-        await pilot.pause()
+        await has_read(pilot, "open")
         await pilot.press("y")
         await pilot.pause()
         assert asked.started == [["api", "--review", "wait"]]
@@ -94,11 +94,14 @@ async def test_a_run_that_is_finished_is_opened_or_begun_anew_as_asked(
         asked = Asked(app, monkeypatch)
         await has_read(pilot)
         page = page_of(app)
+        found = facts("finished", run="rehearsal", costs=False)
+        monkeypatch.setattr(checks, "load_facts", lambda *_: found)
+        page.loader.forget()
         page.go_to_choice("new rehearsal")
-        page.loader.facts["new rehearsal", ""] = facts("finished", run="rehearsal", costs=False)
+        await has_read(pilot)
         for key in ("n", "o"):
             await pilot.press("enter")
-            await pilot.pause()
+            await has_read(pilot)
             await pilot.press(key)
             await pilot.pause()
         assert asked.started == [["rehearsal", "--restart-step", "0", "--review", "wait"]]
@@ -115,7 +118,7 @@ async def test_a_preset_whose_name_is_taken_by_other_settings_begins_a_new_run_b
         page = page_of(app)
         page.go_to_choice("new rehearsal")
         await has_read(pilot)
-        known = page.loader.facts["new rehearsal", ""]
+        known = page.loader.value
         assert isinstance(known, RunFacts), known
         assert (known.mode, known.run) == ("beside", "rehearsal-2") and "seed" in known.notes[0]
         await pilot.press("enter")
@@ -159,7 +162,7 @@ async def test_settings_are_checked_where_they_are_typed_and_kept(
         await pilot.press(*"practice.epoch=3", "enter")
         await has_read(pilot)
         assert any("practice.epochs" in row for row in picture(app))
-        assert page.loader.overrides["new rehearsal"] == "practice.epoch=3"
+        assert page.overrides["new rehearsal"] == "practice.epoch=3"
         await pilot.press("enter")
         await pilot.pause()
         assert asked.started == []
@@ -167,7 +170,7 @@ async def test_settings_are_checked_where_they_are_typed_and_kept(
         await pilot.pause()
         await pilot.press(*("left",) * 2, "s", "enter")
         await has_read(pilot)
-        known = page.loader.facts["new rehearsal", "practice.epochs=3"]
+        known = page.loader.value
         assert isinstance(known, RunFacts) and "epochs 3" in dict(known.rows)["data"]
         await pilot.press("enter")
         await pilot.pause()
@@ -187,7 +190,7 @@ async def test_a_setting_that_is_none_or_an_option_is_refused_at_once(
             app.query_one("#prompt Input").value = typed  # type: ignore[attr-defined]
             await pilot.press("enter")
             await pilot.pause()
-        assert len(asked.told) == 3 and page_of(app).loader.overrides == {}
+        assert len(asked.told) == 3 and page_of(app).overrides == {}
 
 
 async def test_capital_c_says_calls_tokens_and_what_was_looked_at(
@@ -202,7 +205,7 @@ async def test_capital_c_says_calls_tokens_and_what_was_looked_at(
         page.go_to_choice("new rehearsal")
         await pilot.press("C")
         await has_read(pilot)
-        found = page.loader.checked["new rehearsal", ""]
+        found = page.loader.value
         assert isinstance(found, CheckReport), found
         shown = picture(app)
         assert any("likely" in row and "calls" in row for row in shown)
@@ -220,7 +223,7 @@ async def test_why_nothing_was_started_is_shown_whole_and_nothing_is_lost(
         Asked(app, monkeypatch)
         await has_read(pilot)
         page = page_of(app)
-        page.loader.overrides["new rehearsal"] = "seed=5"
+        page.overrides["new rehearsal"] = "seed=5"
         await pilot.press("5")
         app.attachment.show_refusal(
             "run.yaml:3: the endpoint cannot be reached.\nStart it, or name another."
@@ -230,7 +233,7 @@ async def test_why_nothing_was_started_is_shown_whole_and_nothing_is_lost(
         shown = picture(app)
         assert any("the endpoint cannot be reached." in row for row in shown)
         assert any("Start it, or name another." in row for row in shown)
-        assert page.loader.overrides["new rehearsal"] == "seed=5"
+        assert page.overrides["new rehearsal"] == "seed=5"
         await pilot.press("escape")
         await pilot.pause()
         assert not any("the endpoint cannot be reached." in row for row in picture(app)[3:-3])
@@ -259,11 +262,12 @@ async def test_the_list_follows_runs_that_go_on_and_keeps_the_cursor_on_its_run(
         await has_read(pilot)
         monkeypatch.setattr(listing, "known_runs", lambda *_: tuple(now))
         page = page_of(app)
-        await page.reader.read()
+        page.poll()
+        await has_read(pilot)
         page.go_to_choice("attach two")
         assert any("one" in row and "HELD" in row for row in picture(app))
         now[:] = [a_run("one", "running", alive=True), a_run("two", "stopped")]
-        page.reader.reload()
+        page.poll()
         await has_read(pilot)
         await pilot.pause()
         assert not any("HELD" in row for row in picture(app))

@@ -55,13 +55,9 @@ def test_what_waits_for_a_person_comes_first_and_new_runs_last() -> None:
 
 def test_a_run_that_holds_says_how_many_operations_wait() -> None:
     (choice,) = list_choices([a_run(waiting=9)], [], [])
-    assert choice.text == (
-        "9 operations to decide: held, no process (enter takes it up); epoch 1/2, step 4/8"
-    )
-    (single,) = list_choices([a_run(waiting=1)], [], [])
-    assert single.text.startswith("1 operation to decide:")
+    assert choice.text == "no process: 9 to decide; epoch 1/2, step 4/8"
     (put_off,) = list_choices([a_run(waiting=3, later=2)], [], [])
-    assert put_off.text.startswith("1 operation to decide, 2 later:")
+    assert put_off.text.startswith("no process: 1 to decide, 2 later;")
 
 
 def test_the_cursor_begins_on_what_waits_or_on_what_costs_nothing() -> None:

@@ -15,7 +15,7 @@ from studio.facts.step import RolloutFacts, read_rollout
 from studio.session.session import TextPiece, TextReceived
 from studio.tui.pages.inspect import view
 from studio.tui.pages.inspect.page import InspectPage
-from tests.studio.tui.pages.test_inspect_view import a_whole, drawn
+from tests.studio.tui.pages.test_inspect_view import a_whole, drawn, member
 from tests.studio.tui.pages.test_live import NARROW, WIDE, Watched, started, watching
 from tests.studio.tui.reading import has_read
 from tests.studio.tui.stage import FakeSession, app_on, check_painted, held_workspace, picture
@@ -123,7 +123,7 @@ def a_recorded(index: int = 0) -> RolloutFacts:
 
 
 def test_inspect_folds_each_call_and_each_result_to_one_row() -> None:
-    parts = view.rollout_parts(a_recorded(), 1, None)
+    parts = view.rollout_parts(a_recorded(), 1)
     rows = drawn(view.rollout_rows(parts, 80))
     at = next(n for n, row in enumerate(rows) if row.startswith("calls"))
     assert rows[at].startswith("calls     python found = [n for n in range(9) if n % 2]")
@@ -140,14 +140,14 @@ def test_inspect_folds_each_call_and_each_result_to_one_row() -> None:
 
 
 def test_inspect_counts_turns_and_calls_of_each_try() -> None:
-    member = view.make_member(a_recorded(), "s1p0r0", 0, False)
-    plain = view.make_member(a_whole(index=1), "s1p0r1", 1, False)
-    group = view.GroupSummary("s1p0", "p", 1, 1, (member, plain))
-    assert drawn(view.group_rows(group, 22)) == ["r0  - 0.00 52t 3/2!", "r1  - 0.00 52t"]
+    acting = member(a_recorded(), 0)
+    plain = member(a_whole(index=1), 1)
+    group = view.GroupSummary("s1p0", "p", 1, 1, (acting, plain))
+    assert drawn(view.group_rows(group, 22)) == ["r0  - 0.0   52t 3/2!", "r1  - 0.0   52t"]
     lines = view.answer_lines(a_recorded(), None, group, 60)
     assert ("3 turns, 2 tool calls (1 failed)", "") in {span for line in lines for span in line}
     alone = view.GroupSummary("s1p0", "p", 1, 1, (plain,))
-    assert drawn(view.group_rows(alone, 30)) == ["r1  - 0.00     52t"]
+    assert drawn(view.group_rows(alone, 30)) == ["r1  - 0.0   52t"]
 
 
 def test_a_try_under_way_has_its_calls_as_parts_though_its_beginning_is_cut() -> None:

@@ -25,7 +25,7 @@ from studio.tui.pages.live.view import (
     status_line,
 )
 from studio.tui.pages.review.view import Item, commit_lines, item_row
-from studio.tui.pages.training_view import brief_lines, panel_lines, update_lines
+from studio.tui.pages.training_view import panel_lines, update_lines
 from studio.tui.settings.file import ScreenSettings
 from tests.studio.tui.scenes import SCENES, SIZES, Stage, on_stage
 from tests.studio.tui.stage import picture
@@ -105,13 +105,6 @@ def test_a_failed_update_tells_why_in_the_style_of_a_failure() -> None:
 
 def test_an_update_that_waits_names_the_key_that_shows_it() -> None:
     assert "needs your review (2)" in text(panel_lines(waits(), 40))
-    assert "its update is to be decided (2)" in text(brief_lines(waits(), 80))
-
-
-def test_in_two_lines_the_curve_its_ends_and_the_figures_have_room() -> None:
-    first, second = (plain_text(line) for line in brief_lines(a_state(*finished()), 80))
-    assert first == " ▃▅▆▅█▂▇ 0.250 -> 0.917 (n=12) in 7 steps, policy v4"
-    assert second == " kl 0.007, clip 2 %, entropy 0.43, |g| 0.8, length 31, checkpoint of step 7"
 
 
 @pytest.mark.parametrize("width", [12, 30, 80, 118])
@@ -121,7 +114,7 @@ def test_nothing_of_training_is_wider_than_its_place(width: int) -> None:
         a_state(*begun()), a_state(*history()), waits(), a_state(*finished()),
         a_state(*begun(), *many),
     ):  # fmt: skip
-        shown = [*panel_lines(state, width), *brief_lines(state, width)]
+        shown = panel_lines(state, width)
         for operation in state.undecided_operations:
             shown += update_lines(operation, state, width)
         assert [plain_text(line) for line in shown if width_of(line) > width] == []
@@ -129,7 +122,7 @@ def test_nothing_of_training_is_wider_than_its_place(width: int) -> None:
 
 def test_in_ascii_the_curve_is_ascii() -> None:
     state = a_state(*finished())
-    shown = [*panel_lines(state, 60, GLYPHS_ASCII), *brief_lines(state, 80, GLYPHS_ASCII)]
+    shown = panel_lines(state, 60, GLYPHS_ASCII)
     shown += run_summary_lines(state, 80, GLYPHS_ASCII)
     assert all(plain_text(line).isascii() for line in shown)
 
@@ -147,7 +140,7 @@ def test_the_stages_of_a_training_batch_end_with_its_update() -> None:
     assert rollouts is not None
     assert plain_text(stage_lines(rollouts, under_way, 40)[-1]) == "update     not computed yet"
     assert stage_line(batch, state).endswith("reflected 3/3  update needs your review (2)")
-    assert "training  policy v0" in text(facts_lines(state, batch, LIVES, None, width=30))
+    assert "training  policy v0" in text(facts_lines(state, batch, LIVES, width=30))
 
 
 def test_the_page_speaks_of_weights_where_a_run_trains_them() -> None:
@@ -157,9 +150,9 @@ def test_the_page_speaks_of_weights_where_a_run_trains_them() -> None:
     )
     computing = a_state(*begun(), *tried(1))
     told = plain_text(status_line(computing, current_batch(computing), LIVES, None))
-    assert "computing a weight update from 2 groups with contrast" in told
+    assert "computing a weight update from 2 groups" in told
     ended = a_state(*finished())
-    assert "finished with policy v4" in plain_text(status_line(ended, None, LIVES, None))
+    assert "finished; 3 shows" in plain_text(status_line(ended, None, LIVES, None))
     assert activity_lines(ev.StageEntered(1, "consolidation"), trains=True) == [
         "step 1: computing its weight update"
     ]
@@ -201,25 +194,22 @@ def test_an_update_shows_what_it_is_decided_by_with_arrow_bound_and_curve() -> N
     assert [row.split()[0] for row in shown[:6]] == [
         *("reward", "KL", "gradient", "clipped", "entropy", "loss"),
     ]
-    assert shown[0].split() == ["reward", "0.600", "↑", "up", "from", "0.550", "better", "▁▂▃▇█"]
+    assert shown[0].split() == ["reward", "0.600", "↑", "up", "from", "0.550", "▁▂▃▇█"]
     assert "0.007  ↑ up from 0.006" in shown[1] and "good: at most 0.5" in shown[1]
-    assert "= same as 0.8" in shown[2] and " usual " in shown[2]
-    assert " usual " in shown[3] and "↓ down from 0.44" in shown[4]
+    assert "= same as 0.8" in shown[2] and "↓ down from 0.44" in shown[4]
     assert shown[6:] == [f"and {len(metrics()) - 6} more figures (z)"]
     whole = text(update_lines(the_update(waits()), waits(), 78, whole=True)).splitlines()
     assert len(whole) == len(metrics()) + 1 and whole[-1] == "z shows fewer"
     assert text(update_lines(the_update(waits()), waits(), 78, signs=GLYPHS_ASCII)).isascii()
 
 
-def test_a_figure_out_of_bounds_or_unlike_the_others_is_said_in_words() -> None:
+def test_a_figure_out_of_bounds_is_said_in_words() -> None:
     state = waits(kl=0.7, entropy=0.01, reward=0.1)
     shown = update_lines(the_update(state), state, 78)
     assert ("OUT OF BOUNDS: above 0.5  ", "flag") in shown[1]
-    assert " worse " in plain_text(shown[0])
-    assert "unusual: median 0.48" in plain_text(shown[4])
     not_a_number = waits(kl=float("nan"), loss=float("inf"))
     lines = text(update_lines(the_update(not_a_number), not_a_number, 78)).splitlines()
-    assert "OUT OF BOUNDS" in lines[1] and "no number" in lines[5]
+    assert "OUT OF BOUNDS" in lines[1] and "inf" in lines[5]
 
 
 def test_bounds_may_stand_in_a_section_of_the_settings() -> None:
@@ -312,7 +302,7 @@ async def test_all_that_is_safe_leaves_an_update_to_its_own_key(tmp_path: Path) 
     async with on_stage(SCENES["training-review"], tmp_path, (120, 36)) as stage:
         await stage.press("A")
         assert asked(stage) == []
-        assert "is a weight update or a reply to mend" in shown(stage)
+        assert "nothing is safe" in shown(stage)
 
 
 async def test_the_id_of_an_update_leads_to_the_rollouts_of_its_step(tmp_path: Path) -> None:
@@ -338,12 +328,12 @@ async def test_every_page_shows_a_training_run_in_every_theme(
 ) -> None:
     settings = ScreenSettings(theme=theme)
     async with on_stage(SCENES["training-waits"], tmp_path, size, settings) as stage:
-        assert "0.250 -> 0.667 (n=12)" in shown(stage)
+        assert "0.667 (n=12)" in shown(stage)
         for key in "23456":
             await stage.press(key)
             assert "Weight update" in shown(stage) or key != "2"
         await stage.press("1")
-        assert "policy v3" in shown(stage)
+        assert "review: 1 weight update" in shown(stage)
 
 
 @pytest.mark.parametrize(

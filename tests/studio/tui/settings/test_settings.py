@@ -81,14 +81,14 @@ def test_what_says_nothing_changes_nothing(tmp_path: Path, text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "line", "told"),
     [
-        ("mous: true", 1, "Did you mean mouse?"),
-        ("mouse: maybe", 1, "There are: true, yes, on, false"),
-        ("\ntheme: studio-drak", 2, "Did you mean studio-dark?"),
-        ("notify:\n  bel: true", 2, "Did you mean bell?"),
+        ("mous: true", 1, 'Did you mean "mouse"?'),
+        ("mouse: maybe", 1, "There are: true, false"),
+        ("\ntheme: studio-drak", 2, 'Did you mean "studio-dark"?'),
+        ("notify:\n  bel: true", 2, 'Did you mean "bell"?'),
         ("notify: true", 1, "holds no keys"),
         ("notify:\n  command: mail 'ann", 2, "quote that does not end"),
         ("mouse: [true]", 1, "not one value"),
-        ("mouse: true\nmouse: false", 2, "stands there twice"),
+        ("mouse: true\nmouse: false", 2, "duplicate key mouse"),
         ("keys: 5", 1, "holds no keys"),
     ],
 )

@@ -10,8 +10,6 @@ from rich.segment import Segment
 from rich.style import Style
 from textual.app import App, ComposeResult
 from textual.containers import Container
-from textual.content import Content
-from textual.geometry import Region
 
 from studio.tui.drawing.canvas import StreamCanvas
 from studio.tui.drawing.cells import cell_width
@@ -95,9 +93,9 @@ async def test_a_cursor_that_moves_sends_its_two_rows_and_no_blanks() -> None:
 def test_a_step_to_the_right_and_a_colour_take_no_more_than_they_need() -> None:
     writer = _Writer()
     for x, text, codes in ((2, "a", "1"), (90, "b", ""), (91, "c", "32"), (92, "d", "1;32")):
-        writer.move(x, 3)
-        writer.write_text(text, codes, 1)
-    assert writer.finish() == ("\x1b[4;3H\x1b[0;1ma\x1b[87C\x1b[mb\x1b[32mc\x1b[0;1;32md\x1b[m")
+        writer.write_cell(x, 3, (text, codes))
+    writer.set_codes("")
+    assert "".join(writer.out) == ("\x1b[4;3H\x1b[0;1ma\x1b[87C\x1b[mb\x1b[32mc\x1b[0;1;32md\x1b[m")
 
 
 def test_a_signal_that_has_all_forgotten_in_the_middle_of_a_frame_breaks_nothing() -> None:
@@ -106,7 +104,7 @@ def test_a_signal_that_has_all_forgotten_in_the_middle_of_a_frame_breaks_nothing
     changed = picture.put([Segment("one")], 0, 1, 0, 3, None)
     picture.forget()
     picture.write(writer, 1, changed)
-    assert writer.finish() == ""
+    assert not writer.out
     assert picture.put([Segment("one")], 0, 1, 0, 3, None) == changed
 
 
@@ -151,19 +149,6 @@ def test_a_paragraph_of_unsettled_text_keeps_its_styles_at_their_words() -> None
     assert told["lost"].split() == ["DE", "end"]
 
 
-async def test_a_title_that_is_the_same_draws_nothing_and_another_one_its_row() -> None:
-    app = Panes()
-    async with app.run_test(size=(40, 12)):
-        pane = app.query_one(RowList)
-        asked: list[tuple[Region, ...]] = []
-        pane.refresh = lambda *regions, **_: asked.append(regions)  # type: ignore[assignment,return-value,method-assign]
-        pane.border_title = Content("Runs 3")  # type: ignore[assignment]
-        pane.border_title = Content("Runs 3")  # type: ignore[assignment]
-        pane.border_subtitle = "below"
-        assert [r.y for (r,) in asked] == [-1, pane.outer_size.height - 2]
-        assert "Runs 3" in str(pane.border_title)
-
-
 async def test_a_canvas_that_was_there_before_the_clock_is_drawn_by_it() -> None:
     class Early(App[None]):
         frame_clock: FrameClock
@@ -181,7 +166,7 @@ async def test_a_canvas_that_was_there_before_the_clock_is_drawn_by_it() -> None
 def test_low_bandwidth_leaves_out_every_other_beat_also_when_it_is_set_later() -> None:
     ticks: list[int] = []
     clock = FrameClock()
-    clock.add_drain(lambda: ticks.append(1))
+    clock.drains.append(lambda: ticks.append(1))
     for _ in range(4):
         clock.beat()
     assert len(ticks) == 4

@@ -87,13 +87,6 @@ def test_text_of_another_script_stays_what_it_is() -> None:
     assert segment.text == "漢字 é"
 
 
-def test_what_an_encoding_has_not_is_question_marks_of_its_width() -> None:
-    import studio.tui.terminal.terminal  # noqa: F401  registers "cells"
-
-    assert "漢 é→x".encode("latin-1", "cells") == b"?? \xe9?x"
-    assert "漢e".encode("ascii", "cells") == b"??e"
-
-
 async def test_a_locale_without_utf_8_is_drawn_in_ascii(tmp_path: Path) -> None:
     workspace = held_workspace(tmp_path)
     for locale, plain in (("C.UTF-8", False), ("en_US.ISO-8859-1", True)):

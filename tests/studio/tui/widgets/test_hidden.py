@@ -27,7 +27,6 @@ from studio.tui.drawing.canvas import StreamCanvas
 from studio.tui.drawing.lines import Row, line
 from studio.tui.drawing.pane import PaneModel
 from studio.tui.page import Page
-from studio.tui.terminal.textual_parts import HitList
 from studio.tui.widgets.line_view import Activity, Chrome, LineView, RowList
 from tests.studio.tui.stage import check_painted, picture
 
@@ -82,10 +81,6 @@ def change(widget: Widget, texts: list[str]) -> None:
             widget.show_rows([Row(text, line(text)) for text in texts])
         case LineView():
             widget.show_lines([line(text) for text in texts])
-        case HitList():
-            widget.visible = True
-            widget.clear_options()
-            widget.add_options(texts)
         case Input():
             widget.value = texts[0]
         case TextArea():

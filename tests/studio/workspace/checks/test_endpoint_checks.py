@@ -259,7 +259,7 @@ judge: {{model: "openai:m", base_url: "http://127.0.0.1:9/v1"}}
     assert f"asking 2 addresses: about {MOST_TOKENS} tokens at most each" in done.stderr
     lines = done.stdout.splitlines()
     assert lines[0].startswith("fix    judge (openai:m at http://127.0.0.1:9/v1): no connection")
-    assert lines[0].endswith("Start the server, or correct base_url.")
+    assert lines[0].endswith("only where it begins with https.")
     assert any(line.startswith("note   policy, reflector") and "500" in line for line in lines)
     assert secret not in done.stdout + done.stderr
     assert "1 to fix: they stand first." in lines

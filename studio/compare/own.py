@@ -1,5 +1,7 @@
 """What the studio itself measured: runs, files of evals/, score books, `studio eval --json`."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +14,7 @@ from engines.core.types import NO_USAGE, Usage
 from engines.record import lines
 from engines.record.run_dir import Workspace
 from engines.record.seal import refuse_altered
-from studio.compare.log import Fields, Format, load_json, read_json
+from studio.compare.foreign import Fields, load_json, read_json
 from studio.config.loading import load_run
 from studio.facts.comparison import Log, LogRow, Practised
 from studio.facts.run import REHEARSAL, load_state_with_parents, origin_note
@@ -20,14 +22,10 @@ from studio.library.references import find_version
 from studio.render.evaluation_lines import left_out_text
 from studio.run.held_out import held_out_sets
 
-MOVE = (
-    "Give a file of a run's evals/, a folder of evaluations/, or what `studio eval --json` prints."
-)
-
 
 def read_evaluation(path: Path, metric: str | None) -> list[Log]:
     """Read a file of a run's evals/. Raises DamagedError: it was altered."""
-    whole = read_json(path, MOVE)
+    whole = read_json(path)
     refuse_altered(path)
     told = {name: value for name, value in whole.row.items() if name != "sha256"}
     try:
@@ -38,26 +36,25 @@ def read_evaluation(path: Path, metric: str | None) -> list[Log]:
 
 def read_printed(path: Path, metric: str | None) -> list[Log]:
     """Read what `studio eval --json` printed: a log for each subject."""
-    whole = read_json(path, MOVE)
-    found: dict[str, list[LogRow]] = {}
+    whole = read_json(path)
+    rows: dict[str, list[LogRow]] = {}
     questions: dict[str, str] = {}
-    for held_out in whole.require("sets", list):
-        one = Fields(held_out, f"{path}: sets", MOVE)
-        asked = one.require("texts", list) if one.row.get("texts") else ()
-        questions |= zip(map(str, one.require("problems", list)), map(str, asked), strict=False)
-        for at, result in enumerate(one.require("results", list)):
-            subject = Fields(result, f"{path}: sets.results[{at}]", MOVE)
-            rewards, ids = subject.require("rewards", list), one.require("problems", list)
-            if len(rewards) != len(ids) or not all(isinstance(row, list) for row in rewards):
-                raise subject.as_error(f'"rewards" is no list for each of {len(ids)} problems.')
-            scores = [[subject.as_score(reward, "rewards") for reward in row] for row in rewards]
-            tokens, name = subject.amount("tokens_per_try"), subject.text("experiences")
-            tried = Usage(0, round((tokens or 0) * sum(map(len, rewards))))
-            rows = _rows(list(map(str, ids)), scores, one.text("data"), tried)
-            found.setdefault(name, []).extend(rows)
+    try:
+        for held_out in whole.row["sets"]:
+            ids = [str(problem) for problem in held_out["problems"]]
+            questions |= zip(ids, map(str, held_out.get("texts") or ()), strict=False)
+            for result in held_out["results"]:
+                scores = [[whole.as_score(r, "rewards") for r in row] for row in result["rewards"]]
+                used = round((result.get("tokens_per_try") or 0) * sum(map(len, scores)))
+                measured = _rows(ids, scores, str(held_out["data"]), Usage(0, used))
+                rows.setdefault(str(result["experiences"]), []).extend(measured)
+    except (KeyError, TypeError, ValueError) as error:
+        raise whole.as_error(f"it is no evaluation as it is printed ({error!r}).") from error
     notes = (REHEARSAL,) if whole.row.get("rehearsal") else ()
-    logs = found.items()
-    return [Log(label=name, rows=rows, notes=notes, questions=questions) for name, rows in logs]
+    return [
+        Log(label=name, rows=found, notes=notes, questions=questions)
+        for name, found in rows.items()
+    ]
 
 
 def _rows(
@@ -90,7 +87,7 @@ def read_scores(path: Path, metric: str | None) -> list[Log]:
                     raise DamagedError(str(file), cause, "Take the line away: it is measured anew.")
                 continue  # still being written
             place = f"{file}:{number}"
-            one = Fields(load_json(body, place, MOVE), place, MOVE)
+            one = Fields(load_json(body, place), place)
             used = one.section("usage")
             tokens, cost = used.total("prompt_tokens", "completion_tokens"), used.amount("cost_usd")
             problem, index = one.text("problem"), one.text("index")
@@ -145,10 +142,3 @@ def _practised(state: RunState, step: int, learned: str) -> Practised:
     problems = {question_of(problem) for one in steps for problem in one.problems}
     spent = sum((one.usage for one in steps), NO_USAGE)
     return Practised(learned, str(state.settings.get("data.practice", "")), len(problems), spent)
-
-
-FORMATS = (
-    Format(read=read_scores, folder="scores.jsonl", file="scores.jsonl"),
-    Format(read=read_evaluation, document="rewards"),
-    Format(read=read_printed, document="kind"),
-)

@@ -4,16 +4,17 @@ Owns how a model is written there, what is refused because it does not exist her
 about keys that have no counterpart.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Mapping
 
 from engines.core.errors import ConfigError
-from studio.config.aliases import apply_aliases, move_value, similar_names, suggest_key
+from studio.config.aliases import apply_aliases, move_value, suggest_key
 from studio.config.compose import ComposedConfig, compose_run, resolve
 from studio.config.settings.base import declared_settings
 from studio.config.settings.run import RunConfig, VerifierConfig, every_setting, section_of
-from studio.config.tree import ABSENT, Key, dotted_name, get_value, pop_value, set_value
-from studio.config.yaml_file import Place
-from studio.config.youtu.checkout import YoutuConfig
+from studio.config.source import YoutuConfig
+from studio.config.tree import ABSENT, Key, Place, dotted_name, get_value, pop_value, set_value
 
 PROVIDER, SETTINGS, PARAMS = "model_provider", "model_settings", "model_params"
 _SAMPLING = ("temperature", "top_p", "max_tokens")
@@ -33,8 +34,7 @@ def translate(
 
     Without `own_agent` another agent will take the place of the config's.
 
-    Raises ConfigError: the agent needs what does not exist here, or a key is a near miss of a
-    setting.
+    Raises ConfigError: the agent needs what does not exist here.
     """
     notes: list[str] = []
     if (name := pop_value(composed.tree, ("agent_config",))) not in (ABSENT, None):
@@ -42,10 +42,9 @@ def translate(
     if config.kind == "eval":
         mount_root(composed)
     pop_value(composed.tree, ("evaluation", "exp_id"))  # names its table rows; the run has its own
-    _drop_mixed(composed, notes, config, environ)
     judges: tuple[Key, ...] = (("evaluation", "judge_model"), ("judge_model",))
     judged = any(get_value(composed.tree, key) is not ABSENT for key in judges)
-    _split_temperatures(composed, notes, config)
+    _split_temperatures(composed)
     apply_aliases(composed)
     if own_agent:
         _refuse_missing(composed, config, environ)
@@ -124,33 +123,15 @@ def mount_root(composed: ComposedConfig) -> None:
         move_value(composed, (name,), ("evaluation", name))
 
 
-def _drop_mixed(
-    composed: ComposedConfig, notes: list[str], config: YoutuConfig, environ: Mapping[str, str]
-) -> None:
-    key: Key = ("evaluation", "data", "type")
-    place = composed.place(key)
-    written = pop_value(composed.tree, key)
-    if written is not ABSENT:
-        kind = value_of(composed, written, environ)
-        if kind not in ("single", None):
-            instead = "the set is measured as a single one"
-            notes.append(_unsupported_text(config, place, f"data.type {kind}", instead))
-
-
-def _split_temperatures(composed: ComposedConfig, notes: list[str], config: YoutuConfig) -> None:
+def _split_temperatures(composed: ComposedConfig) -> None:
     """There, rollouts have a temperature of their own; the agent's is for evaluation."""
     for at in (("evaluation", "agent", "model"), ("agent", "model")):
-        own, params = ((*at, block, "temperature") for block in (SETTINGS, PARAMS))
-        for key in (own, params):
-            if get_value(composed.tree, key) is None:
-                pop_value(composed.tree, key)
-        first = params if get_value(composed.tree, own) is ABSENT else own
-        temperature = get_value(composed.tree, first)
-        move_value(composed, first, ("evaluation", "temperature"))
-        place = composed.place(params)
-        if pop_value(composed.tree, params) not in (ABSENT, temperature):
-            instead = _NO_COUNTERPART["model_params"]
-            notes.append(_unsupported_text(config, place, "model_params.temperature", instead))
+        keys = [(*at, block, "temperature") for block in (SETTINGS, PARAMS)]
+        given = [key for key in keys if get_value(composed.tree, key) not in (None, ABSENT)]
+        if given:  # of both blocks the agent goes by the first
+            move_value(composed, given[0], ("evaluation", "temperature"))
+        for key in keys:
+            pop_value(composed.tree, key)
 
 
 def _let_agent_bring_policy(composed: ComposedConfig) -> None:
@@ -253,16 +234,11 @@ _NO_COUNTERPART = {
 """Keys that Youtu-Agent has and we have not, by the end of their dotted name, with what happens
 instead."""
 
-_TYPO = 0.85
-"""Similarity from which an unknown key is taken for a typing error: epoch and epochs have 0.91."""
-
 
 def _leave_out(composed: ComposedConfig, config: YoutuConfig) -> Iterator[str]:
     """Take out what files say beyond our settings, one line each.
 
     An unknown key of an override stays, and is refused as in any run file.
-
-    Raises ConfigError: a key is a near miss of a setting, which would silently keep its default.
     """
     for key in list(_unsupported_keys(composed.tree, ())):
         below = (at for at in composed.places if at[: len(key)] == key)
@@ -282,12 +258,9 @@ def _leave_out(composed: ComposedConfig, config: YoutuConfig) -> Iterator[str]:
             inside = inside or (f" {value}" if shown.endswith("type") else "")
             yield _unsupported_text(config, place, shown + inside, known)
         else:
-            where = _relative_place(config, place)
             parent = section_of(key[:-1]) or RunConfig
-            if close := similar_names(key, declared_settings(parent), cutoff=_TYPO):
-                move = f'Did you mean "{dotted_name((*key[:-1], close[0]))}"?'
-                raise ConfigError(where, f'"{name}" is unknown.', move)
             hint = suggest_key(key, declared_settings(parent), every_setting())
+            where = _relative_place(config, place)
             yield f'{where}: "{name}" is unknown and left out. {hint}'
 
 

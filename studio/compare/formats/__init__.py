@@ -1,1 +1,0 @@
-"""One module a format: a file or folder as logs of scored tries."""
