@@ -624,8 +624,8 @@ FAULTS = (
     Fault(
         "a pane shows an older step when its page is opened again",
         "studio/tui/widgets/line_view.py",
-        "        if not size:\n            self.refresh()\n",
-        "        if not size:\n            pass\n",
+        "        self._tell_more()\n        self.refresh()\n",
+        "        self._tell_more()\n",
         ("tests/studio/tui/test_repaints.py",),
     ),
     Fault(

@@ -4,8 +4,6 @@ Decoding is for what we wrote ourselves (journal, records, socket); what people 
 goes through pydantic or `engines.core.text.reply`.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import hashlib

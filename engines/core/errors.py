@@ -3,8 +3,6 @@
 With what their next moves name: the nearest known name, and how an extra is installed.
 """
 
-from __future__ import annotations
-
 import shlex
 import sys
 from collections.abc import Collection, Iterable, Mapping
@@ -79,7 +77,7 @@ class AnswersPending(StudioError):
         self.reason = f"{what} in {place}:{said} {move}"
 
     @classmethod
-    def merge(cls, parts: Iterable[AnswersPending]) -> AnswersPending:
+    def merge(cls, parts: "Iterable[AnswersPending]") -> "AnswersPending":
         """All that wait, in an order that does not depend on who came first."""
         calls: dict[str, set[str]] = {}
         refused: set[str] = set()
@@ -131,7 +129,7 @@ class WorkerLost(Exception):
         super().__init__(f"node {node} was lost: {reason}")
 
 
-def lost_usage(cut: CancelledError) -> Usage:
+def lost_usage(cut: "CancelledError") -> Usage:
     """What a call that was cancelled after it was sent may have cost.
 
     A policy says so as the argument of the `CancelledError` that it passes on. No subclass
@@ -140,7 +138,7 @@ def lost_usage(cut: CancelledError) -> Usage:
     return reported_usage(cut) or NO_USAGE
 
 
-def reported_usage(cut: CancelledError) -> Usage | None:
+def reported_usage(cut: "CancelledError") -> Usage | None:
     """What the policy itself said of a call that was cancelled; None where it said nothing."""
     return next((usage for usage in cut.args if isinstance(usage, Usage)), None)
 

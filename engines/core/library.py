@@ -3,8 +3,6 @@
 Knows no files; `engines.record.libraries` keeps versions on disk.
 """
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
@@ -69,7 +67,7 @@ class OperationOutcome:
 
 @dataclass(frozen=True, slots=True)
 class CommitResult:
-    library: Library
+    library: "Library"
     outcomes: tuple[OperationOutcome, ...]
 
 
@@ -168,7 +166,7 @@ class Library:
             after = replace(after, notes=notes)
         return CommitResult(after, tuple(outcomes))
 
-    def diff(self, older: Library) -> LibraryDiff:
+    def diff(self, older: "Library") -> LibraryDiff:
         """Compare by wording, then by id, as `pair_entries` says; `self` is the newer one."""
         before, after = older.experiences, self.experiences
         paired = pair_entries([(e.id, e.text) for e in before], [(e.id, e.text) for e in after])

@@ -1,7 +1,5 @@
 """The values that travel between the parts of the loop; `engines.core.codec` makes JSON of them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, cast, get_args
@@ -68,7 +66,7 @@ class Problem:
         return tuple(self.meta.get("shown_images") or ())
 
     @property
-    def history(self) -> tuple[Message, ...]:
+    def history(self) -> "tuple[Message, ...]":
         """The turns of a talk before the question; see `turns_of`."""
         return turns_of(self.meta.get("history"))
 
@@ -99,7 +97,7 @@ class Usage:
     def tokens(self) -> int:
         return self.prompt_tokens + self.completion_tokens
 
-    def __add__(self, other: Usage) -> Usage:
+    def __add__(self, other: "Usage") -> "Usage":
         """Add two counts. The cost stays unknown as soon as one part of it is."""
         if not self.calls:
             return other
@@ -188,7 +186,7 @@ class Completion:
     speaker: str = ""  # see `Message.speaker`
 
     @property
-    def turn(self) -> Turn | None:
+    def turn(self) -> "Turn | None":
         """As a turn that can be trained on; None where the policy told no ids."""
         if not self.token_ids:
             return None
@@ -287,7 +285,7 @@ class Rollout:
     shown: tuple[str, ...] | None = None  # see `Job.shown`
 
     @classmethod
-    def from_job(cls, job: Job, attempt: Attempt, seed: int) -> Rollout:
+    def from_job(cls, job: Job, attempt: Attempt, seed: int) -> "Rollout":
         return cls(
             attempt=attempt,
             epoch=job.key.epoch,

@@ -1,7 +1,5 @@
 """The parts of one run, put together, and the small questions the loop asks of them."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace

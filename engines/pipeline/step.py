@@ -9,8 +9,6 @@ Every stage first looks at what the journal already holds of this step, so that 
 same function starts a step and takes up one that was cut anywhere.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

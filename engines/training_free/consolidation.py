@@ -9,8 +9,6 @@ Source: arXiv:2510.08191, Training-Free Group Relative Policy Optimization, sect
 paper, a group in which no rollout was good is read for what the verifier says of all of them.
 """
 
-from __future__ import annotations
-
 import asyncio
 import math
 from collections import Counter, defaultdict
@@ -584,7 +582,7 @@ class TrainingFreeEngine:
         self._reader = GroupReader(self.reflector)
         self._consolidator = Consolidator(self.reflector, *self._more)
 
-    def with_draft(self, draft: int) -> TrainingFreeEngine:
+    def with_draft(self, draft: int) -> "TrainingFreeEngine":
         """The same engine, whose questions about a batch are asked with seeds of their own."""
         now = self.reflector
         return TrainingFreeEngine(now.settings, now.policy, now.ledger, *self._more, draft)

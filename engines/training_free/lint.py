@@ -20,8 +20,6 @@ Words are those of `engines.core.text.similarity.tokens`, in any language.
   of a task, such as "positive") and of no question of its own (rules name those things).
 """
 
-from __future__ import annotations
-
 import asyncio
 import re
 from array import array
@@ -151,15 +149,15 @@ class OperationLinter:
         return paid
 
     @cached_property
-    def _questions(self) -> QuestionIndex:
+    def _questions(self) -> "QuestionIndex":
         return QuestionIndex(self._practised, self._held_out, self._settings.leak_words)
 
     @cached_property
-    def _answers(self) -> AnswerIndex:
+    def _answers(self) -> "AnswerIndex":
         return AnswerIndex(self._practised)
 
     @cached_property
-    def _stories(self) -> StoryIndex:
+    def _stories(self) -> "StoryIndex":
         return StoryIndex(self._practised, common_names())
 
     def _similarity_flags(

@@ -1,7 +1,5 @@
 """What the studio itself measured: runs, files of evals/, score books, `studio eval --json`."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path

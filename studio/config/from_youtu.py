@@ -4,8 +4,6 @@ Owns how a model is written there, what is refused because it does not exist her
 about keys that have no counterpart.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 
 from engines.core.errors import ConfigError

@@ -4,8 +4,6 @@ Also of an epoch: what it did to the held-out problems, and what held it back. P
 run's journal adds up to.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

@@ -3,8 +3,6 @@
 Reads the run's journal and records; changes nothing.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -39,7 +37,7 @@ class GroupFacts(Subject):
     id: str
     problem: str
     rewards: tuple[float | None, ...]  # None: it has none
-    calls: tuple[ModelCall, ...]
+    calls: "tuple[ModelCall, ...]"
     reflection: Reflection = field(metadata=LIFTED)
 
 
@@ -54,7 +52,7 @@ class StepFacts(Subject):
     policy_version: int
     trains: bool
     groups: tuple[GroupFacts, ...]
-    consolidation: tuple[ModelCall, ...]
+    consolidation: "tuple[ModelCall, ...]"
     lesson: Lesson = field(metadata=LIFTED)
     choice: ev.LessonsCompared | None
     choice_text: str

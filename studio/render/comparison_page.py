@@ -1,7 +1,5 @@
 """Comparisons as pages: of logs (`studio compare`), and of the runs of a sweep, key by key."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 
 from studio.facts.comparison import ComparisonFacts, LogFacts, SetPair

@@ -1,7 +1,5 @@
 """A run, one of its steps and one of its rollouts as lines: `studio runs show`, and a run's end."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from shlex import quote
 from typing import Any

@@ -4,8 +4,6 @@ After the operations come replies that could not be parsed; what a corrected one
 about at once. It works on dumb terminals, with screen readers and from scripts.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace

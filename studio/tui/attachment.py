@@ -1,7 +1,5 @@
 """The run that the screen shows: starting its process, its session, drafts, rate and messages."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 from collections import deque
@@ -53,7 +51,7 @@ class Attachment:
         *,
         session: Session | None = None,
         run: str | None = None,
-        starting: StartingProcess | None = None,
+        starting: "StartingProcess | None" = None,
     ) -> None:
         self._app, self._host, self._navigation = app, host, navigation
         self.session = session
@@ -108,14 +106,14 @@ class Attachment:
 
     # -- starting ------------------------------------------------------------------------
 
-    def wait_for(self, starting: StartingProcess) -> None:
+    def wait_for(self, starting: "StartingProcess") -> None:
         """Attach to the run of this process once it is ready."""
         self.starting = starting
         # Made when it is begun: a screen that is left before has nothing that was never awaited.
         work: Any = partial(self._wait_for, starting)
         self._app.run_worker(work)
 
-    async def _wait_for(self, starting: StartingProcess) -> None:
+    async def _wait_for(self, starting: "StartingProcess") -> None:
         from studio.run.detached import ReadyRun
 
         self._host.tell("starting the run …")

@@ -3,8 +3,6 @@
 `studio.tui.app` is the one host; nothing below it may import the app.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from typing import ClassVar, Protocol, TypeVar, cast
@@ -41,7 +39,7 @@ class Page(Container):
         self.has_nothing = False  # nothing is here that its keys could be about; set as it is drawn
 
     @property
-    def host(self) -> Host:
+    def host(self) -> "Host":
         return cast("Host", self.app)
 
     @property
@@ -154,7 +152,7 @@ def write_export(workspace: Workspace, name: str, data: bytes) -> str:
     return str(target)
 
 
-async def resume_run(host: Host, run: str, how: str, why: str, given: Sequence[str] = ()) -> None:
+async def resume_run(host: "Host", run: str, how: str, why: str, given: Sequence[str] = ()) -> None:
     """Start a run's process again; where a budget ended it, ask for a larger one.
 
     `how` and `why` it ended; `given` are settings for the rest of it.

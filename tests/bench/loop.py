@@ -205,17 +205,16 @@ def latency_bound(delay_s: float) -> float:
 
     A step of 128 rollouts and 32 reflections fills 32 slots five times over; since ready
     reflections go first, the last rollouts share the fifth wave with reflections, and theirs
-    make a sixth. A wave of merges and the consolidation follow. That is simulated, not taken
-    from the loop.
+    make a sixth. The consolidations follow. That is simulated, not taken from the loop.
     """
     calls = Latencies(((delay_s,) * GROUP,) * BATCH, (delay_s,) * BATCH)
-    return EPOCHS * (ideal(calls, SLOTS) + 2 * delay_s)
+    return EPOCHS * (ideal(calls, SLOTS) + delay_s)
 
 
 def least_of_any_order(delay_s: float) -> float:
     """The same for an order that knew all latencies, with every wave full."""
     waves = math.ceil(BATCH * (GROUP + 1) / SLOTS)
-    return EPOCHS * (waves + 2) * delay_s
+    return EPOCHS * (waves + 1) * delay_s
 
 
 def latency(bench: Bench) -> dict[str, Any]:

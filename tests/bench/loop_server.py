@@ -2,7 +2,7 @@
 
 Speaks chat completions as server-sent events from canned bytes, after a set delay. Of the
 tries at one question every second one is right, so that every group of two or more has
-something to learn from; a reflector's question gets one proposal, a merge or a consolidation
+something to learn from; a reflector's question gets one proposal, a consolidation
 one operation that rests on every proposal it is shown. Prints its port. `GET /stats` tells
 what was asked and when, and begins anew; `POST /script` sets the delay and the length of replies.
 """
@@ -44,7 +44,7 @@ class Script:
         self.note_request()
 
     def note_request(self) -> None:
-        self.stats = {"ping": 0, "rollout": 0, "reflection": 0, "merge": 0, "consolidation": 0}
+        self.stats = {"ping": 0, "rollout": 0, "reflection": 0, "consolidation": 0}
         self.stats |= {"first_at": None, "first_rollout_at": None}
         self._tries.clear()
 
@@ -61,8 +61,6 @@ class Script:
             return self._streamed(f"{self.padding}The answer is \\boxed{{{answer}}}.")
         # Every proposal has to be named, or what is missing is asked for and counts as lost.
         numbers = list(range(1, body.count(b"### Proposal ") + 1))
-        if kind == "merge":
-            return self._streamed(_ADDED % numbers)
         if kind == "consolidation":
             self._lessons += 1
             if b"[E1]" in body:
@@ -136,8 +134,6 @@ class Connection(asyncio.Protocol):
 def _kind(body: bytes) -> str:
     if b"# Task: extract" in body:
         return "reflection"
-    if b"# Task: merge" in body:
-        return "merge"
     if b"# Task: consolidate" in body:
         return "consolidation"
     return "ping" if b"Say OK." in body else "rollout"

@@ -5,8 +5,6 @@ proxy that looks at names and addresses, never at what passes through). What may
 `Answerer`'s. No key of an endpoint is anywhere here: the policy has it.
 """
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import contextvars
@@ -116,7 +114,7 @@ class Gateway:
             env |= dict.fromkeys(("NO_PROXY", "no_proxy"), "127.0.0.1,localhost")
         return env
 
-    async def __aenter__(self) -> Gateway:
+    async def __aenter__(self) -> "Gateway":
         with self._listener or socket.create_server(("127.0.0.1", 0), backlog=256) as listener:
             await self.listen(listener)
         return self

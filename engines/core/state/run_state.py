@@ -4,8 +4,6 @@
 over reads `RunHistory`.
 """
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -52,7 +50,7 @@ class Rewards:
     def mean(self) -> float | None:
         return self.total / self.n if self.n else None
 
-    def add(self, other: Rewards) -> None:
+    def add(self, other: "Rewards") -> None:
         self.total += other.total
         self.n += other.n
 

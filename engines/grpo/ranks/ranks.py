@@ -5,8 +5,6 @@ others what each has computed. They are started by accelerate's own launcher, fr
 `accelerate config`.
 """
 
-from __future__ import annotations
-
 import os
 from argparse import Namespace
 from collections.abc import Callable, Sequence
@@ -42,7 +40,7 @@ class Ranks:
         """The items that this rank, or another, computes: each belongs to exactly one rank."""
         return list(items[self.rank if rank is None else rank :: self.size])
 
-    def gather(self, tensor: Tensor) -> Tensor:
+    def gather(self, tensor: "Tensor") -> "Tensor":
         """(ranks, …): the tensors of all ranks, the same on each of them."""
         return tensor[None]
 

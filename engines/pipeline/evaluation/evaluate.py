@@ -4,8 +4,6 @@ Changes nothing. What was measured before, by whomever, is not paid for again
 (`engines.record.scores`).
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence

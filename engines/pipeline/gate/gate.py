@@ -4,8 +4,6 @@ Asks the reviewers in turn, checks each decision against the draft that holds th
 journals it, and calls `Library.commit` once nothing is undecided.
 """
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 import time
@@ -60,7 +58,7 @@ class Gate:
     limit: int | None = None  # the most experiences the library may hold
     clock: Callable[[], float] = time.time
     linter: Linter | None = None
-    apply: Apply | None = None  # None where no engine is at hand
+    apply: "Apply | None" = None  # None where no engine is at hand
 
     def __post_init__(self) -> None:
         state = self.recorder.state

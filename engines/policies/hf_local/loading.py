@@ -3,8 +3,6 @@
 Imports no torch itself, so that a missing extra is a sentence and no traceback.
 """
 
-from __future__ import annotations
-
 import re
 import sys
 from collections.abc import Callable
@@ -25,7 +23,7 @@ _HUB_NAME = re.compile(r"^[A-Za-z0-9][\w.-]*(/[\w.-]+)?$")
 
 def load_local(
     settings: LocalSettings, tell: Callable[[str], None] = lambda line: print(line, file=sys.stderr)
-) -> LocalModel:
+) -> "LocalModel":
     """Load model and tokenizer, and put an adapter on it where one is wanted.
 
     `tell` receives one line for each thing that a person should know of.

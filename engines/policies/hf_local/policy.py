@@ -1,7 +1,5 @@
 """The policy: calls are collected, encoded, decoded in batches and given back as completions."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import secrets
@@ -95,7 +93,7 @@ class HFLocal:
         await self._batches.aclose()
 
     def _decode_batch(
-        self, calls: Sequence[WaitingCall], batch: Batch
+        self, calls: "Sequence[WaitingCall]", batch: "Batch"
     ) -> Sequence[DecodedReply | CallFailed]:
         """In the thread: decode, in two halves where memory does not suffice for all."""
         with self.local.lock:
@@ -116,7 +114,7 @@ class HFLocal:
             return found
 
     def _decode_if_it_fits(
-        self, calls: Sequence[WaitingCall], batch: Batch
+        self, calls: "Sequence[WaitingCall]", batch: "Batch"
     ) -> list[DecodedReply] | None:
         try:
             return self._decode_once(calls, batch)
@@ -126,7 +124,7 @@ class HFLocal:
         empty_gpu_cache()
         return None
 
-    def _decode_once(self, calls: Sequence[WaitingCall], batch: Batch) -> list[DecodedReply]:
+    def _decode_once(self, calls: "Sequence[WaitingCall]", batch: "Batch") -> list[DecodedReply]:
         local, given = self.local, [""] * len(calls)
 
         def show(grown: Sequence[tuple[int, DecodedReply]]) -> None:

@@ -5,8 +5,6 @@ growing segment alone. Closed segments are not checked again then but for their 
 checksum that the next one names: `studio doctor` reads them all.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterator
 from contextlib import suppress

@@ -3,8 +3,6 @@
 Owns what an id and a text may be, and that each refusal names the place inside the file.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections import Counter

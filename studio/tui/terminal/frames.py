@@ -5,8 +5,6 @@ with every piece; a widget that is drawn anew is sent whole. Here the cells that
 shows are known, and only others are sent. Nothing else may draw streams; keys never wait for it.
 """
 
-from __future__ import annotations
-
 import time
 import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -283,7 +281,7 @@ class FrameClock:
         self,
         *,
         low_bandwidth: bool = False,
-        pacer: Pacer | None = None,
+        pacer: "Pacer | None" = None,
         queued: Callable[[], bool] = lambda: False,
         probe: Callable[[], None] = lambda: None,
         unpaced: str = "",
@@ -304,11 +302,11 @@ class FrameClock:
         """What the line to the terminal carries, in words; "" where nothing is known."""
         return str(self.pacer) if self.pacer is not None else self._unpaced
 
-    def watch(self, canvas: StreamCanvas) -> None:
+    def watch(self, canvas: "StreamCanvas") -> None:
         if canvas not in self.canvases:
             self.canvases.append(canvas)
 
-    def unwatch(self, canvas: StreamCanvas) -> None:
+    def unwatch(self, canvas: "StreamCanvas") -> None:
         if canvas in self.canvases:
             self.canvases.remove(canvas)
 
@@ -352,7 +350,7 @@ class FrameClock:
 
 
 def install_frame_clock(
-    app: App[Any], environ: Mapping[str, str], *, low_bandwidth: bool = False
+    app: "App[Any]", environ: Mapping[str, str], *, low_bandwidth: bool = False
 ) -> FrameClock:
     """Give an app its clock (`app.frame_clock`); call it once, when the app is mounted.
 
@@ -372,7 +370,7 @@ def install_frame_clock(
 
 
 def _make_paced_clock(
-    app: App[Any], driver: Any, environ: Mapping[str, str], low_bandwidth: bool
+    app: "App[Any]", driver: Any, environ: Mapping[str, str], low_bandwidth: bool
 ) -> FrameClock:
     write = driver.write
     inside_tmux = bool(environ.get("TMUX"))
@@ -407,7 +405,7 @@ def _make_paced_clock(
 
     process = driver.process_message
 
-    def handle_terminal_message(message: Message) -> None:
+    def handle_terminal_message(message: "Message") -> None:
         if isinstance(message, TerminalSupportsSynchronizedOutput):
             clock.record_answer()
         process(message)

@@ -1,7 +1,5 @@
 """Lines that scroll, lists with a cursor, and the lines that stand on every page."""
 
-from __future__ import annotations
-
 import math
 import time
 from bisect import bisect_left, bisect_right
@@ -263,7 +261,7 @@ class RowList(LineView):
     """Rows of one line or several, one under the cursor: marked `>`, what is plain there bold."""
 
     class Moved(Message):
-        def __init__(self, rows: RowList, key: str) -> None:
+        def __init__(self, rows: "RowList", key: str) -> None:
             super().__init__()
             self.rows, self.key = rows, key
 

@@ -1,7 +1,5 @@
 """Questions: a line at the bottom, boxes over the page, and a list to tick."""
 
-from __future__ import annotations
-
 import math
 from asyncio import Future, get_running_loop
 from collections.abc import Callable, Mapping, Sequence
