@@ -122,7 +122,7 @@ async def test_calls_of_a_judge_and_of_an_evaluation_come_out_of_the_same_budget
 async def test_a_budget_in_dollars_needs_the_price_of_every_role(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"budget\.cost_usd.*policy.*unknown.*price_in_usd"):
         await practised(tmp_path, *SMALL, "budget.cost_usd=1")
-    with pytest.raises(ConfigError, match=r"what the reflector.*reflector\.price_in_usd_per_mtok"):
+    with pytest.raises(ConfigError, match=r"what reflector.*reflector\.price_in_usd_per_mtok"):
         await practised(tmp_path, *SMALL, *PRICED, "reflector=rehearsal", "budget.cost_usd=1")
     assert not (tmp_path / "runs").exists()
 

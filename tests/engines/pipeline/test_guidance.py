@@ -151,7 +151,7 @@ def test_the_reflector_is_told_that_chance_left_some_out() -> None:
     group = a_group([1, 0])
     parts = zip(group.rollouts, (("E1", "E3"), None), strict=True)
     drawn = replace(group, rollouts=tuple(replace(r, shown=shown) for r, shown in parts))
-    assert "chance left some out of each" in library_before_text(drawn, LIBRARY)
+    assert "Not all of it stood in front of every attempt" in library_before_text(drawn, LIBRARY)
 
 
 def test_dropout_is_part_of_what_a_resume_compares_and_not_for_training(tmp_path: Path) -> None:

@@ -70,7 +70,7 @@ def test_the_line_says_that_replies_are_paced_while_there_is_room_and_a_process(
 
 def test_an_unknown_price_is_no_price_of_nothing(held: RunState) -> None:
     assert "$" not in plain_text(header_line(held, ALIVE, 200))
-    held.usage = held.under_way = Usage()
+    held.usage = Usage()
     held.paid = Usage(prompt_tokens=6058, calls=30, cost_usd=1.84)
     assert held.total_usage.cost_usd == 1.84
     assert "$1.84 of $5.00" in plain_text(
@@ -150,7 +150,7 @@ def test_the_name_of_the_run_goes_last_and_the_rate_before_the_tokens(held: RunS
         living=True, drives=False, driver="ann", tokens_per_s=36.0, eta="41 min",
         budget={"cost_usd": 5.0},
     )  # fmt: skip
-    held.usage = held.under_way = Usage()
+    held.usage = Usage()
     held.paid = Usage(prompt_tokens=6058, calls=30, cost_usd=1.84)
     parts = ["ETA", "36/s", "tok", "$1.84", "mine"]
     seen = [

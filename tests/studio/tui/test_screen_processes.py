@@ -139,7 +139,7 @@ def test_who_leaves_in_the_middle_comes_back_to_the_same_operation(workspace: Pa
         assert screen.is_sane
         assert "run rehearsal goes on: studio attach rehearsal" in screen.text
     with seated(workspace) as screen:  # bare `studio`: what waits comes first
-        screen.until("2 operations to decide").type("\r")
+        screen.until("2 to decide").type("\r")
         screen.until(showing(waiting))
     assert [decision.operation_id for decision in decisions(workspace)] == [first]
 

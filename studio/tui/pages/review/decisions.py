@@ -47,7 +47,7 @@ class DecisionKeys:
 
     def __init__(self, change: ChangePane) -> None:
         self._change, self._page, self._panes = change, change.page, change.panes
-        self._queue = change.queue
+        self._review_queue = change.queue
         self._warned_of_draft = ""  # the operation whose approval waits for a second press
 
     @property
@@ -56,7 +56,7 @@ class DecisionKeys:
 
     @property
     def _decider(self) -> Decider:
-        return self._queue.decider
+        return self._review_queue.decider
 
     # -- what may be decided -------------------------------------------------------------------
 
@@ -81,12 +81,12 @@ class DecisionKeys:
         """What is under the cursor, where it may be decided: it has been drawn."""
         if self.require_session() is None:
             return None
-        host, item = self._host, self._queue.item
+        host, item = self._host, self._review_queue.item
         if item is None:
             host.tell("there is nothing to decide here")
         elif item.id in self._decider.busy:
             host.tell(f"{item.id} is being decided")
-        elif item != self._queue.current_item(item) or not self._change.has_painted(item):
+        elif item != self._review_queue.current_item(item) or not self._change.has_painted(item):
             host.tell(f"{item.id} is shown only now: press again")
             self._page.draw()
         else:
@@ -113,7 +113,7 @@ class DecisionKeys:
         return any(key.partition(">")[0] == name for key in self._host.drafts.edits)
 
     def make_decision(self, op: Operation, action: DecisionAction, reason: str = "") -> Decision:
-        note = reason or self._queue.notes.get(op.id, "")
+        note = reason or self._review_queue.notes.get(op.id, "")
         person, took_s = self._host.person, self._change.looked_at_s
         return Decision(op.id, action, reason=note, reviewer=person, took_s=took_s)
 
@@ -169,7 +169,7 @@ class DecisionKeys:
 
         `text` is what is told where all of them are taken; returns whether they are.
         """
-        outcome = await self._decider.decide(session, pairs, self._queue.texts)
+        outcome = await self._decider.decide(session, pairs, self._review_queue.texts)
         drafts = self._host.drafts
         for made in outcome.made:
             drafts.notes.pop(made.id, None)
@@ -184,7 +184,7 @@ class DecisionKeys:
 
     def _show_outcome(self, outcome: ActionResult) -> None:
         """Say what came of it, and go where it leads, unless the person went elsewhere."""
-        panes, queue = self._panes, self._queue
+        panes, queue = self._panes, self._review_queue
         self._host.tell(outcome.text, "failed" if outcome.failed else "")
         names = {made.id for made in outcome.made}
         if panes.editing is not None and panes.editing.item.id in names:
@@ -199,7 +199,7 @@ class DecisionKeys:
 
     async def reject_because(self, op: Operation) -> None:
         host = self._host
-        reason = await host.ask(f"reject {op.id} because:", self._queue.notes.get(op.id, ""))
+        reason = await host.ask(f"reject {op.id} because:", self._review_queue.notes.get(op.id, ""))
         if reason is None or not reason.strip():
             host.tell(f"{op.id} is not rejected: no reason was given")
             return
@@ -208,11 +208,13 @@ class DecisionKeys:
     async def ask_note(self, item: Item, op: Operation) -> None:
         """Ask for a note; it goes with the decision, or into the one that stands."""
         host, drafts = self._host, self._host.drafts
-        before = self._queue.notes.get(op.id) or (item.decision.reason if item.decision else "")
+        before = self._review_queue.notes.get(op.id) or (
+            item.decision.reason if item.decision else ""
+        )
         text = await host.ask(f"note on {op.id}:", before)
         if text is None:
             return
-        text, here = text.strip(), self._queue.current_item(item)
+        text, here = text.strip(), self._review_queue.current_item(item)
         if here is not None and here.decision is not None:
             noted = replace(renew_decision(here.decision), reason=text, reviewer=host.person)
             self.submit([(op, noted)])
@@ -225,7 +227,7 @@ class DecisionKeys:
 
     def pin(self) -> None:
         """Pin what is under the cursor's target, or the similar one there; or unpin it."""
-        queue, session, host = self._queue, self.require_session(), self._host
+        queue, session, host = self._review_queue, self.require_session(), self._host
         item, similar = queue.item, self._panes.similar
         op = item.operation if item is not None else None
         target = similar.key if self._page.app.focused is similar else (op and op.target) or ""
@@ -239,7 +241,7 @@ class DecisionKeys:
 
     def try_operations(self) -> None:
         """Have the run try those of the range, else what is under the cursor."""
-        session, queue = self.require_session(), self._queue
+        session, queue = self.require_session(), self._review_queue
         here = queue.range_items if queue.has_range else [queue.item]
         names = [item.id for item in here if item is not None and item.operation is not None]
         if session is None or not names:
@@ -268,24 +270,24 @@ class DecisionKeys:
         if again:
             outcome = replace(await decider.redo(session), made=())
         else:
-            outcome = await decider.undo(session, self._queue.texts, self._host.person)
+            outcome = await decider.undo(session, self._review_queue.texts, self._host.person)
         self._show_outcome(outcome)
 
     # -- many at once --------------------------------------------------------------------------
 
     async def decide_range(self, action: DecisionAction) -> None:
         await self._decide_all(
-            [item for item in self._queue.range_items if item.is_open and item.operation],
+            [item for item in self._review_queue.range_items if item.is_open and item.operation],
             action,
             "operation",
             nothing="nothing in the range is undecided",
         )
-        self._queue.leave_range()
+        self._review_queue.leave_range()
 
     async def approve_safe(self) -> None:
-        safe = [item for item in self._queue.items if item.is_safe]
+        safe = [item for item in self._review_queue.items if item.is_safe]
         nothing = "nothing is safe: what is open is flagged, a delete, reworded or no wording"
-        if self._queue.is_all_decided:
+        if self._review_queue.is_all_decided:
             nothing = "every operation here is decided: c commits, u takes the last one back"
         await self._decide_all(safe, "approve", "safe operation", nothing=nothing)
 
@@ -305,13 +307,13 @@ class DecisionKeys:
         left = await choose(
             self._page.app,
             lambda n, of: f"{word} {n}{f' of {of}' * (n < of)} {what}{'s' * (of > 1)}?",
-            lambda width: item_rows(chosen, self._queue.texts_without, width),
+            lambda width: item_rows(chosen, self._review_queue.texts_without, width),
             enter=f"{word.lower()} what is ticked",
         )
         if left is None:
             host.tell("nothing was decided")
             return
-        now = {item.id: item for item in self._queue.current_items()}
+        now = {item.id: item for item in self._review_queue.current_items()}
         took_s = round(max(0.0, host.clock() - since) / len(left), 3)
         pairs = [
             (op, replace(self.make_decision(op, action), took_s=took_s))
@@ -323,7 +325,7 @@ class DecisionKeys:
 
     async def commit(self, session: Session) -> None:
         """Commit; after a look at it where something is left undecided or out of sight."""
-        queue, found = self._queue, self._queue.current_items()
+        queue, found = self._review_queue, self._review_queue.current_items()
         waiting = [i.operation for i in found if i.operation is not None and i.is_open]
         if not any(item.operation for item in found):
             self._host.tell("there is nothing to commit")
@@ -337,7 +339,7 @@ class DecisionKeys:
             await self._send_commit(session, dict(session.state.decisions))
 
     async def _confirm_commit(self, session: Session) -> None:
-        host, queue = self._host, self._queue
+        host, queue = self._host, self._review_queue
         await host.wait_for_requests()  # what was asked in the same breath
         found, shown = queue.current_items(), dict(session.state.decisions)
         left, hidden = len(session.state.undecided_operations), queue.hidden_count(found)
@@ -355,7 +357,7 @@ class DecisionKeys:
 
     async def _send_commit(self, session: Session, shown: Mapping[str, Decision]) -> None:
         """Commit what was shown, and nothing else."""
-        host, queue = self._host, self._queue
+        host, queue = self._host, self._review_queue
         if shown != session.state.decisions:
             host.tell("something else is decided by now: c shows it again", "failed")
             return
@@ -395,7 +397,7 @@ class ReviewKeys(DecisionKeys):
             made = item.decision
             return Editing(item, made.text or op.text, made.kind, made.target)
         if not op.text:
-            now = self._queue.texts_without(item).get(op.target or "", "")
+            now = self._review_queue.texts_without(item).get(op.target or "", "")
             return Editing(item, now, "modify", op.target)
         return Editing(item, op.text)
 
@@ -404,7 +406,7 @@ class ReviewKeys(DecisionKeys):
 
         Where the change has the focus, choose among its parts.
         """
-        here, queue = self.painted_operation(), self._queue
+        here, queue = self.painted_operation(), self._review_queue
         if here is None or not self.is_reworded(here[1]):
             return
         if self._page.app.focused is self._panes.change:
@@ -421,7 +423,7 @@ class ReviewKeys(DecisionKeys):
 
     async def choose_parts(self, item: Item) -> None:
         """Take some of the places at which a modify changes a wording; the result is an edit."""
-        host, texts = self._host, self._queue.texts_without(item)
+        host, texts = self._host, self._review_queue.texts_without(item)
         before, after, _ = wordings(item, texts)
         if not has_parts(item, texts):
             host.tell("its change has no parts that could be chosen: e edits it")
@@ -435,7 +437,7 @@ class ReviewKeys(DecisionKeys):
         )
         if taken is None:
             host.tell("nothing was decided")
-        elif self._queue.current_item(item) != item:
+        elif self._review_queue.current_item(item) != item:
             host.tell("it was decided meanwhile, or has changed", "failed")
         else:
             text = text_with_parts(before, after, {int(name) for name in taken})
@@ -443,7 +445,7 @@ class ReviewKeys(DecisionKeys):
 
     def merge(self) -> None:
         """Edit a wording that takes in those that are marked, or what the library has already."""
-        if marked := self._queue.marked_items:
+        if marked := self._review_queue.marked_items:
             self._merge_marked(marked)
         else:
             self._merge_into_similar()
@@ -458,11 +460,11 @@ class ReviewKeys(DecisionKeys):
         # A modify keeps its target, into which the others go; else the first one is kept.
         first = next((one for one in marked if one.operation and one.operation.target), marked[0])
         others = tuple(one for one in marked if one is not first)
-        texts = [wordings(one, self._queue.texts_without(one))[1] for one in marked]
+        texts = [wordings(one, self._review_queue.texts_without(one))[1] for one in marked]
         made = first.decision if first.standing == "edited" else None
         kind, target = (made.kind, made.target) if made is not None else (None, None)
         editing = Editing(first, " ".join(texts), kind, target, others)
-        self._queue.go_to(first.id)
+        self._review_queue.go_to(first.id)
         self._page.run_worker(self._open_box(editing))
 
     def _merge_into_similar(self) -> None:
@@ -542,7 +544,7 @@ class ReviewKeys(DecisionKeys):
             return False
         host, busy, op = self._host, self._decider.busy, item.operation
         names = {item.id, *(one.id for one in editing.others)}
-        is_changed = any(one != self._queue.current_item(one) for one in editing.others)
+        is_changed = any(one != self._review_queue.current_item(one) for one in editing.others)
         if is_changed or names & busy or not text.strip():
             why = "nothing is written, so nothing is decided"
             if text.strip():
@@ -586,7 +588,7 @@ class ReviewKeys(DecisionKeys):
             names = ", ".join(one.id for one, _ in pairs)
             text = f"merged {names} into one wording; u undoes" if editing.others else ""
             if await self.send(session, pairs, text) and editing.others:
-                self._queue.forget_marks()
+                self._review_queue.forget_marks()
         finally:
             self._decider.busy -= {op.id, *(one.id for one in editing.others)}
             if not self._panes.box.asks:
