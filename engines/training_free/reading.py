@@ -188,7 +188,11 @@ def library_before_text(group: Group, library: Library) -> str:
     """Which of the library stood in front of the attempts, as a sentence."""
     if not library.experiences:
         return "No experience stood in front of them."
-    if len({(rollout.library_version, rollout.shown) for rollout in group.rollouts}) > 1:
+    versions = [rollout.library_version for rollout in group.rollouts]
+    if len(set(versions)) > 1:
+        rows = [f"version {version} before attempt {i}" for i, version in enumerate(versions)]
+        return f"The library changed between the attempts: {', '.join(rows)}."
+    if len({rollout.shown for rollout in group.rollouts}) > 1:
         return "Not all of it stood in front of every attempt."
     shown = group.rollouts[0].shown
     if shown is None:

@@ -107,7 +107,7 @@ def test_what_is_shown_was_apart_before_anything_was_measured(
 def test_the_reflector_reads_both_tries_in_the_next_step(taught: tuple[Practised, Path]) -> None:
     workspace = taught[1] / "practice"
     step = studio("runs", "show", "rehearsal", "--step", "5", "--prompts", workspace=workspace)
-    had = "The library changed between the attempts"
+    had = "The library changed between the attempts: version 1 before attempt 0, version 2 before"
     assert step.stdout.count(had) == 2
     _, _, after = step.stdout.partition(had)
     right, wrong = after.index("Attempt 0 · reward 1.00"), after.index("Attempt 1 · reward 0.00")
