@@ -6,6 +6,7 @@ Typed names of files are looked up from the current folder, written ones beside 
 name that is no folder may be one of the hub, and is left as it is.
 """
 
+import math
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -129,6 +130,8 @@ def check_plain_values(composed: ComposedConfig, tree: Tree) -> None:
             fault = "holds a NUL character or half of a surrogate pair"
         elif isinstance(value, int) and not -(2**63) <= value < 2**63:
             fault = "is a number beyond 64 bits"
+        elif isinstance(value, float) and not math.isfinite(value) and "extra_body" in key:
+            fault = "is no number that JSON knows"
         if fault:
             raise composed.error(key, f'"{dotted_name(key)}" {fault}.', "Give another value.")
 
