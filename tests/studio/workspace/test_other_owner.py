@@ -60,14 +60,13 @@ def stranger(workspace: Path, *words: str) -> Done:
     return Done(done.returncode, done.stdout, done.stderr)
 
 
-def test_what_may_not_be_read_is_refused_with_its_owner(theirs: Path) -> None:
+def test_what_may_not_be_read_is_refused(theirs: Path) -> None:
     theirs.chmod(0o000)
     for words in (("runs", "list"), (), ("headless", "rehearsal"), ("doctor",)):
         done = stranger(theirs, *words)
         assert (done.code, done.stdout) == (2, ""), words
         assert f"workspace {theirs}: it cannot be read. Mend its permissions" in done.stderr
         assert "--workspace DIR" in done.stderr
-        assert os.geteuid() != 0 or f"uid {OWNER}" in done.stderr
 
 
 def test_what_may_be_read_is_read_and_nothing_is_written(theirs: Path, tmp_path: Path) -> None:
@@ -95,7 +94,6 @@ def test_what_may_be_read_is_read_and_nothing_is_written(theirs: Path, tmp_path:
         done = stranger(theirs, *words)
         assert done.code == 2 and "cannot be locked (Permission denied). Mend" in done.stderr, words
         assert "first reply" not in done.stderr, "no model is asked for nothing"
-        assert os.geteuid() != 0 or f"uid {OWNER}" in done.stderr
     assert {path: path.stat().st_mtime_ns for path in theirs.rglob("*")} == before
 
 

@@ -234,7 +234,7 @@ class LibraryPage(Page):
         marks = {item.mark for item in self.items}
         about = [f"{mark} {what}" for mark, what in view.MARK_WORDS.items() if mark in marks]
         if contents.open:
-            about.append(f"{len(contents.open)} to decide in 2")
+            about.append(f"{len(contents.open)} to decide in Review")
         if any(item.has_counts for item in self.items):
             about.append("+used -misled")
         if any(item.effect is not None for item in self.items):

@@ -291,7 +291,7 @@ async def test_a_decision_marks_what_the_commit_would_change(tmp_path: Path) -> 
     app = app_on(session, workspace)
     async with app.run_test(size=(120, 36)) as pilot:
         page = await pressed(pilot, "3")
-        assert "2 to decide in 2" in "\n".join(picture(app))
+        assert "2 to decide in Review" in "\n".join(picture(app))
         first = session.state.undecided_operations[0]
         await session.push(EventReceived(ev.OperationDecided(1, Decision(first.id, "approve"))))
         app.draw_now()
