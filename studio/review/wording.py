@@ -1,7 +1,7 @@
 """Wordings of a review: parts of a change, merges, and what line mode prints of them. Pure."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from textwrap import indent
 
@@ -74,18 +74,17 @@ def _pieces(before: str, after: str) -> list[str | ChangedPart]:
 
 
 def merge_decisions(
-    first: Operation, others: Sequence[Operation], text: str, *, reviewer: str = ""
-) -> tuple[tuple[Operation, Decision], ...]:
+    first: Operation, others: Sequence[Operation], edit: Decision
+) -> list[tuple[Operation, Decision]]:
     """One batch that makes one wording of several proposals; evidence of all counts for it.
 
     The others come first: what they would change must not stand in the way of the one that stays.
     """
     why = f"{MERGED}{first.id}"
-    rejected = [(op, Decision(op.id, "reject", reason=why, reviewer=reviewer)) for op in others]
+    pairs = [(op, Decision(op.id, "reject", reason=why, reviewer=edit.reviewer)) for op in others]
     evidence = dict.fromkeys(name for op in others for name in op.evidence)
     more = tuple(name for name in evidence if name not in first.evidence)
-    edit = Decision(first.id, "edit", text=text, reviewer=reviewer, evidence=more)
-    return (*rejected, (first, edit))
+    return [*pairs, (first, replace(edit, evidence=more))]
 
 
 def find_similar(text: str, others: Iterable[tuple[str, str]]) -> tuple[Near, ...]:
@@ -250,13 +249,10 @@ def operation_text(
     lines += [f"  {line}" for line in change_lines(operation, texts)]
     if (uses := queue.uses.get(operation.target or "")) is not None:
         lines.append(f"  so far    {uses.text}")
-    why = sanitize(operation.rationale) or "(no reason given)"
-    lines.append(f"  why       {indent(why, 12 * ' ').lstrip()}")
+    for label, text in reason_labels(operation, note, queue.merged.get(operation.id, "")):
+        lines.append(f"  {label:<9} {indent(sanitize(text), 12 * ' ').lstrip()}")
     lines.append(f"  proposed  by {sanitize(operation.proposer) or '(unknown)'}")
-    if merged := queue.merged.get(operation.id):
-        lines.append(f"  merges    {merged}")
     lines += [f"  flag      {flag_text(flag)}" for flag in operation.flags]
-    lines += [f"  note      {sanitize(note)}"] if note else []
     for group in groups:
         # A batch may have hundreds of rollouts: of each group a line, and v shows all.
         lines += evidence_lines(group)[: 1 if brief or operation.kind == "weights" else None]
@@ -268,6 +264,20 @@ def operation_text(
         for name, score, text in find_similar(operation.text, texts.items())[:1]:
             lines.append(f"  similar   {name} {score:.2f}  {one_line(text, 90)}")
     return "\n".join(lines)
+
+
+def reason_labels(
+    operation: Operation, note: str = "", merged: str = "", decision: Decision | None = None
+) -> list[tuple[str, str]]:
+    """Why it was proposed and decided so, what is noted and merged: texts and their labels."""
+    labels = []
+    if operation.rationale or operation.kind != "weights":
+        labels.append(("why", operation.rationale or "(no reason given)"))
+    if decision is not None:
+        labels.append(("reason", decision.reason))
+        labels.append(("flags now", "; ".join(map(flag_text, decision.flags))))
+    labels += [("note", note), ("merges", merged)]
+    return [(label, text) for label, text in labels if text]
 
 
 def queue_lines(queue: ReviewQueue) -> list[str]:

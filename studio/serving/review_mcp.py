@@ -22,7 +22,7 @@ from engines.core.types import GATE, Decision, DecisionAction, Operation
 from engines.record.formats.source import LONGEST_TEXT
 from engines.record.run_dir import RunDir, Workspace
 from studio.render.words import DONE, misfit_text
-from studio.review.decider import new_flags
+from studio.review.decider import check_wording
 from studio.review.evidence import EvidenceLoader
 from studio.review.scripted import result_text
 from studio.review.wording import flag_text, operation_text
@@ -32,7 +32,7 @@ from studio.secrets.sanitize import one_line, sanitize
 from studio.serving.library_mcp import Context, serve_stdio
 from studio.session.live import LiveSession
 from studio.session.offline import OfflineSession
-from studio.session.requests import Commit, Decide, Preview, ReadQueue, ReviewQueue, Undo
+from studio.session.requests import Commit, Decide, ReadQueue, ReviewQueue, Undo
 
 HOLDER = "a person's `studio review --mcp`, which lets go a few seconds after a decision,"
 WAIT_S = 5.0
@@ -188,10 +188,10 @@ class ReviewService:
             took_s=round(time.monotonic() - question.asked_at, 3),
         )
         if decision.action == "edit":
-            (preview,) = await self._session.send(Preview((decision,)))
-            if preview.objection:
-                raise ConflictError(place, f"{preview.objection}.", NOTHING)
-            if new := new_flags(operation, preview):
+            objection, new = await check_wording(self._session, operation, decision)
+            if objection:
+                raise ConflictError(place, f"{objection}.", NOTHING)
+            if new:
                 flags = "\n".join(f"flag  {flag_text(flag)}" for flag in new)
                 wording = sanitize(decision.text or "")
                 ask = {"anyway": {"type": "boolean", "title": "Approve it anyway"}}
