@@ -587,7 +587,7 @@ FAULTS = (
     Fault(
         "an operation that was never drawn is decided by a key that came too early",
         "studio/tui/pages/review/decisions.py",
-        " or not self._change.has_painted(item)",
+        " or item != self.shown.change.painted",
         "",
         (
             "tests/studio/tui/pages/test_review.py::test_a_key_right_after_a_move_decides_nothing_that_was_not_drawn",

@@ -254,12 +254,9 @@ class Decider:
                     asked += await self._withdraw(session, entry, words)
                     undone.insert(0, entry)
                 elif entry.id in session.state.operations:
-                    is_later = entry.decision.action == "defer"
-                    what = (
-                        "was put off; it is still open"
-                        if is_later
-                        else "was taken back elsewhere already"
-                    )
+                    what = "was taken back elsewhere already"
+                    if entry.decision.action == "defer":
+                        what = "was put off; it is still open"
                     words.append(f"{entry.id} {what}")
                 elif isinstance(inverse := inverse_operation(entry, texts), str):
                     words.append(inverse)
