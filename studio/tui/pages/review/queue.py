@@ -16,7 +16,7 @@ from engines.core.library_notes import NO_MARK, NotesMark
 from engines.core.state.run_state import RunState
 from engines.core.types import UnparsedReply
 from studio.review.decider import Decider, Draft
-from studio.review.wording import Near, find_similar
+from studio.review.wording import Near, find_alike
 from studio.secrets.sanitize import one_line
 from studio.session.session import Session
 from studio.tui.drawing.lines import BLANK, Line, Row, line, note_rows, paragraph
@@ -131,16 +131,12 @@ class ReviewLoader:
     def load_findings(self, wanted: FindingsRequest) -> Findings:
         """Read it. Raises StudioError, OSError."""
         item = wanted.item
-        op, decision = item.operation, item.decision
+        op = item.operation
         assert op is not None
         groups = self._open_evidence().operation_groups(op)
         answers = self._load_answers(groups) if wanted.opened else {}
-        if op.kind == "weights":
-            return Findings(groups, answers=answers)
-        # What it changes, or has become, is not like it, but it.
-        own = {op.target, *((decision.assigned, decision.target) if decision else ())}
-        others = [(name, text) for name, text in wanted.texts.items() if name not in own]
-        return Findings(groups, find_similar(item.after or item.before, others), answers)
+        near = find_alike(op, item.decision, item.after or item.before, wanted.texts)
+        return Findings(groups, near, answers)
 
     def _load_answers(self, groups: "Sequence[GroupEvidence]") -> dict[str, str]:
         answers = {}
