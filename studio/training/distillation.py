@@ -30,10 +30,10 @@ from studio.evaluation.evaluate import (
     plan_eval,
 )
 from studio.facts.evaluation import cell_facts, question_rewards
-from studio.render.evaluation_lines import cell_lines, mean_text
+from studio.render.evaluation_lines import cell_lines
 from studio.render.json import print_result
 from studio.render.lines import to_stderr
-from studio.render.words import difference_text
+from studio.render.words import difference_text, rate_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,8 +160,9 @@ def distilled_lines(sets: list[DistilledSet]) -> list[str]:
         for label, side in sides.items():
             change = None if side is one.without else compare(one.without, side)
             effect = "" if change is None else f"  {difference_text(change)} against none"
-            rate = f"{mean_text(tuple(side.values()))} (n={len(side)})"
-            lines.append(f"  {one.data}  {label:<{width}}  {rate}{effect}")
+            rewards = tuple(side.values())
+            rate = rate_text(mean_at_k(rewards), mean_interval(rewards))
+            lines.append(f"  {one.data}  {label:<{width}}  {rate} (n={len(side)}){effect}")
         lines.append(f"  {one.data}  {_share_text(one.effect_share)}")
     return lines
 

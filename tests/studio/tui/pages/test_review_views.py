@@ -298,7 +298,7 @@ def test_the_evidence_of_an_operation_is_read_with_whole_replies(tmp_path: Path)
     assert found.groups[0].n == 4 and "Step 1" in found.answers["s1p0r0"]
     parting = found.groups[0].parting
     assert [name for _, name, _ in parting] == ["s1p0r1", "s1p0r0"]
-    assert format_changes(parting[1][2]).startswith("Step 2 (write): [-write the last digit")
+    assert format_changes(parting[1][2]).startswith("Step 2 [-(write): write-] the [-last digit")
     run.journal.write_bytes(b"no line of a journal\n" * 3)
     room.reset(ReplaySession(workspace, run))
     with pytest.raises(StudioError, match="journal"):
