@@ -23,12 +23,11 @@ from engines.core.state.fold import fold
 from engines.core.types import Decision, DecisionPreview, Flag
 from studio.session.session import EventReceived, TextPiece, TextReceived
 from studio.tui.app import StudioApp
-from studio.tui.help import GuideScreen, HelpScreen
+from studio.tui.help import GuideScreen, HelpScreen, SettingsScreen
 from studio.tui.keymap import KEYS
 from studio.tui.pages.diff.page import ReferencePicker
 from studio.tui.pages.progress.page import RunPicker
 from studio.tui.pages.review.panes import ReviewPanes
-from studio.tui.settings.screen import SettingsScreen
 from studio.tui.terminal.textual_parts import Palette
 from studio.tui.widgets.edit_box import EditBox
 from studio.tui.widgets.prompt import Confirm, Prompt, TickList, is_visible

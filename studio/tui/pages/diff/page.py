@@ -17,8 +17,7 @@ from studio.tui.keymap import Key
 from studio.tui.page import Page, write_export
 from studio.tui.pages.diff import view
 from studio.tui.pages.diff.view import Choice, Compared
-from studio.tui.pages.loader import Loader
-from studio.tui.pages.picker import Picker
+from studio.tui.pages.loader import Loader, Picker
 from studio.tui.widgets.line_view import LineView, RowList
 
 _TYPED = " "  # the row that asks for a reference: no reference is a blank

@@ -20,8 +20,19 @@ from studio.render.library_lines import counts_text, difference_lines, tokens_te
 from studio.render.words import count_text, mean_reward_text
 from studio.tui.drawing.cells import cell_width as cells
 from studio.tui.drawing.cells import fit, pad
-from studio.tui.drawing.lines import Line, Row, Span, crop_line, line, paragraph, spread, width_of
-from studio.tui.pages.text import change_spans, display_text, holds_words
+from studio.tui.drawing.lines import (
+    Line,
+    Row,
+    Span,
+    change_spans,
+    crop_line,
+    display_text,
+    holds_words,
+    line,
+    paragraph,
+    spread,
+    width_of,
+)
 
 Mode = Literal["side by side", "words"]
 

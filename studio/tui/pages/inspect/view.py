@@ -25,9 +25,8 @@ from engines.core.text.tool_text import (
 from studio.render.words import acted_text, count_text, metrics_text
 from studio.secrets.sanitize import one_line
 from studio.tui.drawing.cells import fit, pad, wrap_pieces
-from studio.tui.drawing.lines import Line, Row, Span, labelled_lines, line, paragraph
+from studio.tui.drawing.lines import Line, Row, Span, display_text, labelled_lines, line, paragraph
 from studio.tui.pages.live.batch import RolloutStatus
-from studio.tui.pages.text import display_text
 
 if TYPE_CHECKING:
     from studio.facts.step import ModelCall, RolloutFacts

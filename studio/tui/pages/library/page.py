@@ -28,13 +28,12 @@ from studio.secrets.sanitize import one_line
 from studio.session.requests import Propose
 from studio.session.session import EventReceived, Message, Session, SnapshotReceived
 from studio.tui.drawing.cells import choose_glyphs
-from studio.tui.drawing.lines import Line, line, note_rows, paragraph
+from studio.tui.drawing.lines import Line, display_text, line, note_rows, paragraph
 from studio.tui.keymap import Key
 from studio.tui.page import Page, write_export
 from studio.tui.pages.library import view
 from studio.tui.pages.library.view import History, Item, LibraryState
 from studio.tui.pages.loader import Loader
-from studio.tui.pages.text import display_text
 from studio.tui.widgets.edit_box import EDIT_KEYS, EditBox
 from studio.tui.widgets.line_view import LineView, RowList
 

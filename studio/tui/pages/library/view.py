@@ -15,8 +15,19 @@ from studio.render.words import count_text, prompt_tokens_text
 from studio.review.wording import Near
 from studio.tui.drawing.cells import GLYPHS_UNICODE, Glyphs, fit, pad, wrap
 from studio.tui.drawing.cells import cell_width as cells
-from studio.tui.drawing.lines import Line, Row, Span, labelled_lines, line, paragraph, spread
-from studio.tui.pages.text import change_spans, count_spans, display_text, holds_words
+from studio.tui.drawing.lines import (
+    Line,
+    Row,
+    Span,
+    change_spans,
+    count_spans,
+    display_text,
+    holds_words,
+    labelled_lines,
+    line,
+    paragraph,
+    spread,
+)
 
 Sort = Literal["id", "uses", "worth", "length"]
 SORTS: tuple[Sort, ...] = ("id", "uses", "worth", "length")

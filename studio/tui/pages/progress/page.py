@@ -24,13 +24,11 @@ from studio.render.words import no_practice_text, reward_rate_text
 from studio.secrets.sanitize import one_line
 from studio.tui.drawing import plot as signs
 from studio.tui.drawing.cells import Glyphs, choose_glyphs, fit, pad
-from studio.tui.drawing.lines import Line, Row, crop_line, line, paragraph, width_of
+from studio.tui.drawing.lines import Line, Row, crop_line, holds_words, line, paragraph, width_of
 from studio.tui.drawing.plot import Plot, join_cells, nice_step, put_labels, split_at, value_range
 from studio.tui.keymap import Key
 from studio.tui.page import Page
-from studio.tui.pages.loader import Loader
-from studio.tui.pages.picker import Picker
-from studio.tui.pages.text import holds_words
+from studio.tui.pages.loader import Loader, Picker
 from studio.tui.terminal.look import wants_ascii
 from studio.tui.widgets.line_view import Chrome, LineView
 

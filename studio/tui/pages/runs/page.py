@@ -21,10 +21,18 @@ from studio.render.words import to_decide_text
 from studio.secrets.sanitize import one_line, sanitize
 from studio.tui.drawing.cells import cell_width as cells
 from studio.tui.drawing.cells import fit, pad
-from studio.tui.drawing.lines import Line, Row, Span, labelled_lines, line, note_rows, paragraph
+from studio.tui.drawing.lines import (
+    Line,
+    Row,
+    Span,
+    holds_words,
+    labelled_lines,
+    line,
+    note_rows,
+    paragraph,
+)
 from studio.tui.page import Page, resume_run, write_export
 from studio.tui.pages.loader import Loader
-from studio.tui.pages.text import holds_words
 from studio.tui.widgets.line_view import LineView, RowList
 
 if TYPE_CHECKING:

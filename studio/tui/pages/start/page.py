@@ -18,14 +18,21 @@ from engines.record.run_dir import Workspace
 from studio.secrets.sanitize import one_line, sanitize
 from studio.tui.drawing.cells import cell_width as cells
 from studio.tui.drawing.cells import fit, pad
-from studio.tui.drawing.lines import Line, Row, labelled_lines, line, note_rows, paragraph
+from studio.tui.drawing.lines import (
+    Line,
+    Row,
+    holds_words,
+    labelled_lines,
+    line,
+    note_rows,
+    paragraph,
+)
 from studio.tui.page import Page, resume_run
 from studio.tui.pages.live.view import StageClock, starting_text
 from studio.tui.pages.loader import Loader
 from studio.tui.pages.runs.page import AGAIN_S, detail_lines, load_runs, state_span
 from studio.tui.pages.start import checks
 from studio.tui.pages.start.checks import CheckReport, RunFacts, find_run_files
-from studio.tui.pages.text import holds_words
 from studio.tui.widgets.line_view import LineView, RowList
 
 if TYPE_CHECKING:
