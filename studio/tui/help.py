@@ -1,7 +1,5 @@
 """The help: keys as they are now, what counts as safe, and facts for a report of a bug."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import groupby
@@ -27,7 +25,7 @@ from studio.tui.drawing.lines import (
 )
 from studio.tui.keymap import SCOPES, Key, keys_of_scope, offer_keys
 from studio.tui.page import Host
-from studio.tui.settings.file import MEANING, VALUES, ScreenSettings, write_settings
+from studio.tui.settings import MEANING, VALUES, ScreenSettings, write_settings
 from studio.tui.terminal.textual_parts import has_synchronized_output
 from studio.tui.widgets.line_view import LineView, RowList
 from studio.tui.widgets.prompt import Prompt, PromptBox

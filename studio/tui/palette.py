@@ -23,7 +23,7 @@ from studio.secrets.sanitize import one_line
 from studio.tui.drawing.lines import holds_words
 from studio.tui.keymap import SCOPES, Key
 from studio.tui.page import Host
-from studio.tui.settings.file import MEANING
+from studio.tui.settings import MEANING
 from studio.tui.terminal.textual_parts import MOST_HITS, Palette
 
 _NOT_HERE = frozenset({"global.palette", "global.interrupt"})

@@ -3,8 +3,6 @@
 A span is a sanitized text and the name of a style (`studio.tui.drawing.themes`), "" for plain.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 

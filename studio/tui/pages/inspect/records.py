@@ -16,8 +16,8 @@ from studio.session.session import Session, TextPiece
 from studio.tui.page import Page
 from studio.tui.pages.inspect import view
 from studio.tui.pages.inspect.view import GroupSummary, Part
+from studio.tui.pages.lists import Loader
 from studio.tui.pages.live.batch import describe_rollout
-from studio.tui.pages.loader import Loader
 
 if TYPE_CHECKING:
     from studio.review.evidence import EvidenceLoader
@@ -215,7 +215,7 @@ class GroupRecords:
 
     def _load_answers(self, run: RunDir) -> dict[str, str]:
         """True answers, from the data as it is now: what is gone is simply not shown."""
-        from studio.tui.pages.start.checks import load_expected_answers
+        from studio.tui.pages.start.page import load_expected_answers
 
         return load_expected_answers(self._page.host.workspace, run.run)
 

@@ -33,7 +33,7 @@ from studio.tui.keymap import Key
 from studio.tui.page import Page, write_export
 from studio.tui.pages.library import view
 from studio.tui.pages.library.view import History, Item, LibraryState
-from studio.tui.pages.loader import Loader
+from studio.tui.pages.lists import Loader
 from studio.tui.widgets.edit_box import EDIT_KEYS, EditBox
 from studio.tui.widgets.line_view import LineView, RowList
 

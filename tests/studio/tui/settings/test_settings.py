@@ -7,7 +7,7 @@ import pytest
 from engines.core.errors import ConfigError
 from studio.tui.help import setting_rows, value_text, with_next_value
 from studio.tui.keymap import KEYS, remap_keys
-from studio.tui.settings.file import (
+from studio.tui.settings import (
     FILE,
     ScreenSettings,
     format_settings,
