@@ -595,7 +595,7 @@ FAULTS = (
     ),
     Fault(
         "what the draft of a library deletes has no mark",
-        "studio/tui/pages/library/view.py",
+        "studio/tui/pages/library/page.py",
         "        elif new is None:\n",
         "        elif new == text == None:\n",
         ("tests/studio/tui/pages/test_library_view.py",),

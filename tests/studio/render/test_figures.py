@@ -56,7 +56,7 @@ from studio.report.page import report_facts, report_page
 from studio.tui.drawing.lines import plain_text
 from studio.tui.pages.diff.page import change_rows, compare_references, head_lines
 from studio.tui.pages.inspect import view
-from studio.tui.pages.library.view import library_rows
+from studio.tui.pages.library.page import library_rows
 from studio.tui.pages.training_view import panel_lines
 from tests.support.demo_run import demo_workspace
 from tests.support.figures import missing_figures

@@ -32,6 +32,7 @@ from studio.tui.drawing.lines import Line, Row, Span, change_spans, display_text
 from studio.tui.keymap import Key
 from studio.tui.page import write_export
 from studio.tui.pages.lists import Choice, ListPage, Loader, Picker
+from studio.tui.widgets.line_view import LineView
 
 Mode = Literal["side by side", "words"]
 
@@ -260,6 +261,7 @@ class DiffPage(ListPage):
 
     def __init__(self) -> None:
         super().__init__()
+        self.detail_pane = LineView(id="diff-detail")
         self.detail_pane.can_focus = False
         self.shows_equal = True
         self._mode: Mode = "side by side"

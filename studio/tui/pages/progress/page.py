@@ -19,7 +19,7 @@ from studio.facts.run import load_parent, load_state_with_parents, with_parent
 from studio.render.evaluation_lines import finished_text
 from studio.render.lines import sparkline
 from studio.render.training_lines import figure_text, held_out_change_text, step_summary
-from studio.render.words import count_text, no_practice_text, reward_rate_text
+from studio.render.words import no_practice_text, reward_rate_text
 from studio.secrets.sanitize import one_line
 from studio.tui.drawing import plot as signs
 from studio.tui.drawing.cells import Glyphs, choose_glyphs, fit, pad
@@ -453,8 +453,6 @@ def _commits_line(run: RunCurves, plot: Plot) -> Line:
     labels = []
     for commit in sorted(applied, key=lambda commit: commit.step, reverse=True):
         text = f"library v{commit.version}" if commit.beside_weights else f"v{commit.version}"
-        if commit.size is not None:
-            text += f": {count_text(commit.size, 'experience')}"
         labels.append((plot.column(commit.step), text, ""))
     name = "policy" if run.trains_weights else "library"
     return line((f"{name:>{SIDE - 2}}  ", "dim"), *put_labels(labels, plot.width + SIDE))
