@@ -67,8 +67,7 @@ def is_scripted(spec: str) -> bool:
 
 
 def _open_local(spec: str, path: str) -> Policy:
-    from engines.policies.hf_local.loading import load_local
-    from engines.policies.hf_local.settings import LocalSettings
+    from engines.policies.hf_local.settings import LocalSettings, load_local
 
     folder = Path(path).expanduser()
     model = load_local(LocalSettings(str(folder) if folder.is_dir() else path))
