@@ -35,7 +35,7 @@ from engines.grpo.checkpoint.folders import (
 )
 from engines.policies.hf_local.settings import LocalSettings
 from engines.record.appender import write_atomic
-from engines.record.export import format_agent_yaml
+from engines.record.formats.rows import format_agent_yaml
 from engines.record.run_dir import RunDir, Workspace
 from engines.record.seal import refuse_altered
 from engines.record.yaml_text import load_yaml
