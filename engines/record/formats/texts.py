@@ -289,7 +289,7 @@ def read_youtu(source: Source) -> ForeignLibrary:
 
 
 def write_dspy(card: Card) -> bytes:
-    predictor = {
+    predictor: dict[str, Any] = {
         "traces": [],
         "train": [],
         "demos": [],

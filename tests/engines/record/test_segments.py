@@ -17,6 +17,7 @@ from engines.core.errors import DamagedError, RecordError, StudioError
 from engines.core.state.fold import fold_events
 from engines.core.state.run_state import RunState
 from engines.pipeline.recorder import Recorder
+from engines.record.derived import run_state
 from engines.record.derived.run_state import (
     NAME,
     HistoryReader,
