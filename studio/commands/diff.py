@@ -30,7 +30,7 @@ def diff(
     """
     from studio.facts.library import difference
     from studio.library.references import find_version
-    from studio.render.difference_page import difference_page
+    from studio.render.comparison_page import difference_page
     from studio.render.library_lines import COLOURS, difference_lines
     from studio.render.page import print_facts
 

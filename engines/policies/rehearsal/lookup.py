@@ -7,13 +7,14 @@ what a page states is for the tools to tell. A member reads nothing but its prom
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import orjson
 
+from engines.core.types import Message
 from engines.policies.rehearsal import prompt
 from engines.policies.rehearsal.solve import UNKNOWN, Draw, Step, format_steps
-from engines.policies.rehearsal.tools import Turn, native_tools
+from engines.policies.rehearsal.tools import Turn
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,34 +176,35 @@ SEARCH, READ = "web_search", "read_page"
 _ADDRESS = re.compile(r"https?://\S*[^\s).,;]")
 
 
-def look_up(request: Mapping[str, Any], draw: Draw) -> Turn | None:
+def look_up(messages: Sequence[Message], tools: Sequence[str], draw: Draw) -> Turn | None:
     """Return the next turn of a rollout; None where the question needs no search."""
-    messages = request["messages"]
-    asked = [prompt.content_text(m).strip() for m in messages if m["role"] == "user"]
-    lookup = recognise_lookup(asked[0]) if asked else None
-    tools = native_tools(request)
+    questions = [message.content.strip() for message in messages if message.role == "user"]
+    lookup = recognise_lookup(questions[0]) if questions else None
     if lookup is None or SEARCH not in tools:
         return None
-    calls = {c["id"]: c["function"] for m in messages for c in m.get("tool_calls") or ()}
+    queries = {
+        call.id: orjson.loads(call.arguments)["query"]
+        for message in messages
+        for call in message.tool_calls
+        if call.name == SEARCH
+    }
     results: list[str] = []
     pages = query = ""
     number = 2
     for message in messages:
-        if message["role"] != "tool":
+        if message.role != "tool":
             continue
         number += 1
-        text = prompt.content_text(message)
-        call = calls[message["tool_call_id"]]
         pages = ""
-        if call["name"] == SEARCH and _ADDRESS.search(text):
-            pages, query = text, orjson.loads(call["arguments"])["query"]
+        if message.tool_call_id in queries and _ADDRESS.search(message.content):
+            pages, query = message.content, queries[message.tool_call_id]
         else:
-            results.append(text)
+            results.append(message.content)
     if pages and READ in tools:
         url = _choose_page(pages, query)
         step = Step("page", "open the page that fits", url)
-        return _call_tool((step,), number, READ, {"url": url, "question": asked[0]})
-    right = draw.takes_right(lookup.kind.family, asked[0])
+        return _call_tool((step,), number, READ, {"url": url, "question": questions[0]})
+    right = draw.takes_right(lookup.kind.family, questions[0])
     act = lookup.choose_act(results, right)
     steps = (act,) if number > 2 else (_take_apart(lookup.named), act)
     start = number + 1 - len(steps)

@@ -5,12 +5,12 @@ answer: it is read from the tool's result, and without one it is a guess, which 
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import orjson
 
+from engines.core.types import Message
 from engines.policies.rehearsal import prompt
 from engines.policies.rehearsal.solve import Draw, Step, format_steps, recognise
 
@@ -188,32 +188,25 @@ class Turn:
         return prompt.token_count(self.text) + prompt.token_count(called)
 
 
-def native_tools(request: Mapping[str, Any]) -> list[str]:
-    """Return the names of the functions that may be called."""
-    if request.get("tool_choice") == "none":
-        return []
-    return [tool["function"]["name"] for tool in request.get("tools") or ()]
-
-
-def solve_with_tools(request: Mapping[str, Any], draw: Draw) -> Turn | None:
+def solve_with_tools(messages: Sequence[Message], tools: Sequence[str], draw: Draw) -> Turn | None:
     """Return the next turn of a rollout; None where the question needs no interpreter."""
     problem: ToolProblem | None = None
     question, result = "", None
-    for message in request["messages"]:
-        text = prompt.content_text(message).strip()
-        if message["role"] == "tool":
+    for message in messages:
+        text = message.content.strip()
+        if message.role == "tool":
             result = text
-        elif message["role"] == "user" and text.startswith(_RESULTS):
+        elif message.role == "user" and text.startswith(_RESULTS):
             result = "\n".join(prompt.unquote_lines(text.splitlines()))
-        elif message["role"] == "user" and (recognised := recognise_tool_problem(text)):
+        elif message.role == "user" and (recognised := recognise_tool_problem(text)):
             problem, question, result = recognised, text, None
     if problem is None:
         return None
     if result is not None:
         return Turn(_last_text(problem, result))
-    native = INTERPRETER in native_tools(request)
-    _, _, offer = prompt.instructions_text(request["messages"]).partition(_IN_WORDS)
-    in_words = not request.get("tools") and INTERPRETER in _NAMED.findall(offer)
+    native = INTERPRETER in tools
+    _, _, offer = prompt.instructions_text(messages).partition(_IN_WORDS)
+    in_words = not tools and INTERPRETER in _NAMED.findall(offer)
     if not native and not in_words:
         return Turn(f"{_BY_HEAD}\n#### {problem.guess}")
     way = problem.right if draw.takes_right(problem.family, question) else problem.wrong
