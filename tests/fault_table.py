@@ -810,7 +810,7 @@ FAULTS = (
     ),
     Fault(
         "log-probabilities are taken at temperature 1",
-        "engines/grpo/forward.py",
+        "engines/grpo/loss/loss.py",
         "        if temperature != 1:\n",
         "        if False:\n",
         ("tests/engines/grpo/forward/test_forward.py",),

@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from engines.core.errors import PolicyError
 from engines.grpo.engine.grpo import GRPOEngine
 from engines.grpo.engine.optimiser import Optimiser
-from engines.grpo.forward import TokenScores
+from engines.grpo.loss.loss import TokenScores
 from engines.grpo.ranks.ranks import Ranks, UpdateCancelled
 from engines.policies.hf_local.decoding import DecodedReply, DecodeHooks, DecodeRequest, decode
 from engines.policies.hf_local.settings import load_local

@@ -12,7 +12,7 @@ from engines.core.errors import PolicyError
 from engines.core.library import Library
 from engines.core.types import Message, Sampling
 from engines.grpo.engine.grpo import GRPOEngine
-from engines.grpo.engine.vllm_synced import VLLMSyncedEngine
+from engines.grpo.engine.weight_engine import VLLMSyncedEngine
 from engines.grpo.settings import GRPOSettings
 from engines.policies.chat.endpoint import EndpointSettings
 from engines.policies.hf_local.model import LocalModel

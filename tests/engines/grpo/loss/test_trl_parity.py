@@ -22,13 +22,13 @@ from torch import Tensor
 
 from engines.core.library import Library
 from engines.grpo.engine.grpo import GRPOEngine
-from engines.grpo.forward import completion_logps
 from engines.grpo.loss.loss import (
     Rows,
     TokenStats,
     aggregate,
     batch_advantages,
     collate,
+    completion_logps,
     pad_samples,
     token_losses,
 )
