@@ -367,7 +367,7 @@ class LocalModels:
 
     def open(self, settings: PolicyConfig) -> "HFLocal":
         """Load a model, which takes seconds."""
-        from engines.policies.hf_local.settings import load_local
+        from engines.policies.open import load_local
 
         self.tell(f"loading {settings.model} …")
         # First, since it names a package that is missing instead of failing to import it.

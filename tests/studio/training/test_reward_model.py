@@ -24,10 +24,8 @@ from engines.policies.hf_local.reward_head import (  # noqa: E402
     load_head,
     pair_accuracy,
 )
-from engines.policies.hf_local.settings import (  # noqa: E402
-    LocalSettings,
-    load_local,
-)
+from engines.policies.hf_local.settings import LocalSettings  # noqa: E402
+from engines.policies.open import load_local  # noqa: E402
 
 SHORT = ("practice.epochs=1", "data.truncate=16", "evaluation.do_eval=false")
 LEARNED = "verifier={name: reward_model, folder: 'run:grpo-tiny'}"

@@ -17,7 +17,8 @@ from engines.grpo.settings import GRPOSettings
 from engines.policies.chat.endpoint import EndpointSettings
 from engines.policies.hf_local.model import LocalModel
 from engines.policies.hf_local.policy import encode_prompt
-from engines.policies.hf_local.settings import LocalSettings, LoraSettings, load_local
+from engines.policies.hf_local.settings import LocalSettings, LoraSettings
+from engines.policies.open import load_local
 from engines.policies.vllm import RolloutServer, VLLMRollouts
 from tests.engines.grpo.models import a_folder, train
 from tests.engines.grpo.trainable import a_batch
