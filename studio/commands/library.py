@@ -264,7 +264,7 @@ def revert(
         studio library revert rehearsal@1
         studio library revert rehearsal@0 --reason "start again"
     """
-    from engines.pipeline.effect.roll_back import revert_changes
+    from engines.pipeline.gate.draft import revert_changes
     from studio.facts.next_command import command_after_version
     from studio.library.curation import commit_changes
     from studio.library.references import follow_version

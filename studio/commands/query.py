@@ -34,7 +34,7 @@ def query(
         studio query --kind rejection --since 7d
         studio query --effect ">0.05" --json
     """
-    from engines.record.derived.search import condition, find_rows
+    from engines.record.derived.catalogue import condition, find_rows
     from studio.library import find
     from studio.library.references import follow_version, library_folder
 

@@ -13,9 +13,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, TextIO
 
-from engines.agents.gateway.fields import Asked
 from engines.agents.gateway.server import Gateway
 from engines.agents.guided_try import GuidedTry
+from engines.core.chat_protocol import Asked
 from engines.core.codec import digest, fix_surrogates
 from engines.core.errors import CallFailed, ConfigError, StudioError
 from engines.core.library import Library

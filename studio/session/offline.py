@@ -54,7 +54,7 @@ class LockedRun(OpenRun):
 
     async def commit(self, step: int, reviewer: str) -> str:
         """Commit the decisions of a finished run."""
-        from engines.record.export import refresh_agent
+        from engines.record.formats.rows import refresh_agent
         from engines.record.seal import refuse_altered
 
         run, state = self.run, self.state

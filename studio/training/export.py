@@ -1,6 +1,6 @@
 """What `studio export` takes from a run, and the command that serves it.
 
-Owns the choice of a checkpoint. `engines.grpo.checkpoint.export` copies and merges.
+Owns the choice of a checkpoint. `engines.grpo.checkpoint.folders` copies and merges.
 """
 
 import shlex
@@ -17,25 +17,23 @@ from typing import Any
 from engines.core.errors import ConfigError, ConflictError
 from engines.core.library import Library
 from engines.core.state.run_state import RunState
-from engines.grpo.checkpoint.export import (
+from engines.grpo.checkpoint.folders import (
     CardFacts,
+    FoundCheckpoint,
     Kind,
     adapter_rank,
     base_facts,
+    check_seal,
     check_target,
     export_adapter,
     export_merged,
-    model_card,
-)
-from engines.grpo.checkpoint.folders import (
-    FoundCheckpoint,
-    check_seal,
     find_checkpoints,
+    model_card,
     read_facts,
 )
 from engines.policies.hf_local.settings import LocalSettings
 from engines.record.appender import write_atomic
-from engines.record.export import format_agent_yaml
+from engines.record.formats.rows import format_agent_yaml
 from engines.record.run_dir import RunDir, Workspace
 from engines.record.seal import refuse_altered
 from engines.record.yaml_text import load_yaml

@@ -24,7 +24,7 @@ from engines.core.errors import ConflictError, RecordError, StudioError
 from engines.core.events import RunStarted
 from engines.record.appender import make_folder, make_private_folder, sync_folder, write_atomic
 from engines.record.derived.catalogue import refresh_catalogue, run_row
-from engines.record.derived.store import FOLDER
+from engines.record.derived.run_state import FOLDER
 from engines.record.libraries import check_name
 from engines.record.lock import write_lock
 from engines.record.run_dir import RunDir, Workspace

@@ -20,10 +20,9 @@ from engines.core.library import Experience, Library
 from engines.core.library_notes import NO_USES, Effect, UseCounts
 from engines.core.text.similarity import word_count, word_diff
 from engines.core.types import Operation, rollout_id
-from engines.record.journal import HEAD_BYTES
+from engines.record.journal import HEAD_BYTES, Place, read
 from engines.record.libraries import LibraryFolder, version_path
 from engines.record.run_dir import RunDir, Workspace
-from engines.record.segments import Place, read
 from studio.facts.library import ListedLibrary, history_facts, listed_library, prompt_tokens
 from studio.render.words import count_text, prompt_tokens_text
 from studio.review.decider import toggle_pin
