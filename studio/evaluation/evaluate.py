@@ -54,13 +54,12 @@ from studio.config.loading import LoadedRun, load_run
 from studio.config.scripted import is_rehearsal, played_note
 from studio.config.settings.run import VerifierConfig
 from studio.config.source import Source
-from studio.estimate.cost import NO_PRICE, costs_money, estimate_eval
+from studio.estimate.cost import estimate_eval, lines_of_estimate
 from studio.evaluation.try_problem import without_lessons
 from studio.facts.estimate import Estimate
 from studio.facts.evaluation import EvalFacts, MeasuredFacts, PairedMeans, SetFacts
 from studio.facts.run import REHEARSAL
 from studio.process import on_stop_signal
-from studio.render.estimate_lines import estimate_table, limits_text
 from studio.render.evaluation_lines import eval_text
 from studio.render.json import json_data, print_json, print_result
 from studio.render.lines import tell_next, to_stderr
@@ -82,7 +81,6 @@ from studio.run.models import (
     Tell,
     apply_budget,
     check_budget,
-    limits_of,
     open_budget,
     open_roles,
     rollout_slots,
@@ -476,18 +474,12 @@ def print_eval_dry_run(plan: EvalPlan, *, json: bool, power: Sequence[str] | Non
     config, missing = without_lessons(plan.loaded.config), plan.missing()
     check_budget(plan.loaded, config)
     estimate = estimate_missing(plan)
-    paid = costs_money(config, estimate)
-    if estimate.cost_usd is None and paid:
-        estimate = replace(estimate, notes=(*estimate.notes, NO_PRICE))
     to_make = sum(n for _, n in missing)
     title, done = eval_title(plan), plan.total - to_make
     known = f", {done} known already" if done else ""
     lines = [f"{title}: {count_text(to_make, 'rollout')} to make{known}"]
     lines += set_power_lines(plan.sets, plan.k) if power is None else power
-    lines.append(estimate_table(estimate, costs_money=paid))
-    lines += [f"note: {note}" for note in estimate.notes]
-    if limits := limits_of(config):
-        lines.append(f"budget: {limits_text(limits)}")
+    lines += lines_of_estimate(config, estimate)
     data = {"title": title, "rollouts": to_make, "known": done}
     print_result(data | json_data(estimate), "\n".join(lines), json=json)
     return exit_codes.DONE
