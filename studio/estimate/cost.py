@@ -14,17 +14,15 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from engines.core.errors import StudioError
+from engines.core import errors, settings
 from engines.core.library import Library
-from engines.core.settings import MAX_COUNT
 from engines.core.text.prompts import load_prompt
 from engines.core.types import Problem
 from engines.data.sampler import Sampler
 from engines.pipeline.budget import CallPricing
 from engines.pipeline.effect.effect_gate import choice_size
-from engines.record import lines
+from engines.record import lines, scores
 from engines.record.run_dir import Workspace
-from engines.record.scores import problem_digest
 from studio import exit_codes
 from studio.config.scripted import rehearsal_note
 from studio.config.settings.policy import Role
@@ -33,10 +31,9 @@ from studio.facts.estimate import Estimate, Range, Stage
 from studio.render import estimate_lines
 from studio.render.json import json_data, print_result
 from studio.render.lines import tell_next, to_stderr
-from studio.run.assemble import check_verifier
+from studio.run import assemble, models
 from studio.run.held_out import evaluated_sets, prompt_writer
 from studio.run.library import choose_library
-from studio.run.models import check_budget, limits_of, open_budget, terms_of
 from studio.run.new_or_resume import RunPlan, forked_library
 
 ROLES: tuple[Role, ...] = ("policy", "reflector", "judge")
@@ -366,11 +363,11 @@ def _prompt_facts(
     replies = ASSUMED | {name: measured.reply[name] / n for name, n in measured.n.items()}
     replies.setdefault("evaluation", replies["rollout"])
     gate = config.review.gate
-    left = len(problems) - practice.batch_size if gate.data is None else MAX_COUNT
+    left = len(problems) - practice.batch_size if gate.data is None else settings.MAX_COUNT
     return CostInput(
         sampler=sampler,
         group_size=config.rollouts_a_problem,
-        terms={role: terms_of(config.role(role)) for role in ROLES},
+        terms={role: models.terms_of(config.role(role)) for role in ROLES},
         replies=replies,
         prompts={
             "rollout": _tokens(config.agent.instructions) + HEADING_TOKENS,
@@ -418,7 +415,7 @@ def _with_evaluation(facts: CostInput, plan: RunPlan) -> CostInput:
         is_first = state.step == begun_with and not done
     return replace(
         facts,
-        held_out=len(set(map(problem_digest, problems))) * evaluation.k,
+        held_out=len(set(map(scores.problem_digest, problems))) * evaluation.k,
         held_out_question=_question_tokens(problems),
         evaluated_first=is_first,
         evaluated_every=None if evaluation.strategy == "epoch" else evaluation.every_steps,
@@ -480,7 +477,7 @@ def _measure_earlier_run(
             for path in sorted(run.records.glob("*.jsonl")):
                 for line in islice(lines.read(path, chained=False).lines, READ_AT_MOST):
                     _add_record(measured, orjson.loads(line.body))
-        except (StudioError, OSError):
+        except (errors.StudioError, OSError):
             continue  # a damaged run is of no use here, and is reported when it is opened
         if not measured.n:
             continue
@@ -531,7 +528,7 @@ def lines_of_estimate(config: RunConfig, result: Estimate) -> list[str]:
         notes = (*notes, NO_PRICE)
     text = [estimate_lines.estimate_table(result, costs_money=is_paid)]
     text += [f"note: {note}" for note in notes]
-    if limits := limits_of(config):
+    if limits := models.limits_of(config):
         text.append(f"budget: {estimate_lines.limits_text(limits)}")
     return text
 
@@ -544,11 +541,11 @@ async def print_dry_run(plan: RunPlan, *, json: bool) -> int:
     config = plan.loaded.config
     if note := rehearsal_note(config):
         to_stderr(note)
-    check_budget(plan.loaded, config)
+    models.check_budget(plan.loaded, config)
     async with AsyncExitStack() as stack:
-        await check_verifier(plan, stack)
+        await assemble.check_verifier(plan, stack)
     result = estimate_run(plan)
-    budget = open_budget(plan.loaded, config, plan.run.records, lambda _: None)
+    budget = models.open_budget(plan.loaded, config, plan.run.records, lambda _: None)
     left = budget.remaining if budget is not None else {}
     total = plan.sampler.total_steps
     to_do = total - (plan.state.steps_finished if plan.state else plan.adopted_steps)
@@ -561,7 +558,7 @@ async def print_dry_run(plan: RunPlan, *, json: bool) -> int:
         "mode": plan.mode,
         "steps_left": to_do,
         "steps": total,
-        "budget": limits_of(config).amounts,
+        "budget": models.limits_of(config).amounts,
         "budget_left": left,
     }
     print_result(planned | json_data(result), "\n".join(text), json=json)
@@ -582,7 +579,7 @@ def costs_money(config: RunConfig, result: Estimate) -> bool:
 def tell_estimate(plan: RunPlan, left: dict[str, float]) -> None:
     """Print what a run will likely cost beside what is left of its budget."""
     result = estimate_run(plan)
-    to_stderr(f"budget: {estimate_lines.limits_text(limits_of(plan.loaded.config))}")
+    to_stderr(f"budget: {estimate_lines.limits_text(models.limits_of(plan.loaded.config))}")
     to_stderr(f"estimate: {estimate_lines.estimate_line(result)}")
     if short := estimate_lines.exceeded_limits_text(result, left):
         to_stderr(f"warning: the budget will likely not do: {short}; the run then ends with exit 5")
