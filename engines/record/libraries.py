@@ -25,10 +25,9 @@ from engines.core.state.fold import (
 from engines.core.types import Decision, Operation
 from engines.record import lines
 from engines.record.appender import write_atomic
-from engines.record.journal import Entry, Journal, parse_entry
+from engines.record.journal import Entry, Journal, Place, parse_entry
 from engines.record.lock import write_lock
 from engines.record.seal import add_seal
-from engines.record.segments import Place
 from engines.secrets.mask import NO_SECRETS, Mask
 
 LOCK_WAIT_S = 10.0

@@ -26,21 +26,21 @@ from engines.core.state.run_state import RunState
 from engines.core.types import RecordRef
 from engines.record import lines
 from engines.record.appender import make_folder, sync_folder, write_atomic
-from engines.record.journal import parse_entry
-from engines.record.libraries import LibraryFolder, format_version, version_path
-from engines.record.lines import Contents, StoredLine
-from engines.record.lock import is_held, write_lock
-from engines.record.run_dir import RunDir, Workspace
-from engines.record.seal import ALTERED
-from engines.record.segments import (
+from engines.record.journal import (
     Place,
     closed_files,
     closed_number,
     closed_path,
     first_line,
+    parse_entry,
     read_head,
     read_undamaged,
 )
+from engines.record.libraries import LibraryFolder, format_version, version_path
+from engines.record.lines import Contents, StoredLine
+from engines.record.lock import is_held, write_lock
+from engines.record.run_dir import RunDir, Workspace
+from engines.record.seal import ALTERED
 
 Grade = Literal["fix", "note", "ok"]
 """What hinders most first. "fix": it is damaged, or does not work so; "note": worth knowing."""

@@ -14,7 +14,7 @@ from typing import Any
 from engines.core import codec, errors
 from engines.data.dataset import check_rows, doubts_line, read_numbered_problems
 from engines.data.source import DataSource
-from engines.grpo.checkpoint.export import Kind, check_target
+from engines.grpo.checkpoint.folders import Kind, check_target
 from engines.grpo.loss.sft_data import demonstration_row, read_demonstrations
 from engines.record.appender import make_folder, write_atomic
 from engines.verifiers.open import KINDS

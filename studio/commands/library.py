@@ -273,7 +273,7 @@ def revert(
         studio library revert rehearsal@1
         studio library revert rehearsal@0 --reason "start again"
     """
-    from engines.pipeline.effect.roll_back import revert_changes
+    from engines.pipeline.gate.draft import revert_changes
     from studio.facts.next_command import command_after_version
     from studio.library import curation, references
 
@@ -594,7 +594,7 @@ def diff(
     """
     from studio.facts.library import difference
     from studio.library.references import find_version
-    from studio.render.difference_page import difference_page
+    from studio.render.comparison_page import difference_page
     from studio.render.library_lines import COLOURS, difference_lines
     from studio.render.page import print_facts
 
@@ -638,7 +638,7 @@ def query(
         studio query --kind rejection --since 7d
         studio query --effect ">0.05" --json
     """
-    from engines.record.derived.search import condition, find_rows
+    from engines.record.derived.catalogue import condition, find_rows
     from studio.library import find, references
 
     workspace = open_workspace(context)

@@ -144,7 +144,7 @@ def trace(
         studio runs trace rehearsal --endpoint http://127.0.0.1:6006
     """
     from studio.config.loading import load_run
-    from studio.tracing.run_spans import send_run
+    from studio.tracing.collector import send_run
 
     workspace = open_workspace(context)
     folder = workspace.run(run)

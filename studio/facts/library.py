@@ -1,6 +1,6 @@
 """All that is told of libraries: versions, how they came about, and the difference of two."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -71,7 +71,7 @@ class VersionFacts(Subject):
 
 def version_facts(version: FoundVersion) -> VersionFacts:
     # It loads YAML, which the first frame of the screen has no need of.
-    from engines.record.formats.own import library_data
+    from engines.record.formats.rows import library_data
 
     library = version.library
     return VersionFacts(
@@ -133,6 +133,12 @@ def experience_changes(older: Library, newer: Library) -> tuple[ExperienceChange
         pin = pins.get(after.id, "")
         changes.append(ExperienceChange(after.id, before.text, after.text, was, pin))
     return tuple(sorted(changes, key=lambda change: _id_sort_key(change.id)))
+
+
+def differing_changes(changes: Iterable[ExperienceChange]) -> list[ExperienceChange]:
+    """Return those that differ: removed, reworded, added, then what is equal but for names."""
+    differing = [change for change in changes if change.differs]
+    return sorted(differing, key=lambda change: "-~+=*".index(change.sign))
 
 
 def _id_sort_key(name: str) -> tuple[int, int]:
@@ -219,9 +225,7 @@ class Difference(Subject):
         return bool(self.a.weights or self.b.weights) and not reworded
 
     def changes(self) -> list[ExperienceChange]:
-        """Return those that differ: removed, reworded, added, then what is equal but for names."""
-        differing = [change for change in self.experiences if change.differs]
-        return sorted(differing, key=lambda change: "-~+=*".index(change.sign))
+        return differing_changes(self.experiences)
 
 
 def difference(older: FoundVersion, newer: FoundVersion) -> Difference:
@@ -345,10 +349,9 @@ def _commit_facts(
 ) -> CommitFacts:
     changes = [
         CommittedChange(change, _marks(change, before, after, commit))
-        for change in experience_changes(before, after)
-        if change.differs and experience in (None, change.id, change.was)
+        for change in differing_changes(experience_changes(before, after))
+        if experience in (None, change.id, change.was)
     ]
-    changes.sort(key=lambda each: "-~+=*".index(each.change.sign))
     reviewed = [
         ReviewedOperation(operation, decision)
         for operation, decision in commit.reviewed

@@ -13,7 +13,7 @@ from engines.core.errors import ConflictError, did_you_mean, suggest_name
 from engines.core.events import EvaluationFinished
 from engines.core.library import Library
 from engines.core.state.run_state import RunState
-from engines.record.formats.own import load_library
+from engines.record.formats.rows import load_library
 from engines.record.libraries import LibraryFolder, check_name, is_label
 from engines.record.run_dir import RunDir, Workspace
 from studio.facts.library import FoundVersion

@@ -1,10 +1,14 @@
-"""Comparisons as pages: of logs (`studio compare`), and of the runs of a sweep, key by key."""
+"""Comparisons as pages: of logs, of the runs of a sweep key by key, and of two libraries."""
+
+from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
 from studio.facts.comparison import ComparisonFacts, LogFacts, SetPair
+from studio.facts.library import Difference, ExperienceChange
 from studio.facts.sweep import Gain, SweepFacts
-from studio.render.page import Block, Items, Page, Part, Table
+from studio.render.library_lines import counts_text, result_lines, tokens_text, weights_lines
+from studio.render.page import Block, Items, Page, Part, Table, Text
 from studio.render.words import difference_text, rate_text, signs_text
 from studio.secrets.sanitize import one_line
 
@@ -200,3 +204,23 @@ def _spreads(facts: SweepFacts) -> list[Part]:
     headings = ("SET", "KEY", "SHARE", "SD", "P", "VERDICT", "MEAN GAIN")
     table = [Table("What the gain depends on", headings, rows)] if rows else []
     return [Part("Spread", [Items(lines), *table])]
+
+
+_CHANGE_WORDS = {"-": "removed", "~": "reworded", "+": "added", "*": "", "=": "renamed"}
+
+
+def difference_page(facts: Difference) -> Page:
+    title = f"{facts.a.label} → {facts.b.label}"
+    counts = f"{counts_text(facts)}; {tokens_text(facts)}"
+    texts = [counts, *weights_lines(facts), *result_lines(facts)]
+    return Page(title, [*map(Text, texts), changes_table(title, facts.changes())])
+
+
+def changes_table(title: str, changes: Iterable[ExperienceChange]) -> Table:
+    """Return what differs; of what was reworded its words."""
+    rows = []
+    for change in changes:
+        what = f"{_CHANGE_WORDS[change.sign]} {change.pin}".strip()
+        was = f" (was {change.was})" if change.was else ""
+        rows.append((what, change.id + was, change.words))
+    return Table(title, ("Change", "Id", "Wording"), rows)

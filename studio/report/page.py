@@ -12,8 +12,9 @@ from engines.core.state.list_row import Point, pool_points
 from engines.record.appender import write_atomic
 from engines.record.run_dir import Workspace
 from studio.facts.curves import Series
+from studio.facts.library import differing_changes
 from studio.facts.run import GROUP_OUTCOMES
-from studio.render.difference_page import changes_table
+from studio.render.comparison_page import changes_table
 from studio.render.page import (
     BarChart,
     Block,
@@ -29,9 +30,7 @@ from studio.render.page import (
     plain_words,
 )
 from studio.render.run_lines import head_text, practice_sections, record_sections
-from studio.render.words import (
-    count_text,
-)
+from studio.render.words import count_text
 from studio.report.facts import MOST_LESSONS, EvidenceFacts, LessonFacts, ReportFacts
 
 _MOST_POINTS, _MOST_BARS = 200, 12
@@ -176,7 +175,7 @@ def _changes(report: ReportFacts) -> list[Block]:
     if report.diff is None:
         return [Text("The library is gone from the workspace: what changed cannot be told.")]
     title = f"Library {facts.library} v{facts.library_before} → v{facts.library_after}"
-    table = changes_table(title, list(report.diff))
+    table = changes_table(title, differing_changes(report.diff))
     same = len(report.diff) - len(table.rows)
     return [table, Text(f"{same} stayed as they were.")] if table.rows else [Text("Nothing.")]
 

@@ -13,9 +13,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, TextIO
 
-from engines.agents.gateway import fields, server
+from engines.agents.gateway.server import Gateway
 from engines.agents.guided_try import GuidedTry
 from engines.core import codec, errors, protocols
+from engines.core.chat_protocol import Asked
 from engines.core.library import Library
 from engines.core.types import NO_USAGE, Completion, Job, Message, Problem
 from engines.pipeline.guidance import PromptWriter
@@ -129,7 +130,7 @@ class EnhancedCalls:
         self.agent, self.policy = agent, policy
         self.calls, self.failed, self.usage = 0, 0, NO_USAGE
 
-    async def answer(self, asked: fields.Asked, on_text: protocols.OnText | None) -> Completion:
+    async def answer(self, asked: Asked, on_text: protocols.OnText | None) -> Completion:
         """What a client sets of the sampling counts; what it leaves open is the agent's."""
         self.calls += 1
         policy, given, call = self.policy, asked.given, None
@@ -166,9 +167,7 @@ async def serving(agent: EnhancedAgent, port: int, host: str, token: str) -> Asy
         listener = stack.enter_context(open_listener(port, host))
         calls = EnhancedCalls(agent, await agent.open_policy(stack))
         stack.callback(calls.tell_summary)
-        async with server.Gateway(
-            calls, listener=listener, token=token, status_of=status_of
-        ) as gateway:
+        async with Gateway(calls, listener=listener, token=token, status_of=status_of) as gateway:
             yield f"http://{f'[{host}]' if ':' in host else host}:{gateway.port}/v1"
 
 

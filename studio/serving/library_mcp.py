@@ -32,7 +32,7 @@ from mcp.server.stdio import stdio_server
 from engines.core import codec, errors
 from engines.core.library import Library
 from engines.policies.rehearsal.server import background_server
-from engines.record.formats import skill
+from engines.record.formats.texts import FRONT, slug, write_skill
 from engines.record.run_dir import Workspace
 from engines.record.yaml_text import load_yaml
 from studio.library.card import evaluation_card
@@ -68,15 +68,15 @@ class ServedVersion:
 def render(library: Library, workspace: Workspace) -> ServedVersion:
     """What `studio library export` makes of it, with an index and a prompt."""
     card = evaluation_card(find_version(f"{library.name}@{library.version}", workspace), workspace)
-    name = skill.slug(card)
-    files = skill.write(card, Path(name))
+    name = slug(card)
+    files = write_skill(card, Path(name))
     uri, texts, resources = f"skill://{name}/SKILL.md", dict[str, str](), []
     for path, data in files.items():
         text = texts[f"skill://{name}/{path}"] = mask_text(data.decode("utf-8", "replace"))
         content = text.encode()
         digest = f"sha256:{hashlib.sha256(content).hexdigest()}"
         resources.append({"uri": f"skill://{name}/{path}", "digest": digest, "size": len(content)})
-    head = skill.FRONT.match(texts[uri])
+    head = FRONT.match(texts[uri])
     front = load_yaml(head[1]) if head else {}
     about = str(front["description"])
     entry = {"uri": uri, "frontmatter": front, "resources": resources}

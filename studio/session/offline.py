@@ -51,7 +51,8 @@ class LockedRun(requests.OpenRun):
 
     async def commit(self, step: int, reviewer: str) -> str:
         """Commit the decisions of a finished run."""
-        from engines.record import export, seal
+        from engines.record.formats.rows import refresh_agent
+        from engines.record.seal import refuse_altered
 
         run, state = self.run, self.state
         if state.status != "finished":
@@ -61,11 +62,11 @@ class LockedRun(requests.OpenRun):
             return f"{what}; decisions are kept: {move}"
         if not state.reviewed_operations:
             return "nothing is decided, so nothing was committed"
-        seal.refuse_altered(run.agent_file)  # before anything is committed
+        refuse_altered(run.agent_file)  # before anything is committed
         before = state.base_version
         library = (await self.gate.commit(0)).library
         if not state.curates:  # it has no agent of its own
-            export.refresh_agent(run.agent_file, library, run.run, self.workspace.mask)
+            refresh_agent(run.agent_file, library, run.run, self.workspace.mask)
         if library.version == before:
             return f"nothing was committed: library {library.name} stays at v{before}"
         return f"committed: library {library.name} is at v{library.version}"

@@ -1,6 +1,6 @@
 """What `studio export` takes from a run, and the command that serves it.
 
-Owns the choice of a checkpoint. `engines.grpo.checkpoint.export` copies and merges.
+Owns the choice of a checkpoint. `engines.grpo.checkpoint.folders` copies and merges.
 """
 
 import shlex
@@ -17,10 +17,10 @@ from typing import Any
 from engines.core.errors import ConfigError, ConflictError
 from engines.core.library import Library
 from engines.core.state.run_state import RunState
-from engines.grpo.checkpoint import export, folders
+from engines.grpo.checkpoint import folders
 from engines.policies.hf_local.settings import LocalSettings
 from engines.record import appender, seal, yaml_text
-from engines.record.export import format_agent_yaml
+from engines.record.formats.rows import format_agent_yaml
 from engines.record.run_dir import RunDir, Workspace
 from studio.facts.run import load_state_with_parents
 from studio.library.references import version_at
@@ -38,7 +38,7 @@ _ON_CARD = ("practice.", "grpo.", "sft.", "policy.max_tokens", "policy.local.", 
 
 @dataclass(frozen=True, slots=True)
 class Export:
-    kind: export.Kind
+    kind: folders.Kind
     run: str
     found: folders.FoundCheckpoint
     folder: Path
@@ -64,9 +64,9 @@ class Export:
     def write(self) -> None:
         """Raises StudioError: the checkpoint, its base model or the folder cannot be used."""
         if self.kind == "merged":
-            export.export_merged(self.found.folder, self.folder, self.card, self.base)
+            folders.export_merged(self.found.folder, self.folder, self.card, self.base)
         else:
-            export.export_adapter(self.found.folder, self.folder, self.card)
+            folders.export_adapter(self.found.folder, self.folder, self.card)
         if self.agent is not None and self.library is not None:
             own = {"model": f"hf:{self.folder}"} if self.kind == "merged" else {}
             model = {k: v for k, v in self.agent["model"].items() if k != "adapter"} | own
@@ -82,26 +82,32 @@ class Export:
         check_server(server)
         if self.kind == "merged":
             return ["vllm", "serve", str(self.folder), "--served-model-name", self.run]
-        rank = export.adapter_rank(self.found.folder)
+        rank = folders.adapter_rank(self.found.folder)
         allowed = next((one for one in _LORA_RANKS if one >= rank), rank)
         words = ["vllm", "serve", self.base.path, "--enable-lora"]
         words += ["--lora-modules", f"{self.run}={self.folder}", "--max-lora-rank", str(allowed)]
-        if export.base_facts(self.found.folder).get("quantise") == "nf4":
+        if folders.base_facts(self.found.folder).get("quantise") == "nf4":
             words += ["--quantization", "bitsandbytes"]
         return words
 
 
 def prepare_export(
-    workspace: Workspace, run: str, folder: Path, kind: export.Kind, *, step: int | None, best: bool
+    workspace: Workspace,
+    run: str,
+    folder: Path,
+    kind: folders.Kind,
+    *,
+    step: int | None,
+    best: bool,
 ) -> Export:
     """Find the checkpoint and make its model card; nothing is written. Raises StudioError."""
-    export.check_target(folder)
+    folders.check_target(folder)
     taken = workspace.run(run)
     state = load_state_with_parents(taken, workspace)
     found = choose_checkpoint(taken, state, step, best)
     folders.check_seal(found.folder)  # before anything of it is shown
     run_file = run_settings(taken)
-    card = export.model_card(card_facts(taken, state, found, kind, run_file))
+    card = folders.model_card(card_facts(taken, state, found, kind, run_file))
     base = base_settings(found.folder, run_file)
     note = _better_step_note(state, found.step)
     agent, library = _described_agent(workspace, taken, state, found.step)
@@ -162,7 +168,7 @@ def choose_checkpoint(
     found = folders.find_checkpoints(run.path)
     place = f"run {run.run}"
     if not found and not state.trains_weights:
-        cause = "it trained no weights, so there are none to export."
+        cause = "it trained no weights, so there are none to folders."
         raise ConflictError(place, cause, "Train some: studio train grpo-tiny.")
     if not found:
         move = "Let it reach the end of an epoch, or set grpo.checkpoint_steps."
@@ -181,7 +187,7 @@ def choose_checkpoint(
 
 def base_settings(checkpoint: Path, run_file: Mapping[str, Any]) -> LocalSettings:
     """The base model of a checkpoint, as it is loaded for merging. Raises DamagedError."""
-    base = export.base_facts(checkpoint)
+    base = folders.base_facts(checkpoint)
     # The bundled model's folder differs after the studio was installed anew.
     moved = run_file.get("policy.model") == _BUNDLED and not Path(base["name"]).exists()
     return LocalSettings(
@@ -196,16 +202,16 @@ def card_facts(
     run: RunDir,
     state: RunState,
     found: folders.FoundCheckpoint,
-    kind: export.Kind,
+    kind: folders.Kind,
     run_file: Mapping[str, Any],
-) -> export.CardFacts:
+) -> folders.CardFacts:
     """What is known of the weights from the run's journal, its run file and the checkpoint."""
-    base = export.base_facts(found.folder)
+    base = folders.base_facts(found.folder)
     versions = folders.read_facts(found.folder).get("versions", {})
     bundled = (
         base["name"] == models.model_path(_BUNDLED) or run_file.get("policy.model") == _BUNDLED
     )
-    return export.CardFacts(
+    return folders.CardFacts(
         kind=kind,
         run=run.run,
         step=found.step,

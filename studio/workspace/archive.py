@@ -22,12 +22,12 @@ import orjson
 from engines.core import codec, events
 from engines.core.errors import ConflictError, RecordError, StudioError
 from engines.record import appender, libraries, lock, seal
-from engines.record.derived import catalogue, store
+from engines.record.derived import catalogue, run_state
 from engines.record.run_dir import RunDir, Workspace
 from studio.session.control_socket import is_alive
 
 _MANIFEST = "manifest.json"
-_LEFT_OUT = re.compile(rf"(?:.*/)?\..*|control\.sock|{store.FOLDER}/.*")
+_LEFT_OUT = re.compile(rf"(?:.*/)?\..*|control\.sock|{run_state.FOLDER}/.*")
 """Locks and half-written files, and what is made anew from the journal."""
 _BLOCK = 1 << 20
 _UNREADABLE = (OSError, EOFError, tarfile.TarError, zlib.error)

@@ -129,7 +129,7 @@ def init(
         to_stderr(f"  studio {line:{len(written) + 10}} {what}")
 
 
-PACKAGES = ("practice-studio", "textual", "openai", "torch", "transformers", "peft")
+PACKAGES = ("practice-studio", "textual", "httpx2", "torch", "transformers", "peft")
 
 
 def version(json: AsObject = False) -> None:

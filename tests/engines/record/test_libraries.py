@@ -11,7 +11,7 @@ from engines.core import events as ev
 from engines.core.errors import ConflictError, DamagedError, LockedError, RecordError
 from engines.core.library import Reviewed
 from engines.core.types import GATE
-from engines.record.export import format_agent_yaml
+from engines.record.formats.rows import format_agent_yaml
 from engines.record.journal import Journal
 from engines.record.libraries import LibraryFolder
 from engines.record.lock import write_lock

@@ -11,7 +11,7 @@ from engines.core.events import EvaluationFinished
 from engines.core.library import Experience, Library
 from engines.core.types import NO_USAGE
 from studio.facts.library import FoundVersion, difference, experience_changes
-from studio.render.difference_page import difference_page
+from studio.render.comparison_page import difference_page
 from studio.render.json import json_data
 from studio.render.library_lines import difference_lines
 from studio.render.page import render_html

@@ -30,7 +30,7 @@ from studio.facts.library import (
 from studio.facts.run import end_facts, load_run_facts
 from studio.facts.step import rollout_facts, step_facts
 from studio.library.references import find_version
-from studio.render.comparison_page import comparison_page
+from studio.render.comparison_page import comparison_page, difference_page
 from studio.render.data_lines import (
     added_notes,
     added_text,
@@ -41,7 +41,6 @@ from studio.render.data_lines import (
     prepared_text,
     preview_text,
 )
-from studio.render.difference_page import difference_page
 from studio.render.doctor_lines import doctor_text
 from studio.render.estimate_lines import estimate_line, estimate_table
 from studio.render.evaluation_lines import eval_text

@@ -18,7 +18,7 @@ from studio.facts.run import load_run_facts
 from studio.facts.step import step_facts
 from studio.facts.training import trained_step, trained_steps, training_facts
 from studio.library.references import find_version
-from studio.render.difference_page import difference_page
+from studio.render.comparison_page import difference_page
 from studio.render.json import json_data
 from studio.render.library_lines import difference_lines
 from studio.render.lines import LEVELS_ASCII, sparkline

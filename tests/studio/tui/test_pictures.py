@@ -26,7 +26,7 @@ def _as_on_any_day(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 # What streams keeps its place when the terminal is resized: here each size begins anew.
 STREAMING = {"group", "wall", "paused", "evaluating", "disconnected", "died", "running", "commit"}
-SCROLLED = {"range"}  # where a list stands follows from the sizes that it had before
+SCROLLED = {"range", "delete"}  # where a list stands follows from the sizes that it had before
 VISITS = [
     (name, sizes)
     for name in SCENES

@@ -9,10 +9,9 @@ import pytest
 
 from engines.core.state.fold import fold_events
 from engines.record.derived.run_state import read_run
-from engines.record.journal import read_journal
+from engines.record.journal import Head, begin_next, closed_path, read_head, read_journal
 from engines.record.repair import Finding, run_findings
 from engines.record.run_dir import RunDir, Workspace
-from engines.record.segments import Head, begin_next, closed_path, read_head
 from tests.engines.record.test_segments import EVENTS, closed, write
 
 
