@@ -11,6 +11,7 @@ from statistics import fmean
 from typing import Any
 
 from engines.agents import function, single_turn
+from engines.agents.agentscope_classes import Msg as Msg
 from engines.core.errors import ConfigError
 from engines.core.types import Completion, Message, Sampling
 from engines.data.rows import open_table
