@@ -228,7 +228,7 @@ FAULTS = (
     ),
     Fault(
         "of two tool calls with one index the second is lost",
-        "engines/policies/chat/streamed_reply.py",
+        "engines/policies/chat/exchange.py",
         "slot = max(self._calls) + 1",
         "slot = max(self._calls)",
         ("tests/engines/policies/chat/test_client.py",),
@@ -772,8 +772,8 @@ FAULTS = (
     ),
     Fault(
         "a dated release counts as another model",
-        "engines/policies/chat/request.py",
-        '_RELEASE.sub("", bare)',
+        "engines/policies/chat/exchange.py",
+        '_VARIANT.sub("", bare)',
         "bare",
         ("tests/engines/policies/chat/test_addresses.py",),
     ),
@@ -793,7 +793,7 @@ FAULTS = (
     ),
     Fault(
         "a short prompt sees what pads it while replies are sampled",
-        "engines/policies/hf_local/fast_decoder.py",
+        "engines/policies/hf_local/decoding.py",
         "columns >= self.lengths[:, None]",
         "columns > self.lengths[:, None] + 3",
         ("tests/engines/policies/hf_local/test_decoder.py",),

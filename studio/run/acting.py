@@ -17,8 +17,7 @@ from engines.core.protocols import Agent, Embedder, OnText, Policy, Toolbox
 from engines.core.team import FIXED, Speaker
 from engines.core.types import Completion, Message, Sampling
 from engines.core.waiting import slow_stage
-from engines.policies.team import TeamPolicy
-from engines.policies.tool_use import Protocol, ToolUsePolicy
+from engines.policies.tool_use import Protocol, TeamPolicy, ToolUsePolicy
 from engines.process.start import ScratchFolder
 from engines.record.cassette import Cassette, Entry, TapedToolbox, is_played, plain_request
 from studio.config.settings.agent import AgentConfig, ToolConfig

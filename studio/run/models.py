@@ -366,7 +366,7 @@ class LocalModels:
 
     def open(self, settings: PolicyConfig) -> "HFLocal":
         """Load a model, which takes seconds."""
-        from engines.policies.hf_local.loading import load_local
+        from engines.policies.open import load_local
 
         self.tell(f"loading {settings.model} …")
         # First, since it names a package that is missing instead of failing to import it.
@@ -392,7 +392,7 @@ class LocalModels:
 
 def open_vllm_rollouts(config: RunConfig, local: "HFLocal", tell: Tell) -> "VLLMRollouts":
     """The vLLM servers of `policy.local.rollouts_url`, asked with the ids of a local model."""
-    from engines.policies.hf_local.chat_template import encode_prompt
+    from engines.policies.hf_local.policy import encode_prompt
     from engines.policies.vllm import RolloutServer, VLLMRollouts
 
     policy, (first, *others) = config.policy, config.policy.local.rollouts_url or ("",)

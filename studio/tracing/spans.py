@@ -28,7 +28,7 @@ from engines.core.types import (
     rollout_id,
     update_id,
 )
-from engines.policies.chat.request import function_tools
+from engines.policies.chat.exchange import function_tools
 from engines.record.journal import Entry
 from engines.record.ledger import Record
 

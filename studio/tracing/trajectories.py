@@ -17,7 +17,7 @@ from engines.core.codec import fields_of
 from engines.core.errors import ConflictError
 from engines.core.state.run_state import RolloutHistory
 from engines.core.types import Message, ToolCall, Usage
-from engines.policies.chat.request import function_tools
+from engines.policies.chat.exchange import function_tools
 from engines.record.appender import write_atomic
 from engines.record.derived.run_state import read_history
 from engines.record.ledger import Record, read_record

@@ -11,7 +11,7 @@ from engines.agents.single_turn import SingleTurn
 from engines.core.errors import CallFailed, DataError
 from engines.core.types import Message, Sampling
 from engines.data.dataset import read_problems
-from engines.policies.chat.request import Dialect, chat_request
+from engines.policies.chat.exchange import Dialect, chat_request
 from engines.record.ledger import request_hash
 from tests.support.builders import a_job, answering
 
