@@ -125,7 +125,7 @@ def test_the_doctor_says_beforehand_what_a_repair_would_take_away(practised: Pat
     assert code == 2
     loses = causes(told)
     assert "which takes away " in loses, loses
-    assert re.search(r"\d+ decisions, 2 commits.* 2\d rollouts", loses), loses
+    assert re.search(r"entries: \d+, decisions of persons among them: \d+", loses), loses
 
 
 def test_what_a_killed_process_left_is_told_and_removed(practised: Path) -> None:
