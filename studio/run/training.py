@@ -88,7 +88,7 @@ async def open_training(
     first = local.adapter_state()  # nothing is restored yet
     engine, publish = _open_engine(plan, roles.local, tell, ranks), _publish_nothing
     if roles.rollouts is not None:
-        from engines.grpo.engine.vllm_synced import VLLMSyncedEngine
+        from engines.grpo.engine.weight_engine import VLLMSyncedEngine
 
         synced = VLLMSyncedEngine(engine, local, roles.rollouts, folder / "served")
         await synced.publish()

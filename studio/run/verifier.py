@@ -22,12 +22,12 @@ from engines.verifiers.compose import LearnedSettings, LearnedVerifier
 from engines.verifiers.foreign.calls import shared_columns
 from engines.verifiers.open import (
     ParsedVerifier,
+    SpecError,
     grades_tasks,
     loads_weights,
     open_verifier,
     parse_spec,
 )
-from engines.verifiers.spec import SpecError
 from studio.config.loading import LoadedRun, own_programs
 from studio.config.run_yaml import fingerprint
 from studio.config.settings.policy import PolicyConfig

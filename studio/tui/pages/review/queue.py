@@ -19,15 +19,14 @@ from studio.review.decider import Decider, Draft
 from studio.review.wording import Near, find_alike
 from studio.secrets.sanitize import one_line
 from studio.session.session import Session
-from studio.tui.drawing.lines import BLANK, Line, Row, line, note_rows, paragraph
+from studio.tui.drawing.lines import BLANK, Line, Row, holds_words, line, note_rows, paragraph
 from studio.tui.page import Page
+from studio.tui.pages.lists import Loader
 from studio.tui.pages.live.batch import current_batch
 from studio.tui.pages.live.view import status_line
-from studio.tui.pages.loader import Loader
 from studio.tui.pages.review import view
 from studio.tui.pages.review.panes import ReviewPanes
 from studio.tui.pages.review.view import Item, excerpt
-from studio.tui.pages.text import holds_words
 
 if TYPE_CHECKING:
     from studio.review.evidence import EvidenceLoader, GroupEvidence

@@ -28,7 +28,7 @@ from studio.review.evidence import EvidenceRollout, GroupEvidence, PartingWords
 from studio.review.wording import find_similar
 from studio.session.replay import ReplaySession
 from studio.tui.drawing.cells import GLYPHS_ASCII, GLYPHS_UNICODE
-from studio.tui.drawing.lines import Line, crop_line, plain_text, width_of
+from studio.tui.drawing.lines import Line, crop_line, holds_words, plain_text, width_of
 from studio.tui.keymap import KEYS
 from studio.tui.page import Page
 from studio.tui.pages.review.queue import FindingsRequest, ReviewLoader
@@ -49,7 +49,6 @@ from studio.tui.pages.review.view import (
     similar_rows,
 )
 from studio.tui.pages.review.view import item_rows as rows_of_items
-from studio.tui.pages.text import holds_words
 from tests.studio.tui.stage import held_workspace
 
 HOSTILE = "[red]a[/red] \x1b[2J \u202eevil 👩\u200d👩\u200d👧 漢字かな 🇩🇪 wide"
