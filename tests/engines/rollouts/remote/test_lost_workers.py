@@ -33,8 +33,7 @@ from engines.core.types import (
 from engines.policies.limits import Slots
 from engines.record.ledger import RecordLedger
 from engines.rollouts.manager import RolloutManager
-from engines.rollouts.remote.dispatcher import Dispatcher, RunModels
-from engines.rollouts.remote.worker import RemoteLedger, RemoteModel
+from engines.rollouts.remote.dispatcher import Dispatcher, RemoteLedger, RemoteModel, RunModels
 from engines.verifiers.judge import JudgeContext, JudgeSettings, JudgeVerifier
 from tests.support.memory_cluster import on_cluster
 from tests.support.tool_tries import a_toolbox
