@@ -12,7 +12,7 @@ from typing import Any
 
 from engines.agents import function
 from engines.agents.agentscope_classes import Msg as Msg
-from engines.agents.single_turn import system_messages
+from engines.agents.loops import system_messages
 from engines.core.errors import ConfigError
 from engines.core.types import Completion, Message, Sampling
 from engines.data.rows import open_table

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from engines.agents.tool_loop import ToolLoop
+from engines.agents.loops import ToolLoop
 from engines.core.errors import StudioError, WorkerLost
 from engines.core.protocols import OnText, ToolTry
 from engines.core.types import (
