@@ -100,12 +100,6 @@ class LibraryFolder:
         command = f"`studio library import {newest} --into NEW`"
         return f"{command} takes its wordings into a new library." if newest else ""
 
-    def describe_nothing(self) -> str:
-        """What is left to do where neither journal nor files tell of any version."""
-        copies = sorted(path.name for path in self.path.glob("journal.jsonl.damaged-*"))
-        kept = f"what a repair has cut is in {copies[-1]}; " if copies else ""
-        return f"Restore it from a copy ({kept}a program may read wordings from it), or remove it."
-
     def versions(self) -> tuple[Library, ...]:
         """Every version, oldest first; index i holds version i."""
         return tuple(library for library, _ in self.history())

@@ -126,13 +126,12 @@ class Roles:
     @property
     def notes(self) -> tuple[str, ...]:
         """Which fields endpoints refused, so that requests left them out, and who answered."""
-        found = tuple(
+        return tuple(
             f"{policy.name}: {note}"
             for policy in self.distinct
             if isinstance(policy, OpenAICompat)
             for note in policy.dialect.notes
         )
-        return found if self.cassette is None else self.cassette.notes(found)
 
     def tell_strays(self, tell: Tell) -> None:
         """Tell which files of handoffs belong to no call that was made."""
