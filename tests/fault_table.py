@@ -579,7 +579,7 @@ FAULTS = (
     ),
     Fault(
         "what was read for an older choice is shown as that of the newer one",
-        "studio/tui/pages/loader.py",
+        "studio/tui/pages/lists.py",
         "            if key != self.wanted:\n                continue",
         "            if False:\n                continue",
         ("tests/studio/tui/pages/test_loader.py",),
@@ -595,7 +595,7 @@ FAULTS = (
     ),
     Fault(
         "what the draft of a library deletes has no mark",
-        "studio/tui/pages/library/view.py",
+        "studio/tui/pages/library/page.py",
         "        elif new is None:\n",
         "        elif new == text == None:\n",
         ("tests/studio/tui/pages/test_library_view.py",),
@@ -653,7 +653,7 @@ FAULTS = (
     ),
     Fault(
         "an unknown setting of the screen is taken for one",
-        "studio/tui/settings/file.py",
+        "studio/tui/settings.py",
         "            if name not in known:",
         "            if not name:",
         ("tests/studio/tui/settings/test_settings.py",),

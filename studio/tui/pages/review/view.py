@@ -37,13 +37,17 @@ from studio.tui.drawing.lines import (
     Line,
     Row,
     Span,
+    change_spans,
+    count_spans,
+    display_text,
+    holds_words,
     labelled_lines,
+    legend_line,
     line,
     paragraph,
     spread,
     width_of,
 )
-from studio.tui.pages.text import change_spans, count_spans, display_text, holds_words, legend_line
 from studio.tui.pages.training_view import update_lines
 
 if TYPE_CHECKING:
