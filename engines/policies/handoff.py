@@ -74,7 +74,8 @@ class HandoffPolicy:
         name = call_id(purpose, request)
         self.asked.add(name)
         path = self.folder / f"{name}{CALL}"
-        reply, refused = None, ()
+        reply: Completion | None = None
+        refused: tuple[str, ...] = ()
         try:
             try:
                 reply = self._take_answer(path, name)
