@@ -290,7 +290,7 @@ FAULTS = (
     ),
     Fault(
         "a reply whose calls were cut is run",
-        "engines/agents/tool_loop.py",
+        "engines/agents/loops.py",
         "if is_cut(reply.finish):  # before",
         "if False:  # before",
         ("tests/engines/agents/test_tool_loop.py",),
@@ -419,7 +419,7 @@ FAULTS = (
     ),
     Fault(
         "the calculator answers once more after the last turn",
-        "engines/agents/calculator.py",
+        "engines/agents/loops.py",
         "if expression is None or turn == self.max_turns:",
         "if expression is None:",
         ("tests/engines/agents/test_calculator_agent.py",),
