@@ -638,7 +638,7 @@ FAULTS = (
     Fault(
         "a review that waits leaves open what was passed over",
         "studio/review/line_mode.py",
-        "                self._later -= passed_over\n",
+        "                self._ask_again(passed_over)\n",
         "",
         (
             "tests/studio/session/test_living_runs.py::test_a_review_that_waits_stays_for_every_step_until_the_run_ends",
