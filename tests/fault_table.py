@@ -1009,4 +1009,34 @@ FAULTS = (
         "pass",
         ("tests/engines/data/sessions/test_formats.py",),
     ),
+    Fault(
+        "an experience whose deletion is approved stays in the library as it would become",
+        "studio/review/decider.py",
+        "self.texts.pop(name, None)",
+        "self.texts.get(name)",
+        (
+            "tests/studio/tui/pages/test_review_views.py::test_the_draft_is_what_the_library_would_become",
+        ),
+    ),
+    Fault(
+        "of two proposals made one the first is decided before the other is out of its way",
+        "studio/review/wording.py",
+        "[*pairs, (first, replace(edit, evidence=more))]",
+        "[(first, replace(edit, evidence=more)), *pairs]",
+        ("tests/studio/review/test_wording.py",),
+    ),
+    Fault(
+        "a wording that begins like a remark is lost in the file of an edited review",
+        "studio/review/editor.py",
+        """text = [re.sub(rf"^(?={_READ_OTHERWISE})", r"\\\\", line) for line in text]""",
+        "text = list(text)",
+        ("tests/studio/review/test_document.py",),
+    ),
+    Fault(
+        "a difference lists what is equal on both sides",
+        "studio/facts/library.py",
+        "[change for change in changes if change.differs]",
+        "[*changes]",
+        ("tests/studio/library/test_diff.py",),
+    ),
 )

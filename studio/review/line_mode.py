@@ -19,25 +19,10 @@ from engines.core.types import (
     UnparsedReply,
 )
 from studio.render.words import DONE, count_text, misfit_text
+from studio.review import wording
 from studio.review.decider import Decider, check_wording
 from studio.review.evidence import EvidenceLoader, GroupEvidence
 from studio.review.review_run import RunReview
-from studio.review.wording import (
-    HELP,
-    REPLY_HELP,
-    WEIGHTS_AS_A_WHOLE,
-    WEIGHTS_HELP,
-    WEIGHTS_KEYS,
-    changed_parts,
-    flag_text,
-    merge_decisions,
-    operation_text,
-    queue_lines,
-    reply_lines,
-    text_with_parts,
-    unknown_key_hint,
-    whole_lines,
-)
 from studio.secrets.sanitize import one_line, sanitize
 from studio.session.requests import Drop, Mend, Propose, Request, ReviewQueue
 from studio.session.unparsed_replies import with_comments, without_comments
@@ -143,11 +128,11 @@ class LineReview:
             if operations:
                 asked = next((op for op in operations if op.id == self._first), operations[0])
                 groups = self.evidence.operation_groups(asked)
-                self._say(operation_text(asked, queue, groups, self._note_on(asked, queue)))
+                self._say(wording.operation_text(asked, queue, groups, self._note_on(asked, queue)))
                 self._shown_at = self.clock()
                 go_on = self._answer(asked, queue)
             elif replies:
-                self._say("\n" + "\n".join(reply_lines(replies[0], len(queue.repairs))))
+                self._say("\n" + "\n".join(wording.reply_lines(replies[0], len(queue.repairs))))
                 go_on = self._answer(replies[0], queue)
             else:
                 return True
@@ -160,11 +145,11 @@ class LineReview:
     def _answer(self, asked: Operation | UnparsedReply, queue: ReviewQueue) -> bool:
         """Take commands until something else is to be shown; False ends the session."""
         is_weights = isinstance(asked, Operation) and asked.kind == "weights"
-        keys, help_text = "a e E r R t m M p u n N o w l q", HELP
+        keys, help_text = "a e E r R t m M p u n N o w l q", wording.HELP
         if isinstance(asked, UnparsedReply):
-            keys, help_text = "e d o n l q", REPLY_HELP
+            keys, help_text = "e d o n l q", wording.REPLY_HELP
         elif is_weights:
-            keys, help_text = WEIGHTS_KEYS, WEIGHTS_HELP
+            keys, help_text = wording.WEIGHTS_KEYS, wording.WEIGHTS_HELP
         while True:
             key, rest = self._ask_key(f"{asked.id}  {keys} h ? ")
             match key:
@@ -174,13 +159,13 @@ class LineReview:
                     self._later[asked.id] = None
                     return True
                 case "l":
-                    self._say("\n".join(queue_lines(queue)))
+                    self._say("\n".join(wording.queue_lines(queue)))
                 case "" | "h" | "?" | "help":
                     self._say(help_text)
                 case _ if is_weights and key in ("e", "E", "t", "M", "p", "w"):
-                    self._say(WEIGHTS_AS_A_WHOLE)
+                    self._say(wording.WEIGHTS_AS_A_WHOLE)
                 case _ if key not in keys.split():
-                    self._say(unknown_key_hint(key))
+                    self._say(wording.unknown_key_hint(key))
                 case _:
                     try:
                         if isinstance(asked, UnparsedReply):
@@ -230,13 +215,13 @@ class LineReview:
             case "o":
                 self._view_groups(self.evidence.operation_groups(operation))
             case "w":
-                for line in whole_lines(operation, dict(queue.draft)):
+                for line in wording.whole_lines(operation, dict(queue.draft)):
                     self._say(line)
         return False
 
     def _approve_parts(self, operation: Operation, queue: ReviewQueue, listed: str) -> bool:
         before = dict(queue.draft).get(operation.target or "", "")
-        parts = changed_parts(before, operation.text) if operation.kind == "modify" else ()
+        parts = wording.changed_parts(before, operation.text) if operation.kind == "modify" else ()
         chosen = {int(word) for word in listed.split() if word.isdecimal()}
         if not all(word.isdecimal() for word in listed.split()) or len(parts) < 2:
             self._say("a alone approves it; a 1 3 takes parts of a change that has several")
@@ -245,7 +230,7 @@ class LineReview:
         elif len(chosen) == len(parts):
             return self._decide(operation, Decision(operation.id, "approve"), queue)
         else:
-            text = text_with_parts(before, operation.text, chosen)
+            text = wording.text_with_parts(before, operation.text, chosen)
             return self._decide_edit(operation, Decision(operation.id, "edit", text=text), queue)
         return False
 
@@ -336,7 +321,7 @@ class LineReview:
         took_s = round(self.clock() - self._shown_at, 3)
         reason = decision.reason or self._note_on(operation, queue)
         decision = replace(decision, reviewer=self._person, took_s=took_s, reason=reason)
-        pairs = merge_decisions(operation, others, decision)
+        pairs = wording.merge_decisions(operation, others, decision)
         result = self.review.wait_for(
             self._decider.decide(self.review.session, pairs, dict(queue.draft))
         )
@@ -369,7 +354,7 @@ class LineReview:
                 self._say(f"{sanitize(objection)}: not decided; edit again, or r REASON")
                 return False
             for flag in flags:
-                self._say(f"  flag      {flag_text(flag)}")
+                self._say(f"  flag      {wording.flag_text(flag)}")
             key, rest = ("", "") if flags else ("y", "")
             while key not in ("y", "e", "n"):
                 prompt = "approve anyway? y, e edit again, n ? "
