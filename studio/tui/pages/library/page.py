@@ -14,7 +14,7 @@ from textual.app import ComposeResult
 from textual.containers import Container
 from textual.widget import Widget
 
-from engines.core.errors import RecordError, StudioError
+from engines.core.errors import StudioError
 from engines.core.events import LessonCommitted, LessonProposed, LessonReturned, StepFinished
 from engines.core.library import Experience, Library
 from engines.core.library_notes import NO_USES, Effect, UseCounts
@@ -34,7 +34,6 @@ from studio.tui.drawing import lines as drawing
 from studio.tui.drawing.cells import GLYPHS_UNICODE, Glyphs, cell_width, choose_glyphs, fit, pad
 from studio.tui.drawing.lines import Line, Row, Span, display_text, holds_words, line, paragraph
 from studio.tui.keymap import Key
-from studio.tui.page import write_export
 from studio.tui.pages.lists import ListPage, Loader
 from studio.tui.widgets.edit_box import EDIT_KEYS, EditBox
 from studio.tui.widgets.line_view import RowList
@@ -348,21 +347,6 @@ def load_commits(key: tuple[LibraryFolder, str]) -> list[str]:
     from studio.render.library_lines import history_lines
 
     return history_lines(history_facts(*key), rejections=False)
-
-
-def export_library(workspace: Workspace, folder: LibraryFolder, library: Library) -> str:
-    """Copy a version's file into `exports/` of the workspace; returns the path.
-
-    Raises RecordError: it cannot be written, or the version's own file is not there.
-    """
-    source = version_path(folder.path, library.version)
-    try:
-        data = source.read_bytes()
-    except OSError as error:
-        raise RecordError(
-            str(source), f"it could not be copied: {error.strerror}.", "Look at `studio doctor`."
-        ) from error
-    return write_export(workspace, f"{folder.name}-v{library.version:04d}.yaml", data)
 
 
 # -- the page ----------------------------------------------------------------------------------
@@ -820,8 +804,9 @@ class LibraryPage(ListPage):
             self.host.tell("there is no library to export", "failed")
             return
         library = self.contents.library
-        write = partial(export_library, self.host.workspace, self._versions.key, library)
-        self.export_file(write, f"{library.name}@{library.version} is")
+        file = version_path(self._versions.key.path, library.version)
+        name = f"{library.name}-v{library.version:04d}.yaml"
+        self.export_file(name, file.read_bytes, f"{library.name}@{library.version} is")
 
     # -- what every page has ---------------------------------------------------------------
 

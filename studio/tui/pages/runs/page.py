@@ -18,7 +18,7 @@ from studio.secrets.sanitize import one_line
 from studio.tui.drawing.cells import cell_width as cells
 from studio.tui.drawing.cells import fit
 from studio.tui.drawing.lines import Line, Row, Span, holds_words, labelled_lines, line, width_of
-from studio.tui.page import resume_run, write_export
+from studio.tui.page import resume_run
 from studio.tui.pages.lists import ListPage, Loader
 
 if TYPE_CHECKING:
@@ -135,9 +135,8 @@ class RunsPage(WorkspacePage):
             self.host.tell("there is no run to write down", "failed")
             return
         listed = self._listed_runs()
-        data = runs_csv(listed).encode("utf-8", "replace")
-        write = partial(write_export, self.host.workspace, "runs.csv", data)
-        self.export_file(write, f"{len(listed)} runs")
+        read = partial(runs_csv(listed).encode, "utf-8", "replace")
+        self.export_file("runs.csv", read, f"{len(listed)} runs")
 
     def _readable_run(self) -> KnownRun | None:
         """The run under the cursor, if its journal can be read; tells why not."""
