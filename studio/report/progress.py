@@ -67,7 +67,11 @@ class LinePrinter:
             case ev.StepStarted() | ev.LessonProposed() if state.step_trains:
                 return []  # one line a step, once it is known what came of its update
             case ev.LessonCommitted() if state.step_trains and event.step in state.steps:
-                return [training_line(state, event.step)]
+                trained = trained_step(state, event.step)
+                assert trained is not None
+                outcome = update_outcome_text(trained, state.policy_version)
+                begin = f"step {event.step}/{run_progress(state).steps}"
+                return [f"{begin} {figures_text(trained)}, {outcome}"]
             case ev.StageEntered():
                 return self._stage_lines(event)
             case ev.CheckpointSaved():
@@ -164,14 +168,6 @@ def _review_lines(event: ev.DurableEvent | ev.TransientEvent) -> list[str]:
             moved = f"the library moved from v{event.based_on} to v{event.head} meanwhile"
             return [f"step {event.step}: {moved}; its operations are reviewed again"]
     return []
-
-
-def training_line(state: RunState, step: int) -> str:
-    """A training step in one line: reward with its n, figures of its update, and its outcome."""
-    found = trained_step(state, step)
-    assert found is not None
-    outcome = update_outcome_text(found, state.policy_version)
-    return f"step {step}/{run_progress(state).steps} {figures_text(found)}, {outcome}"
 
 
 def _review_command(state: RunState) -> str:

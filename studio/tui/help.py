@@ -47,7 +47,9 @@ def key_lines(title: str, keys: Sequence[Key], width: int) -> list[Line]:
     """A table of keys: how it is pressed, what it does, its id for `keys:` of the settings."""
     out: list[Line] = [line((title, "title"))]
     for key in keys:
-        spans = [(key.tooltip, ""), (f"  {key.id}", "dim")]
+        spans = [(key.tooltip, "")]
+        if width >= 90:
+            spans.append((f"  {key.id}", "dim"))
         out += labelled_lines(f"  {', '.join(key.written)}", spans, width, label_width=18)
     return out
 

@@ -37,7 +37,7 @@ LIVE_TAIL_CHARS = 20_000
 """Shown of a text under way: it is wrapped anew with every frame."""
 TOOLS = ("calls", "tool")
 """Labels of tool calls and their results."""
-_FOLDED = ("system", "think", *TOOLS)
+FOLDED = ("system", "think", *TOOLS)
 """Labels of parts that begin folded."""
 _SHORT = {"planner_main": "planner", "planner_fixed": "analysis"}  # labels
 
@@ -283,7 +283,7 @@ def rollout_rows(
     out: list[Row] = []
     for part in parts:
         found = by_part.get(part.key, [])
-        folded = (part.label in _FOLDED) != (part.key in turned)
+        folded = (part.label in FOLDED) != (part.key in turned)
         here = step if step is not None and step.part == part.key else None
         out += _part_rows(part, width, folded and not (found or here), found, here)
     return out

@@ -24,6 +24,7 @@ from engines.record.journal import HEAD_BYTES, Place, read
 from engines.record.libraries import LibraryFolder, version_path
 from engines.record.run_dir import RunDir, Workspace
 from studio.facts.library import ListedLibrary, history_facts, listed_library, prompt_tokens
+from studio.render.library_lines import history_lines, labels_text, list_lines, origin_line
 from studio.render.words import count_text, prompt_tokens_text
 from studio.review.decider import toggle_pin
 from studio.review.wording import Near, find_similar
@@ -238,8 +239,6 @@ def detail_lines(
 
     `experience` is None of one that the draft adds, `near` while similar ones are looked for.
     """
-    from studio.render.library_lines import origin_line
-
     parts: list[tuple[str, str | Iterable[Span]]] = [("text", display_text(item.text))]
     if item.drafted is not None:
         words = word_diff(display_text(item.text), display_text(item.drafted))
@@ -318,8 +317,6 @@ def _use_row(rollout: str, use: Citation | None, width: int) -> Row:
 
 def library_rows(listed: Sequence[ListedLibrary], words: str, width: int) -> list[Row]:
     """The libraries of a workspace, as `studio library list` prints them."""
-    from studio.render.library_lines import list_lines
-
     rows = []
     for facts in listed:
         (text,) = list_lines([facts])
@@ -344,8 +341,6 @@ def list_libraries(workspace: Workspace) -> tuple[ListedLibrary, ...]:
 
 def load_commits(key: tuple[LibraryFolder, str]) -> list[str]:
     """Return what concerned an experience of a library, as it is printed. Blocks."""
-    from studio.render.library_lines import history_lines
-
     return history_lines(history_facts(*key), rejections=False)
 
 
@@ -490,8 +485,6 @@ class LibraryPage(ListPage):
         self.draw_detail()
 
     def _draw_list(self, contents: LibraryState) -> None:
-        from studio.render.library_lines import labels_text  # heavy, and the first frame needs none
-
         everything = items(contents, self.sort)
         self.items = tuple(
             item
