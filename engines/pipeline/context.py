@@ -24,7 +24,7 @@ from engines.core.types import (
 from engines.core.waiting import run_to_end
 from engines.data.sampler import Sampler
 from engines.pipeline.budget import Budget
-from engines.pipeline.control import RunControl
+from engines.pipeline.control import Outage, RunControl
 from engines.pipeline.effect.effect_gate import EffectGate
 from engines.pipeline.effect.regression import dropout
 from engines.pipeline.evaluation.evaluate import Evaluation, FirstWeights, evaluate, measure_cells
@@ -64,6 +64,7 @@ class RunContext:
     records: Path
     control: RunControl
     publisher: Callable[[Library], None]  # writes what follows from a committed library
+    outage: Outage = field(default_factory=Outage)  # is told of what failed
     mask: Mask = NO_SECRETS  # takes secrets out of what a screen is told
     evaluation: Evaluation | None = None
     effects: EffectGate | None = None  # None: operations are decided untried

@@ -13,7 +13,7 @@ from engines.agents.single_turn import SingleTurn
 from engines.core import events as ev
 from engines.core.errors import ConflictError, LockedError
 from engines.core.protocols import OnText, Policy
-from engines.core.state.fold import fold, fold_events
+from engines.core.state.fold import fold_events
 from engines.core.types import (
     Attempt,
     CallKey,
@@ -717,13 +717,13 @@ def test_killed_rollouts_are_no_outage() -> None:
     gave_up: list[str] = []
     outage = Outage(gave_up.append)
     state = fold_events([a_run(), a_step()])
-    hear = outage.watch(state)
     for index in range(IN_A_ROW + 1):
-        hear(fold(state, a_rollout_finished(0, index, error="killed by ann")))
+        killed = a_rollout_finished(0, index, error="killed by ann")
+        outage.report_rollout(killed, state)
     assert gave_up == []
     for index in range(IN_A_ROW + 1):
         failed = a_rollout_finished(1, index, error="timeout: no answer within 1 s")
-        hear(fold(state, failed))
+        outage.report_rollout(failed, state)
     assert len(gave_up) > 0
 
 
