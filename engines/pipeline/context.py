@@ -174,10 +174,6 @@ class RunContext:
         found = {problem.id: problem.question for problem in known if problem.id in wanted}
         return {name: self.mask(text[:QUESTION_CHARS]) for name, text in found.items()}
 
-    def tell_if_any(self, line: str) -> None:
-        if line:
-            self.tell(line)
-
     async def save_if_due(self, step: int) -> None:
         """Keep the engine's state after a step, where that is due and not done yet.
 

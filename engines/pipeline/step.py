@@ -195,7 +195,9 @@ async def _propose(
     practice.recorder.emit(ev.StageEntered(now.step, "consolidation"))
     groups = [group for group, _ in batch]
     if now.step == 1 and practice.group_size and practice.recorder.state.trains_weights:
-        practice.tell_if_any(low_contrast_warning(sum(g.informative for g in groups), len(groups)))
+        informative = sum(group.informative for group in groups)
+        if warning := low_contrast_warning(informative, len(groups)):
+            practice.tell(warning)
     reflections = [reflection for _, reflection in batch]
     library = _visible_library(practice, now)
     if now.choice is None:

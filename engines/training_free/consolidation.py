@@ -14,7 +14,7 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from typing import Any
 from engines.core.errors import CallFailed
 from engines.core.library import Library, Provenance
 from engines.core.library_notes import PastDecision
-from engines.core.protocols import Earlier, Ledger, Policy
+from engines.core.protocols import Ledger, Policy
 from engines.core.text.prompts import load_prompt, quote
 from engines.core.text.reply import ParsedReply, RepairResult, ReplyProblem
 from engines.core.text.similarity import SimilarTexts, similarity
@@ -577,26 +577,14 @@ class TrainingFreeEngine:
         put_off: Callable[[], Sequence[Operation]] = lambda: (),
         draft: int = 0,
     ) -> None:
-        self._more = (linter or OperationLinter(), put_off)
+        linter = linter or OperationLinter()
         self.reflector = Reflector(settings, reflector, ledger, draft)
-        self._reader = GroupReader(self.reflector)
-        self._consolidator = Consolidator(self.reflector, *self._more)
-
-    def with_draft(self, draft: int) -> "TrainingFreeEngine":
-        """The same engine, whose questions about a batch are asked with seeds of their own."""
-        now = self.reflector
-        return TrainingFreeEngine(now.settings, now.policy, now.ledger, *self._more, draft)
+        self.reflect = GroupReader(self.reflector).reflect
+        self.consolidate = Consolidator(self.reflector, linter, put_off).consolidate
+        self.with_draft = partial(TrainingFreeEngine, settings, reflector, ledger, linter, put_off)
 
     def plan(self, total_steps: int) -> None:
         """Nothing here follows from how long a run is."""
-
-    async def reflect(self, group: Group, library: Library, earlier: Earlier = ()) -> Reflection:
-        return await self._reader.reflect(group, library, earlier)
-
-    async def consolidate(
-        self, batch: Sequence[Group], reflections: Sequence[Reflection], library: Library
-    ) -> Lesson:
-        return await self._consolidator.consolidate(batch, reflections, library)
 
     async def apply(self, update: WeightUpdate) -> int:
         raise ValueError("a frozen model has no weights to update")

@@ -576,7 +576,7 @@ def as_list(value: object) -> list[object]:
 
 
 def _parse_kind(value: object) -> OperationKind:
-    word = str(value).strip().lower()
+    word = value.strip().lower() if isinstance(value, str) else ""
     for kind in _KINDS:
         if kind == _SYNONYMS.get(word, word):
             return kind

@@ -375,15 +375,6 @@ class Rows:
     trainable: Tensor  # (B, T) bool
     advantages: Tensor  # (B, T) float32, 0 where not trainable
     sampled: Tensor  # (B, T) float32
-    repeats: int  # rows per prompt where all have as many, standing together; else 0
-
-    def repeat_prompts(self, values: Tensor) -> Tensor:
-        """(U, …) of prompts to (B, …) of rows."""
-        if not self.repeats:
-            return values[self.prompt_of]
-        # The backward pass of an expansion is a plain sum, that of an index is not.
-        wide = values[:, None].expand(-1, self.repeats, *[-1] * (values.dim() - 1))
-        return wide.reshape(-1, *values.shape[1:])
 
 
 def pad_samples(samples: Sequence[Sample], pad_id: int, device: torch.device | str = "cpu") -> Rows:
@@ -393,8 +384,6 @@ def pad_samples(samples: Sequence[Sample], pad_id: int, device: torch.device | s
     prompts = list(found)
     wide = max(len(prompt) for prompt in prompts)
     long = max(len(sample.completion) for sample in samples)
-    each = len(samples) // len(prompts)
-    regular = prompt_of == [n for n in range(len(prompts)) for _ in range(each)]
 
     def pad_grid(
         rows: Sequence[Sequence[float]], width: int, fill: float, kind: torch.dtype
@@ -411,7 +400,6 @@ def pad_samples(samples: Sequence[Sample], pad_id: int, device: torch.device | s
         trainable=pad_grid([s.trainable for s in samples], long, False, torch.bool),
         advantages=pad_grid([s.advantages for s in samples], long, 0.0, torch.float32),
         sampled=pad_grid([s.sampled for s in samples], long, 0.0, torch.float32),
-        repeats=each if regular else 0,
     )
 
 
@@ -516,12 +504,12 @@ def _shared_prompt_states(base: Any, rows: Rows) -> Tensor:
         use_cache=True,
     ).last_hidden_state
     ends = prefix[torch.arange(len(prefix), device=device), rows.prompt_lengths - 1]  # (U, H)
-    first = rows.repeat_prompts(ends)[:, None]  # (B, 1, H)
+    first: Tensor = ends[rows.prompt_of][:, None]  # (B, 1, H)
     if long == 1:
         return first
     for layer in cache.layers:
-        layer.keys = rows.repeat_prompts(layer.keys)
-        layer.values = rows.repeat_prompts(layer.values)
+        layer.keys = layer.keys[rows.prompt_of]
+        layer.values = layer.values[rows.prompt_of]
     begins = rows.prompt_lengths[rows.prompt_of, None]  # (B, 1)
     fed = rows.completions[:, :-1]
     rest = backbone(
