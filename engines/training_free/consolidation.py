@@ -112,8 +112,8 @@ def winners(batch: Sequence[Group]) -> dict[str, bool]:
 def arrange(candidates: Sequence[Candidate], limit: int) -> list[list[Candidate]]:
     """Part candidates into as few groups of at most `limit`, so that those which are alike meet.
 
-    Each is followed by those that are like it, the most alike first. Proposals about one
-    experience are always alike: only one operation can come of them.
+    Each is followed by those that are like it. Proposals about one experience are always alike:
+    only one operation can come of them.
     """
     parts = math.ceil(len(candidates) / limit)
     if parts < 2:
@@ -123,19 +123,15 @@ def arrange(candidates: Sequence[Candidate], limit: int) -> list[list[Candidate]
     about: dict[str | None, list[int]] = defaultdict(list)
     for at, each in enumerate(candidates):
         about[each.proposal.target].append(at)
-    order: list[int] = []
-    waiting = set(range(len(candidates)))
+    order: dict[int, None] = {}
     for at, each in enumerate(candidates):
-        if at not in waiting:
-            continue
-        scores = {int(near): score for near, score in index.alike(each.proposal.text).items()}
-        if each.proposal.target is not None:
-            scores |= dict.fromkeys(about[each.proposal.target], 2.0)
-        near = waiting.intersection(scores) - {at}
-        order += [at, *sorted(near, key=lambda n: (-scores[n], n))]
-        waiting.difference_update(order)
-    ends = [len(order) * part // parts for part in range(parts + 1)]
-    return [[candidates[at] for at in order[start:end]] for start, end in pairwise(ends)]
+        target = each.proposal.target
+        same_target = [] if target is None else about[target]
+        alike = sorted(map(int, index.alike(each.proposal.text)))
+        order |= dict.fromkeys([at, *same_target, *alike])
+    ordered = [candidates[at] for at in order]
+    ends = [len(ordered) * part // parts for part in range(parts + 1)]
+    return [ordered[start:end] for start, end in pairwise(ends)]
 
 
 def _count_text(count: int, word: str) -> str:

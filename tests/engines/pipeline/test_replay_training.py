@@ -256,7 +256,6 @@ async def test_other_figures_are_told_by_name_and_value(tmp_path: Path) -> None:
         chapters = load_history(run.run, Workspace(tmp_path))
         told: list[str] = []
         await replay_training(run.engine, chapters, run.practice.problems, told.append)
-    proposed = next(e.event for e in run.run.entries() if isinstance(e.event, ev.LessonProposed))
     assert told[-1] == ("step 1 was recomputed with other figures: loss")
 
 
