@@ -220,23 +220,14 @@ SAME_IDEA = 0.85
 """Similarity from which a wording is that of an idea which was rejected."""
 
 
-async def withhold_rejected(
-    operations: Sequence[Operation], library: Library
-) -> tuple[tuple[Operation, ...], tuple[Operation, ...]]:
-    """Part operations into those to propose and those to withhold.
-
-    An operation that repeats a rejected idea is withheld, unless at least as many new problems
-    speak for it as stood behind the rejected ideas like it: then it is proposed, flagged. In
-    a first epoch every problem is new, and one alone must not ask again what a person has
-    answered; each rejection doubles what it takes.
-    """
-    # In a thread: thousands of texts are compared, and the run goes on meanwhile.
-    found = await asyncio.to_thread(flag_repeats, operations, library)
-    return tuple(op for op, again in found if again), tuple(op for op, again in found if not again)
-
-
 def flag_repeats(operations: Sequence[Operation], library: Library) -> list[tuple[Operation, bool]]:
-    """Each operation, flagged where its idea was rejected, and whether it may be proposed."""
+    """Each operation, flagged where its idea was rejected, and whether it may be proposed.
+
+    One that repeats a rejected idea is withheld, unless at least as many new problems speak for it
+    as stood behind the rejected ideas like it: then it is proposed, flagged. In a first epoch every
+    problem is new, and one alone must not ask again what a person has answered; each rejection
+    doubles what it takes.
+    """
     rejections = _Rejections(library)
     found = []
     for operation in operations:
@@ -408,16 +399,19 @@ class Consolidator:
         account = _Account(candidates, won, library_seen(library, batch, targets))
         if not await self._ask_all(CallKey("consolidation", epoch, step), account, library):
             account.drop(candidates, "the consolidation failed")
-        # Each under a name by which it is found again: some may be withheld.
-        numbers = {str(n): behind for n, (_, behind) in enumerate(account.drafts)}
-        drafts = [replace(draft, id=str(n)) for n, (draft, _) in enumerate(account.drafts)]
-        operations, withheld = await withhold_rejected(drafts, library)
-        both = (*operations, *withheld)
-        named = [replace(op, id=operation_id(step, number)) for number, op in enumerate(both, 1)]
-        fates = account.fates(
-            [(op.id, numbers[draft.id]) for op, draft in zip(named, both, strict=True)]
-        )
-        operations, withheld = tuple(named[: len(operations)]), tuple(named[len(operations) :])
+        # In a thread: thousands of texts are compared, and the run goes on meanwhile.
+        drafts = [draft for draft, _ in account.drafts]
+        flagged = await asyncio.to_thread(flag_repeats, drafts, library)
+        operations: list[Operation] = []
+        withheld: list[Operation] = []
+        rests_on: list[tuple[str, list[int]]] = []
+        every = zip(flagged, account.drafts, strict=True)
+        # Those that are proposed have the first numbers.
+        ordered = sorted(every, key=lambda pair: not pair[0][1])
+        for number, ((operation, again), (_, numbers)) in enumerate(ordered, 1):
+            name = operation_id(step, number)
+            (operations if again else withheld).append(replace(operation, id=name))
+            rests_on.append((name, numbers))
         flags = await self._linter.flags_of(operations, library, self._put_off())
         linted = [
             replace(operation, flags=(*operation.flags, *found))
@@ -431,9 +425,9 @@ class Consolidator:
             usage=account.usage + self._linter.take_usage(),
             refs=tuple(account.refs),
             notes=tuple(account.notes),
-            withheld=withheld,
+            withheld=tuple(withheld),
             prompt_hash=self._consolidate.hash if account.refs else "",
-            fates=fates,
+            fates=account.fates(rests_on),
         )
 
     async def _ask_all(self, key: CallKey, account: _Account, library: Library) -> bool:

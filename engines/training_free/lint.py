@@ -158,7 +158,7 @@ class OperationLinter:
 
     @cached_property
     def _stories(self) -> "StoryIndex":
-        return StoryIndex(self._practised, common_names())
+        return StoryIndex(self._practised, frozenset(_words()["names"].split()))
 
     def _similarity_flags(
         self,
@@ -322,11 +322,6 @@ def contradiction(one: str, other: str) -> str:
             return f"“{word}”, not “{old}”"
     denial = next((word for word in (*new, *gone) if word in _words()["denials"]), "")
     return f"“{denial}” in one only" if denial and not (new and gone) else ""
-
-
-def common_names() -> frozenset[str]:
-    """Words with a capital that tell of nobody."""
-    return frozenset(_words()["names"].split())
 
 
 @cache

@@ -20,8 +20,8 @@ from engines.core.settings import setting
 from engines.core.types import NO_USAGE, Attempt, Problem, Rollout, Verdict
 from engines.core.waiting import gather_all
 from engines.process.pool import Trouble
+from engines.verifiers.answers import check_pattern, pattern_pool
 from engines.verifiers.stated_answer import trouble_verdict, unjudgeable_verdict
-from engines.verifiers.text import check_pattern, pattern_pool
 
 
 @dataclass(frozen=True, slots=True)
