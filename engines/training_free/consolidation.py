@@ -125,6 +125,8 @@ def arrange(candidates: Sequence[Candidate], limit: int) -> list[list[Candidate]
         about[each.proposal.target].append(at)
     order: dict[int, None] = {}
     for at, each in enumerate(candidates):
+        if at in order:
+            continue
         target = each.proposal.target
         same_target = [] if target is None else about[target]
         alike = sorted(map(int, index.alike(each.proposal.text)))
