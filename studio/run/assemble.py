@@ -169,7 +169,7 @@ async def check_verifier(plan: RunPlan, stack: AsyncExitStack) -> dict[str, Any]
 def _check_monitors(plan: RunPlan, tell: Tell = lambda _: None) -> None:
     check_curves(plan.loaded)
     if plan.loaded.config.collector is not None:  # what it imports, few runs need
-        from studio.tracing.run_spans import check_tracing
+        from studio.tracing.collector import check_tracing
 
         check_tracing(plan.loaded, tell)
 
@@ -297,7 +297,7 @@ async def _open_record(
     stack.push_async_callback(journal.aclose)
     recorder = Recorder(journal, state)
     if loaded.config.collector is not None:
-        from studio.tracing.run_spans import open_tracing
+        from studio.tracing.collector import open_tracing
 
         open_tracing(loaded, run, recorder, journal.entries, stack, tell)
     stack.callback(_remove_left_files, run, state)

@@ -126,13 +126,12 @@ class Roles:
     @property
     def notes(self) -> tuple[str, ...]:
         """Which fields endpoints refused, so that requests left them out, and who answered."""
-        found = tuple(
+        return tuple(
             f"{policy.name}: {note}"
             for policy in self.distinct
             if isinstance(policy, OpenAICompat)
             for note in policy.dialect.notes
         )
-        return found if self.cassette is None else self.cassette.notes(found)
 
     def tell_strays(self, tell: Tell) -> None:
         """Tell which files of handoffs belong to no call that was made."""
@@ -367,7 +366,7 @@ class LocalModels:
 
     def open(self, settings: PolicyConfig) -> "HFLocal":
         """Load a model, which takes seconds."""
-        from engines.policies.hf_local.loading import load_local
+        from engines.policies.open import load_local
 
         self.tell(f"loading {settings.model} …")
         # First, since it names a package that is missing instead of failing to import it.
@@ -393,7 +392,7 @@ class LocalModels:
 
 def open_vllm_rollouts(config: RunConfig, local: "HFLocal", tell: Tell) -> "VLLMRollouts":
     """The vLLM servers of `policy.local.rollouts_url`, asked with the ids of a local model."""
-    from engines.policies.hf_local.chat_template import encode_prompt
+    from engines.policies.hf_local.policy import encode_prompt
     from engines.policies.vllm import RolloutServer, VLLMRollouts
 
     policy, (first, *others) = config.policy, config.policy.local.rollouts_url or ("",)

@@ -237,7 +237,7 @@ def export_merged(checkpoint: Path, to: Path, card: str, base: LocalSettings) ->
     check_seal(checkpoint)
     check_target(to)
     facts = base_facts(checkpoint)
-    from engines.policies.hf_local.loading import load_local
+    from engines.policies.open import load_local
 
     local = load_local(
         replace(base, adapter=checkpoint, lora=None, quantise="none", gradient_checkpointing=False),

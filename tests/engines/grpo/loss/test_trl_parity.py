@@ -33,9 +33,9 @@ from engines.grpo.loss.loss import (
     token_losses,
 )
 from engines.grpo.settings import AdvantageScale, Aggregation, GRPOSettings
-from engines.policies.hf_local.loading import load_local
 from engines.policies.hf_local.model import LocalModel
 from engines.policies.hf_local.settings import LocalSettings, LoraSettings
+from engines.policies.open import load_local
 from tests.engines.grpo import trl_reference as theirs
 from tests.support.builders import a_library
 
