@@ -112,8 +112,8 @@ def winners(batch: Sequence[Group]) -> dict[str, bool]:
 def arrange(candidates: Sequence[Candidate], limit: int) -> list[list[Candidate]]:
     """Part candidates into as few groups of at most `limit`, so that those which are alike meet.
 
-    Each is followed by those that are like it, the most alike first. Proposals about one experience are always alike:
-    only one operation can come of them.
+    Each is followed by those that are like it, the most alike first. Proposals about one
+    experience are always alike: only one operation can come of them.
     """
     parts = math.ceil(len(candidates) / limit)
     if parts < 2:
