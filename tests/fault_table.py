@@ -30,8 +30,8 @@ FAULTS = (
     Fault(
         "a proposal is a duplicate of a text that is held no more",
         "engines/core/text/similarity.py",
-        '                self._names[at] = ""\n',
-        "",
+        "        before, self._held = self._held, {}\n",
+        "        before = self._held\n",
         ("tests/engines/core/text/test_similar_texts.py",),
     ),
     Fault(
@@ -360,9 +360,37 @@ FAULTS = (
     Fault(
         "every turn is recorded with all the messages before it",
         "engines/record/ledger.py",
-        "if after else 0",
-        "if not after else 0",
+        "base = calls.shared_prefix(hashes, key.turn)",
+        "base = 0",
         ("tests/engines/record/test_ledger.py",),
+    ),
+    Fault(
+        "one recorded reply answers two equal questions of a rollout",
+        "engines/record/ledger.py",
+        "            if self.given.get((request, recorded), turn) == turn\n",
+        "",
+        ("tests/engines/record/test_earlier_turns.py",),
+    ),
+    Fault(
+        "a tool's call with an effect is made again after a kill, and on the cassette twice",
+        "engines/record/cassette.py",
+        "        if interrupted is not None:\n",
+        "        if interrupted is None and asked is None:\n",
+        ("tests/engines/record/test_cassette.py",),
+    ),
+    Fault(
+        "what stands around the section of a library in AGENTS.md is lost",
+        "engines/record/formats/texts.py",
+        "*new, *lines[ends[0] + 1 :]",
+        "*new",
+        ("tests/engines/record/formats/test_agents.py",),
+    ),
+    Fault(
+        "a broken object of a reply is mended to what it does not say",
+        "engines/core/text/reply.py",
+        "    return {key: _show(value) for key, value in row.items()} if is_whole else None",
+        "    return {key: _show(value) for key, value in row.items()}",
+        ("tests/engines/training_free/test_malformed_replies.py",),
     ),
     Fault(
         "the commit of a removed run of the same name is taken for ours",

@@ -14,7 +14,6 @@ from engines.core import events as ev
 from engines.core.errors import ConflictError
 from engines.core.types import Usage, Verdict
 from engines.record.derived.catalogue import (
-    MANY_JOURNALS,
     open_catalogue,
     refresh_catalogue,
     run_row,
@@ -99,20 +98,6 @@ def test_a_copied_run_folder_goes_under_its_own_name(tmp_path: Path) -> None:
         ("copy", "running"),
         ("exp", "finished"),
     ]
-
-
-def test_of_many_journals_to_be_read_it_is_told_once(tmp_path: Path) -> None:
-    workspace, told = Workspace(tmp_path), list[str]()
-    for number in range(MANY_JOURNALS):
-        a_recorded_run(workspace, f"exp-{number}", ev.RunEnded("finished"))
-    refresh_catalogue(workspace, told.append)
-    assert told == []
-    workspace.catalogue.unlink()
-    a_recorded_run(workspace, "more", ev.RunEnded("finished"))
-    refresh_catalogue(workspace, told.append)
-    assert told == ["reading 21 journals once; an index is kept for next time"]
-    refresh_catalogue(workspace, told.append)
-    assert len(told) == 1
 
 
 def test_rows_older_than_their_journal_are_made_again(tmp_path: Path) -> None:
