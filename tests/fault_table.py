@@ -290,7 +290,7 @@ FAULTS = (
     ),
     Fault(
         "a reply whose calls were cut is run",
-        "engines/agents/tool_loop.py",
+        "engines/agents/loops.py",
         "if is_cut(reply.finish):  # before",
         "if False:  # before",
         ("tests/engines/agents/test_tool_loop.py",),
@@ -447,7 +447,7 @@ FAULTS = (
     ),
     Fault(
         "the calculator answers once more after the last turn",
-        "engines/agents/calculator.py",
+        "engines/agents/loops.py",
         "if expression is None or turn == self.max_turns:",
         "if expression is None:",
         ("tests/engines/agents/test_calculator_agent.py",),
@@ -607,7 +607,7 @@ FAULTS = (
     ),
     Fault(
         "what was read for an older choice is shown as that of the newer one",
-        "studio/tui/pages/loader.py",
+        "studio/tui/pages/lists.py",
         "            if key != self.wanted:\n                continue",
         "            if False:\n                continue",
         ("tests/studio/tui/pages/test_loader.py",),
@@ -615,7 +615,7 @@ FAULTS = (
     Fault(
         "an operation that was never drawn is decided by a key that came too early",
         "studio/tui/pages/review/decisions.py",
-        " or not self._change.has_painted(item)",
+        " or item != self.shown.change.painted",
         "",
         (
             "tests/studio/tui/pages/test_review.py::test_a_key_right_after_a_move_decides_nothing_that_was_not_drawn",
@@ -623,7 +623,7 @@ FAULTS = (
     ),
     Fault(
         "what the draft of a library deletes has no mark",
-        "studio/tui/pages/library/view.py",
+        "studio/tui/pages/library/page.py",
         "        elif new is None:\n",
         "        elif new == text == None:\n",
         ("tests/studio/tui/pages/test_library_view.py",),
@@ -681,7 +681,7 @@ FAULTS = (
     ),
     Fault(
         "an unknown setting of the screen is taken for one",
-        "studio/tui/settings/file.py",
+        "studio/tui/settings.py",
         "            if name not in known:",
         "            if not name:",
         ("tests/studio/tui/settings/test_settings.py",),

@@ -18,8 +18,15 @@ from engines.core.errors import ConfigError, install_command
 from engines.core.protocols import Policy
 from engines.core.types import Sampling
 from engines.process.start import ScratchFolder
-from engines.rollouts.remote.dispatcher import Dispatcher, RunModels
-from engines.rollouts.remote.worker import RemoteModel, Worker, WorkerParts
+from engines.rollouts.remote.dispatcher import (
+    Dispatcher,
+    RemoteEmbedder,
+    RemoteLedger,
+    RemoteModel,
+    RunModels,
+    Worker,
+    WorkerParts,
+)
 from engines.verifiers.judge import JudgeContext
 from engines.verifiers.open import grades_tasks, open_verifier, parse_spec
 from studio.config.loading import own_programs
@@ -87,7 +94,7 @@ def _open_parts(
 
     def open_vectors(_: object) -> Any:
         place = len(acting.embedders)
-        acting.embedders.append(worker.embedder(place, wanted.embedders[place]))
+        acting.embedders.append(RemoteEmbedder(worker.line, place, wanted.embedders[place]))
         return acting.embedders[place]
 
     later = RemoteModel(("model", -1), "")
@@ -104,7 +111,8 @@ def _open_parts(
     judging = None
     if asked.judge is not None:
         name, sampling = asked.judge
-        judging = JudgeContext(RemoteModel(("judge", 0), name), sampling, worker.ledger)
+        ledger = RemoteLedger(worker.line)
+        judging = JudgeContext(RemoteModel(("judge", 0), name), sampling, ledger)
     spec = rebuild(asked.spec, lambda value: _relocate(value, files, root))
     verifier = open_verifier(
         spec,
