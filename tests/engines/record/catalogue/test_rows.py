@@ -211,21 +211,6 @@ def test_the_state_of_a_living_run_is_read_from_its_journal(tmp_path: Path) -> N
     assert state.open_operations == (operation,)
 
 
-def test_a_clock_set_back_puts_no_later_run_of_a_name_before_an_earlier_one(
-    tmp_path: Path,
-) -> None:
-    workspace = Workspace(tmp_path)
-    a_recorded_run(workspace, "exp", at=100)
-    a_recorded_run(workspace, "exp-2", at=50)
-    a_recorded_run(workspace, "exp-10", at=60)
-    a_recorded_run(workspace, "before", at=10)
-    a_recorded_run(workspace, "after", at=200)
-    assert [run.run for run in workspace.runs()] == ["before", "exp", "exp-2", "exp-10", "after"]
-    newest = workspace.newest_run("exp")
-    assert newest is not None
-    assert [row["run"] for row in refresh_catalogue(workspace)][-2] == "exp-10"
-
-
 def test_a_catalogue_that_finds_no_room_stays_as_it_was(tmp_path: Path) -> None:
     workspace = Workspace(tmp_path)
     a_recorded_run(workspace, "exp")
