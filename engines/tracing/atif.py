@@ -1,6 +1,6 @@
 """A rollout as a document of ATIF, the trajectories of Harbor and others.
 
-Its reader is `engines.data.sessions.agents`. A step is a message; the results of a tool stand with
+Its reader is `engines.data.sessions.formats`. A step is a message; the results of a tool stand with
 the step that calls it. What a member of a team says is a step of the agent, its name in `extra`.
 Source: Harbor RFC 0001, version 1.7.
 """

@@ -69,7 +69,7 @@ def review(
     from studio.review.line_mode import LineReview
     from studio.review.review_run import RunReview, open_session
     from studio.review.scripted import print_queue, review_by_script
-    from studio.run.linter import LazyLinter
+    from studio.run.held_out import LazyLinter
     from studio.session.control_socket import is_alive
     from studio.workspace.run_control import choose_run
 

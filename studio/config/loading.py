@@ -38,12 +38,11 @@ from studio.config.aliases import (
     suggest_key,
 )
 from studio.config.compose import ComposedConfig, compose_run, resolve
-from studio.config.env_file import read_env_file
 from studio.config.from_youtu import flatten, mount_root, translate
 from studio.config.settings.agent import AgentConfig
 from studio.config.settings.base import declared_settings
 from studio.config.settings.run import RunConfig, every_setting, find_collector, section_of
-from studio.config.source import YoutuConfig, find_run_file
+from studio.config.source import YoutuConfig, find_run_file, read_env_file
 from studio.config.tree import (
     ABSENT,
     Key,

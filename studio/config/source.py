@@ -1,7 +1,8 @@
 """What a command line names to be run or measured: a run file, a run, or a foreign config.
 
-Owns telling them apart, finding a run file, where the parts of a Youtu-Agent checkout lie, and the
-options of its own programs: each is an override of the field that it sets there, or one of ours.
+Owns telling them apart, finding a run file, where the parts of a Youtu-Agent checkout lie, reading
+`.env` files, and the options of its own programs: each is an override of the field that it sets
+there, or one of ours.
 """
 
 import json
@@ -14,7 +15,6 @@ from typing import Literal
 
 from engines.core.errors import ConfigError, did_you_mean, suggest_name
 from engines.data.source import is_database
-from studio.config.env_file import read_env_file
 from studio.presets import list_presets, preset_path
 from studio.secrets.run_files import mask_override
 
@@ -197,3 +197,37 @@ def find_run_file(name_or_path: str) -> tuple[Path, bool]:
     cause = "There is no such file and no preset of that name."
     move = f"{did_you_mean(name_or_path, [*names, *files])}Presets: {', '.join(names)}."
     raise ConfigError(f'run file "{name_or_path}"', cause, move)
+
+
+def read_env_file(path: Path, *, foreign: bool = False) -> dict[str, str]:
+    """What it sets; empty where there is none. `export`, quotes and comments as in a shell.
+
+    Variables inside a value are not expanded. Lines of a `foreign` file that are nothing of all
+    this are passed over.
+
+    Raises ConfigError: it cannot be read, or a line of it cannot. Neither quotes the file: it holds
+    keys.
+    """
+    if not path.is_file():
+        return {}
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = type(error).__name__
+        move = "Save it as UTF-8 text."
+        raise ConfigError(str(path), f"It cannot be read ({reason}).", move) from error
+    found: dict[str, str] = {}
+    for number, line in enumerate(text.splitlines(), start=1):
+        assigned = re.match(r"\s*(?:export\s+)?([A-Za-z_]\w*)\s*=\s*(.*)", line)
+        quoted = (
+            re.match(r"""(['"])(.*?)(?<!\\)\1\s*(?:#.*)?$""", assigned[2]) if assigned else None
+        )
+        if assigned and quoted:
+            found[assigned[1]] = quoted[2]
+        elif assigned and (foreign or assigned[2][:1] not in ("'", '"')):
+            # As in a shell, a `#` inside a word is part of it: URL#part stays whole.
+            found[assigned[1]] = re.sub(r"(^|\s+)#.*$", "", assigned[2]).strip()
+        elif not foreign and line.strip() and not line.lstrip().startswith("#"):
+            cause = "a quote does not end on its line." if assigned else "it is not NAME=VALUE."
+            raise ConfigError(f"{path}:{number}", cause, "Correct it, or write # in front of it.")
+    return found

@@ -1,9 +1,14 @@
-"""The data sets of a workspace and those that are bundled: finding them by name, adding files."""
+"""The data sets and verifiers of a workspace and those that are bundled, by name.
 
+Data is added here. Files of verifiers are parsed and never run: listing must have no side effects.
+"""
+
+import ast
 import json
 import os
+import warnings
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from importlib.resources import files
 from pathlib import Path
 from shlex import quote
@@ -27,6 +32,9 @@ from engines.record.appender import make_folder, write_atomic
 from engines.record.derived.catalogue import write_dataset_row
 from engines.record.libraries import check_name
 from engines.record.run_dir import Workspace
+from engines.verifiers.foreign.calls import FORMS, detect_signature
+from engines.verifiers.open import KINDS
+from studio.config.loading import LoadedRun
 from studio.facts.data_set import AddedData, DataCheck, ListedData, NumberedProblem
 
 
@@ -274,3 +282,83 @@ def _parse_turn(place: str, turn: Any) -> dict[str, str]:
     if role is None or not isinstance(text, str):
         raise DataError(place, "A turn of the talk has no known role or no text.", _SHAPES)
     return {"role": role, "content": text}
+
+
+@dataclass(frozen=True, slots=True)
+class ListedVerifier:
+    """One verifier. `kind` is None where the file cannot serve: `trouble` says why."""
+
+    name: str
+    kind: str | None  # "built-in", or whose signature its function has
+    function: str = ""
+    about: str = ""
+    where: str = "built-in"  # or "workspace", "shipped", "hidden" behind one of the workspace
+    path: str = ""
+    trouble: str = ""
+
+    @property
+    def listed_name(self) -> str:
+        """The name as it is listed: a file's own, so that it is told from a built-in one."""
+        return Path(self.path).name if self.path else self.name
+
+
+def listed_verifiers(workspace: Workspace) -> tuple[ListedVerifier, ...]:
+    """The built-in ones, the workspace's, then the shipped ones."""
+    own = {file.stem for file in _verifier_files(workspace.verifiers)}
+    return (
+        *(ListedVerifier(name, "built-in", about=kind.about) for name, kind in KINDS.items()),
+        *_list_verifiers(workspace.verifiers, "workspace", set()),
+        *_list_verifiers(shipped_verifiers(), "shipped", own),
+    )
+
+
+def shipped_verifiers() -> Path:
+    return bundled_folder() / "verifiers"
+
+
+def verifier_folders(loaded: LoadedRun, workspace: Workspace) -> tuple[Path, ...]:
+    """Where a verifier's file is looked up: beside the run file, in the workspace, shipped."""
+    beside = () if loaded.preset else (loaded.path.parent,)
+    return (*beside, workspace.verifiers, shipped_verifiers())
+
+
+def _verifier_files(folder: Path) -> list[Path]:
+    return sorted(file for file in folder.glob("*.py") if not file.name.startswith("_"))
+
+
+def _list_verifiers(folder: Path, where: str, hidden_by: set[str]) -> Iterator[ListedVerifier]:
+    for file in _verifier_files(folder):
+        shown = "hidden" if file.stem in hidden_by else where
+        try:
+            found = list(_find_functions(file))
+            trouble = "" if found else f"no function of a known form ({'; '.join(FORMS.values())})"
+        except (SyntaxError, ValueError, RecursionError) as error:
+            found, trouble = [], f"not Python: {error}"
+        except OSError as error:
+            found, trouble = [], f"it cannot be read: {error.strerror or error}"
+        if trouble:
+            text = f"{file}: {trouble}"
+            yield ListedVerifier(file.stem, None, where=shown, path=str(file), trouble=text)
+        for function, kind, about in found:
+            yield ListedVerifier(file.stem, kind, function, about, shown, str(file))
+
+
+def _find_functions(file: Path) -> Iterator[tuple[str, str, str]]:
+    """Name, kind and first line of the docstring of each function that can judge."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # a stray backslash in a user's file is not ours to report
+        tree = ast.parse(file.read_bytes(), str(file))
+    about = _first_line(tree)
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name[0] != "_":
+            arguments = node.args
+            names = [
+                a.arg for a in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)
+            ]
+            if kind := detect_signature(names):
+                yield node.name, kind, _first_line(node) or about
+
+
+def _first_line(node: ast.Module | ast.FunctionDef | ast.AsyncFunctionDef) -> str:
+    lines = (ast.get_docstring(node) or "").strip().splitlines()
+    return lines[0] if lines else ""

@@ -14,7 +14,7 @@ from engines.core.codec import digest
 from engines.core.errors import ConfigError, DataError
 from engines.data.dataset import MARK, ORIGIN, content_hash, is_unreviewed, outcome_word, set_mark
 from engines.data.rows import open_table
-from engines.data.sessions.agents import read_sessions
+from engines.data.sessions.formats import read_sessions
 from engines.data.sessions.steps import Intake, as_object, parse_json
 from engines.data.sessions.tries import Try, read_tries
 from engines.record.appender import write_atomic

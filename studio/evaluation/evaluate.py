@@ -66,6 +66,7 @@ from studio.render.json import json_data, print_json, print_result
 from studio.render.lines import tell_next, to_stderr
 from studio.render.words import count_text
 from studio.run.held_out import (
+    count_vectors,
     detectable_effect,
     held_out_sets,
     measurement_settings,
@@ -76,20 +77,21 @@ from studio.run.held_out import (
     set_size_line,
 )
 from studio.run.library import choose_library
-from studio.run.linter import count_vectors
 from studio.run.models import (
     Roles,
     Tell,
     apply_budget,
     check_budget,
+    fingerprint_of,
     limits_of,
+    masked_answers_warning,
     open_budget,
     open_roles,
+    open_run_verifier,
     rollout_slots,
     tell_each,
     weights_digest,
 )
-from studio.run.verifier import fingerprint_of, masked_answers_warning, open_run_verifier
 from studio.secrets.sanitize import one_line
 
 

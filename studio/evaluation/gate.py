@@ -24,13 +24,13 @@ from studio.render.json import print_json, print_result
 from studio.render.lines import tell_next, to_stderr
 from studio.render.words import usage_text
 from studio.run.held_out import (
+    LazyLinter,
     evaluated_sets,
     open_effect_gate,
     prompt_writer,
     trial_text,
     tried_pool,
 )
-from studio.run.linter import LazyLinter
 from studio.run.models import weights_digest
 from studio.run.new_or_resume import RunPlan, RunRequest, plan_run
 from studio.session.control_socket import is_alive

@@ -45,10 +45,8 @@ from studio.process import login_name
 from studio.render.json import print_json, print_result
 from studio.render.lines import table, tell_next, to_stderr, wrap_text
 from studio.render.words import count_text, usage_text
-from studio.run.held_out import held_out_sets, measurement_settings, prompt_writer
-from studio.run.linter import LazyLinter
-from studio.run.models import weights_digest
-from studio.run.verifier import fingerprint_of
+from studio.run.held_out import LazyLinter, held_out_sets, measurement_settings, prompt_writer
+from studio.run.models import fingerprint_of, weights_digest
 from studio.secrets.sanitize import one_line
 
 ROLLOUTS = 1024

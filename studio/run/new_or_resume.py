@@ -34,7 +34,7 @@ from studio.config.settings.base import NAME_LENGTH, NAME_PATTERN
 from studio.config.settings.run import RunConfig
 from studio.config.source import Source
 from studio.render.lines import to_stderr
-from studio.run.verifier import fingerprint_of, masked_answers_warning
+from studio.run.models import fingerprint_of, masked_answers_warning
 
 if TYPE_CHECKING:
     from engines.policies.hf_local.model import LocalModel

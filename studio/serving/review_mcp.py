@@ -26,7 +26,7 @@ from studio.review.decider import new_flags
 from studio.review.evidence import EvidenceLoader
 from studio.review.scripted import result_text
 from studio.review.wording import flag_text, operation_text
-from studio.run.linter import LazyLinter
+from studio.run.held_out import LazyLinter
 from studio.secrets.output import current_mask, mask_text
 from studio.secrets.sanitize import one_line, sanitize
 from studio.serving.library_mcp import Context, serve_stdio

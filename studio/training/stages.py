@@ -18,11 +18,10 @@ from studio.exit_codes import run_exit_code
 from studio.facts.next_command import command_after_run
 from studio.render.json import print_result
 from studio.render.lines import tell_next, to_stderr
+from studio.run.assemble import training_warnings
 from studio.run.headless import run_headless
-from studio.run.models import LocalModels, is_local
+from studio.run.models import REWARD_MODEL, LocalModels, is_local
 from studio.run.new_or_resume import RunPlan, RunRequest, load_plan
-from studio.run.training import training_warnings
-from studio.run.verifier import REWARD_MODEL
 from studio.training.demonstrations import write_demonstrations
 from studio.training.distillation import tell_effect_left
 

@@ -27,11 +27,10 @@ from studio.config.settings.policy import EmbeddingConfig, PolicyConfig
 from studio.config.settings.run import RunConfig
 from studio.config.source import Source
 from studio.render.words import count_text
-from studio.run.acting import tool_protocol
+from studio.run.acting import rebuild, tool_protocol
 from studio.run.assemble import check_verifier
 from studio.run.models import embedding_endpoint, endpoint_of, endpoint_roles
 from studio.run.new_or_resume import RunPlan, RunRequest, load_plan
-from studio.run.remote import rebuild
 from studio.workspace.machine import ask_apart, find_address, run_check
 
 _ASKED = (Message("user", "Write twelve random English nouns, separated by commas."),)

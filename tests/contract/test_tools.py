@@ -15,9 +15,8 @@ from engines.core.types import ToolResult
 from engines.tools.function import FunctionTool
 from engines.tools.mcp import McpServer
 from engines.tools.settings import ToolSettings
-from engines.tools.shipped import PythonTool, ask_model_tool, calculator_tool
-from engines.tools.toolbox import CheckedToolbox, Entry
-from engines.tools.web.search import WebContext, open_web_tool
+from engines.tools.toolbox import CheckedToolbox, Entry, PythonTool, ask_model_tool, calculator_tool
+from engines.tools.web.tools import WebContext, open_web_tool
 from tests.support.builders import answering
 from tests.support.sample_tool import shout
 from tests.support.tool_tries import FakeSandbox, a_call, a_try

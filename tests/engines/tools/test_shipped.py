@@ -8,7 +8,7 @@ from engines.core.errors import ToolError
 from engines.core.text.maths import MAX_CHARS, MAX_DIGITS
 from engines.core.types import Completion, Message, ToolResult, Usage
 from engines.tools.sandbox.sandbox import RunResult
-from engines.tools.shipped import PythonTool, ask_model_tool, calculator_tool
+from engines.tools.toolbox import PythonTool, ask_model_tool, calculator_tool
 from tests.support.builders import answering
 from tests.support.tool_tries import FakeSandbox, a_call, a_toolbox, a_try
 

@@ -15,8 +15,8 @@ from engines.policies.hf_local.settings import LocalSettings, LoraSettings
 from engines.training_free.settings import LintSettings, TrainingFreeSettings
 from studio.config.loading import LoadedRun, load_run
 from studio.config.run_yaml import RESULT_FIELDS, fingerprint
+from studio.run.assemble import grpo_settings, training_warnings
 from studio.run.models import LocalModels, open_vllm_rollouts
-from studio.run.training import grpo_settings, training_warnings
 
 
 def loaded(folder: Path, *overrides: str) -> LoadedRun:

@@ -177,7 +177,7 @@ def test_what_a_verifier_file_holds_belongs_to_the_fingerprint_and_its_folder_do
     tmp_path: Path, written: str
 ) -> None:
     from engines.record.run_dir import Workspace
-    from studio.run.verifier import fingerprint_of
+    from studio.run.models import fingerprint_of
 
     def verifier(folder: Path, text: str) -> object:
         write(folder, text, "mine.py")

@@ -14,7 +14,7 @@ from engines.core.types import Usage
 from engines.pipeline.budget import Budget
 from engines.record.ledger import RecordLedger
 from studio.render.run_lines import agent_lines
-from studio.run.linter import count_vectors
+from studio.run.held_out import count_vectors
 from studio.run.models import check_budget, limits_of, open_roles
 from tests.studio.config.run_files import SMALL, loaded
 from tests.support.harness import practised

@@ -15,9 +15,9 @@ import pytest
 from engines.core.errors import ToolError
 from engines.core.types import NOTHING_FOUND, ToolResult, is_evidence
 from engines.tools.web.fetch import AddressGuard, Fetcher, FetchFailed, WebCache
-from engines.tools.web.read_page import LocalPages
-from engines.tools.web.search import (
+from engines.tools.web.tools import (
     SHOWN_CHARS,
+    LocalPages,
     Search,
     check_searxng,
     read_cited_answer,
