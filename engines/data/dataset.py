@@ -15,7 +15,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from engines.core.codec import digest_bytes
+from engines.core.codec import JsonObject, digest_bytes
 from engines.core.errors import DataError, suggest_name
 from engines.core.types import Completion, Problem, Usage
 from engines.data.fields import (
@@ -193,7 +193,7 @@ def _read(
     return _ReadResult(table.unit, _number_repeats(problems[:limit]), bad, logged, unreviewed)
 
 
-def _has_field(row: Mapping[str, Any], name: str) -> bool:
+def _has_field(row: JsonObject, name: str) -> bool:
     return name in row or get_field(row, name) is not None
 
 
@@ -293,7 +293,7 @@ def read_rollout_log(path: Path) -> RolloutLog:
     return {question: tuple(replies) for question, replies in log.items()}
 
 
-def _parse_replies(place: str, row: Mapping[str, Any]) -> list[Completion]:
+def _parse_replies(place: str, row: JsonObject) -> list[Completion]:
     name = next((name for name in LISTED_REPLIES if row.get(name) is not None), None)
     replies = row[name] if name else [row]
     if not isinstance(replies, list) or not replies:
@@ -409,13 +409,13 @@ def _length_spread(lengths: Sequence[int]) -> tuple[int, float, int]:
 MARK, MARKED_CONTENT, ORIGIN = "reviewed", "reviewed_content", "imported"
 
 
-def content_hash(row: Mapping[str, Any]) -> str:
+def content_hash(row: JsonObject) -> str:
     """Of all that an item holds but its mark."""
     content = {key: value for key, value in row.items() if key not in (MARK, MARKED_CONTENT)}
     return digest_bytes(json.dumps(content, sort_keys=True).encode(), 8)
 
 
-def is_unreviewed(row: Mapping[str, Any]) -> bool:
+def is_unreviewed(row: JsonObject) -> bool:
     """Whether a row waits for a person: it was imported, or says so, and has no mark that fits.
 
     A column `reviewed` of a foreign data set stops nothing, unless it says that nobody has.
@@ -425,7 +425,7 @@ def is_unreviewed(row: Mapping[str, Any]) -> bool:
     return str(row.get(MARK, "")).lower() == "false"
 
 
-def set_mark(row: Mapping[str, Any], reviewed: bool) -> dict[str, Any]:
+def set_mark(row: JsonObject, reviewed: bool) -> JsonObject:
     """The same row, marked as it is now or not at all."""
     kept = {key: value for key, value in row.items() if key not in (MARK, MARKED_CONTENT)}
     return {**kept, MARK: reviewed, **({MARKED_CONTENT: content_hash(kept)} if reviewed else {})}

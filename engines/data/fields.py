@@ -8,7 +8,7 @@ from pathlib import Path
 from string import ascii_uppercase
 from typing import Any
 
-from engines.core.codec import digest, fix_surrogates
+from engines.core.codec import JsonObject, digest, fix_surrogates
 from engines.core.errors import DataError
 from engines.core.types import Problem, turns_of
 from engines.data.rows import json_kind
@@ -63,7 +63,7 @@ def field_names(where: str, fields: Mapping[str, str]) -> FieldNames:
 
 
 def parse_problem(
-    place: str, row: Mapping[str, Any], names: FieldNames, needs_answer: bool, source: str
+    place: str, row: JsonObject, names: FieldNames, needs_answer: bool, source: str
 ) -> Problem:
     """The problem a row holds; `source` where the row has none of its own.
 
@@ -180,7 +180,7 @@ def field_text(place: str, name: str, value: Any) -> str:
 
 
 def _no_answer_error(
-    place: str, row: Mapping[str, Any], answers: tuple[str, ...], field: str | None
+    place: str, row: JsonObject, answers: tuple[str, ...], field: str | None
 ) -> DataError:
     move = (
         f"Add it or name it ({_MAPPED.format('answer')}), or set practice.given_ground_truth=false."
@@ -274,7 +274,7 @@ class Choices:
         raise DataError(place, cause, "Write the letter of the right option, A for the first.")
 
 
-def find_choices(place: str, row: Mapping[str, Any], question: str) -> Choices | None:
+def find_choices(place: str, row: JsonObject, question: str) -> Choices | None:
     """The options of a row; None where it has none.
 
     Where the right answer has a field of its own, the order follows from the texts: it is the

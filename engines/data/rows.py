@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, Literal
 from zipfile import BadZipFile, ZipFile
 
+from engines.core.codec import JsonObject
 from engines.core.errors import DataError, install_command
 from engines.data.source import (
     TASK_FILE,
@@ -33,7 +34,7 @@ from engines.data.source import (
 )
 
 Unit = Literal["line", "row"]
-Row = tuple[int, str, dict[str, Any] | DataError]
+Row = tuple[int, str, JsonObject | DataError]
 """Number (line or row, from 1), place for messages, and the fields or what is wrong."""
 
 MOST_BYTES = 2 << 30
@@ -55,7 +56,7 @@ class Table:
     rows: Iterator[Row]
     verbatim: bool = False  # True: one JSONL file, which the workspace keeps as it is
 
-    def good_rows(self) -> Iterator[tuple[int, str, dict[str, Any]]]:
+    def good_rows(self) -> Iterator[tuple[int, str, JsonObject]]:
         """The rows, of which none is an error; raises the first that is."""
         for number, place, row in self.rows:
             if isinstance(row, DataError):
@@ -140,7 +141,7 @@ def _parse_json(place: str, text: str) -> Any:
         raise DataError(place, f"It is not JSON: {error}.", move) from error
 
 
-def _check_row(place: str, row: Any) -> dict[str, Any] | DataError:
+def _check_row(place: str, row: Any) -> JsonObject | DataError:
     if isinstance(row, dict):
         return row
     move = 'Write {"question": …, "answer": …} for each.'
@@ -209,7 +210,7 @@ def _parse_constant(name: str) -> None:
         raise ValueError(f"{name} is no JSON value")
 
 
-def _parse_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _parse_object(pairs: list[tuple[str, Any]]) -> JsonObject:
     # Costs 8 % of reading 10,000 rows into problems.
     row = dict(pairs)
     if len(row) < len(pairs):

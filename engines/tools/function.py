@@ -16,7 +16,7 @@ import threading
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Annotated, Any, NotRequired, get_type_hints
 
-from engines.core.codec import fix_surrogates
+from engines.core.codec import JsonObject, fix_surrogates
 from engines.core.errors import ConfigError, did_you_mean
 from engines.core.protocols import ToolTry
 from engines.core.types import NO_OUTPUT, ToolResult, ToolSpec
@@ -99,7 +99,7 @@ class FunctionTool:
         except Exception as error:
             cause = f"the type of a parameter cannot be told ({error})."
             raise self._refusal(cause, "Import what its annotations name.") from error
-        fields: dict[str, Any] = {}
+        fields: JsonObject = {}
         for name, parameter in inspect.signature(self._function).parameters.items():
             if parameter.kind not in _PLACES:
                 cause = f'the parameter "{parameter}" cannot be given by name.'
@@ -110,7 +110,7 @@ class FunctionTool:
             if hints[name] is ToolTry:
                 self._within = name
                 continue
-            more: dict[str, Any] = {"description": described[name]} if name in described else {}
+            more: JsonObject = {"description": described[name]} if name in described else {}
             if parameter.default is not parameter.empty:
                 more["json_schema_extra"] = {
                     "default": to_jsonable_python(parameter.default, fallback=str)
@@ -174,7 +174,7 @@ class ArgumentsRefused(ValueError):
     """Arguments that have no reading, or not the names of the schema; says so to the model."""
 
 
-def read_arguments(text: str, schema: Mapping[str, Any]) -> dict[str, Any]:
+def read_arguments(text: str, schema: Mapping[str, Any]) -> JsonObject:
     """The arguments in `text`, of which none is missing or unknown; ArgumentsRefused else.
 
     Whether a value fits its type is for the tool to say.
@@ -208,7 +208,7 @@ def shown_value(value: Any, limit: int = 60) -> str:
     return text if len(text) <= limit else f"{text[: limit - 1]}…"
 
 
-def _read_object(text: str) -> dict[str, Any]:
+def _read_object(text: str) -> JsonObject:
     if len(text) > MAX_CHARS:
         raise ValueError(f"they have {len(text):,} characters, at most {MAX_CHARS:,} are read")
     if fenced := _FENCED.fullmatch(text):
@@ -220,7 +220,7 @@ def _read_object(text: str) -> dict[str, Any]:
         return {}
     if not isinstance(value, dict):
         raise ValueError(f"should be a JSON object, is {shown_value(value)}")
-    fixed: dict[str, Any] = json.loads(fix_surrogates(json.dumps(value, ensure_ascii=False)))
+    fixed: JsonObject = json.loads(fix_surrogates(json.dumps(value, ensure_ascii=False)))
     return fixed
 
 
@@ -246,8 +246,8 @@ def _load(text: str) -> Any:
     )
 
 
-def _read_pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    read: dict[str, Any] = {}
+def _read_pairs(pairs: list[tuple[str, Any]]) -> JsonObject:
+    read: JsonObject = {}
     for name, value in pairs:
         if name in read:
             raise ValueError(f"{shown_value(name)} stands twice in one object")

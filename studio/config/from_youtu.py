@@ -4,7 +4,7 @@ Owns how a model is written there, what is refused because it does not exist her
 about keys that have no counterpart.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 from engines.core.errors import ConfigError
 from studio.config.aliases import apply_aliases, move_value, suggest_key
@@ -12,7 +12,16 @@ from studio.config.compose import ComposedConfig, compose_run, resolve
 from studio.config.settings.base import declared_settings
 from studio.config.settings.run import RunConfig, VerifierConfig, every_setting, section_of
 from studio.config.source import YoutuConfig
-from studio.config.tree import ABSENT, Key, Place, dotted_name, get_value, pop_value, set_value
+from studio.config.tree import (
+    ABSENT,
+    Key,
+    Place,
+    Variables,
+    dotted_name,
+    get_value,
+    pop_value,
+    set_value,
+)
 
 PROVIDER, SETTINGS, PARAMS = "model_provider", "model_settings", "model_params"
 _SAMPLING = ("temperature", "top_p", "max_tokens")
@@ -26,7 +35,7 @@ _REQUEST = {
 
 
 def translate(
-    composed: ComposedConfig, config: YoutuConfig, environ: Mapping[str, str], *, own_agent: bool
+    composed: ComposedConfig, config: YoutuConfig, environ: Variables, *, own_agent: bool
 ) -> None:
     """Put a composed config into our names, in place; what is left out becomes a warning.
 
@@ -57,7 +66,7 @@ def translate(
     composed.warnings += [*notes, *_leave_out(composed, config)]
 
 
-def flatten(composed: ComposedConfig, role: Key, environ: Mapping[str, str]) -> None:
+def flatten(composed: ComposedConfig, role: Key, environ: Variables) -> None:
     """Move the blocks of a model below `role` to our names, in place, where there are any.
 
     `model_provider` says where it is, `model_settings` how an agent samples from it, and
@@ -97,7 +106,7 @@ def flatten(composed: ComposedConfig, role: Key, environ: Mapping[str, str]) -> 
             model.pop(block, None)
 
 
-def value_of(composed: ComposedConfig, written: object, environ: Mapping[str, str]) -> object:
+def value_of(composed: ComposedConfig, written: object, environ: Variables) -> object:
     """What a text comes to once interpolated; None where it cannot be resolved."""
     try:
         return resolve(ComposedConfig(composed.path, {"it": written}, {}), environ)["it"]
@@ -152,7 +161,7 @@ def _let_agent_bring_policy(composed: ComposedConfig) -> None:
     move_value(composed, ("agent", "model"), ("policy",))
 
 
-def _fall_back(composed: ComposedConfig, role: Key, environ: Mapping[str, str]) -> None:
+def _fall_back(composed: ComposedConfig, role: Key, environ: Variables) -> None:
     """The address and key that their client takes from variables where a model names none."""
     model = get_value(composed.tree, role)
     if not isinstance(model, dict) or not str(model.get("model")).startswith("openai:"):
@@ -180,9 +189,7 @@ _COMPUTES = {"python_executor", "calculator"}
 """Toolkits that only work out what a model can reason out: it tries without them, and is told."""
 
 
-def _refuse_missing(
-    composed: ComposedConfig, config: YoutuConfig, environ: Mapping[str, str]
-) -> None:
+def _refuse_missing(composed: ComposedConfig, config: YoutuConfig, environ: Variables) -> None:
     """Refuse agents whose parts do not exist here: as a bare chat they would be another agent.
 
     An override that takes the part away (`agent.toolkits=null`) runs without it knowingly.

@@ -9,7 +9,7 @@ name that is no folder may be one of the hub, and is left as it is.
 import math
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from filecmp import cmp
 from importlib.resources import files
@@ -47,6 +47,7 @@ from studio.config.tree import (
     ABSENT,
     Key,
     Tree,
+    Variables,
     dotted_name,
     get_value,
     pop_value,
@@ -176,7 +177,7 @@ def load_run(
     name_or_path: str,
     overrides: Sequence[str],
     workspace: Path,
-    environ: Mapping[str, str] | None = None,
+    environ: Variables | None = None,
     cwd: Path | None = None,
     *,
     agent: Path | None = None,
@@ -242,11 +243,11 @@ def load_run(
 class _Environment:
     """The variables that a run file may name, and the working folder."""
 
-    values: Mapping[str, str]
+    values: Variables
     folder: Path
-    own: Mapping[str, str]  # what its `.env` adds
+    own: Variables  # what its `.env` adds
 
-    def notes(self, composed: ComposedConfig, origins: Mapping[str, str]) -> Iterator[str]:
+    def notes(self, composed: ComposedConfig, origins: Variables) -> Iterator[str]:
         """Say what the working folder's `.env` gave."""
         texts = (*origins.values(), *(text for _, text in walk_texts(composed.tree)))
         if given := {name for name in _ASKED.findall(" ".join(texts)) if name in self.own}:
@@ -254,7 +255,7 @@ class _Environment:
 
 
 def _read_environment(
-    environ: Mapping[str, str] | None, folder: Path, youtu: YoutuConfig | None
+    environ: Variables | None, folder: Path, youtu: YoutuConfig | None
 ) -> _Environment:
     """Read the variables; `.env` counts where no `environ` is given, and is not printed then."""
     outer = youtu.environment() if youtu else {}
@@ -269,7 +270,7 @@ def _read_environment(
 
 def _rewrite_text(
     composed: ComposedConfig,
-    environ: Mapping[str, str],
+    environ: Variables,
     youtu: YoutuConfig | None,
     agent: Path | None,
 ) -> None:
@@ -290,7 +291,7 @@ def _rewrite_text(
 
 
 def _validate(
-    composed: ComposedConfig, tree: Tree, origins: Mapping[str, str], environ: Mapping[str, str]
+    composed: ComposedConfig, tree: Tree, origins: Variables, environ: Variables
 ) -> RunConfig:
     try:
         config = RunConfig.model_validate(tree)
@@ -383,7 +384,7 @@ def _doubtful_settings(config: RunConfig) -> tuple[str, ...]:
 _UNCONDITIONAL = re.compile(r"oc\.env\s*:\s*(\w+)\s*}")  # one with a default is never missing
 
 
-def absent_keys(composed: ComposedConfig, environ: Mapping[str, str]) -> dict[Key, list[str]]:
+def absent_keys(composed: ComposedConfig, environ: Variables) -> dict[Key, list[str]]:
     """Return what only a model is asked with, and the variables that are not set.
 
     There are none where a value is masked.

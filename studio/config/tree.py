@@ -6,7 +6,7 @@ compose: `studio.config.compose` does.
 
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,8 @@ from engines.record.yaml_text import QUICK_LOADER
 
 Key = tuple[str, ...]
 Tree = dict[str, Any]
+Variables = Mapping[str, str]
+"""Variables of an environment, by name."""
 
 ABSENT = object()
 # Not what is escaped: an odd number of backslashes stands before that.

@@ -15,7 +15,7 @@ from shlex import quote
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from engines.core.codec import digest_bytes
+from engines.core.codec import JsonObject, digest_bytes
 from engines.core.errors import ConfigError, ConflictError, DataError
 from engines.data.dataset import Numbered, check_dataset, check_rows, read_numbered_problems
 from engines.data.rows import Unit, open_table
@@ -173,7 +173,7 @@ def write_dataset(workspace: Workspace, target: Path, data: bytes, n: int) -> No
     write_dataset_row(workspace, dataset_row(target, data, n))
 
 
-def dataset_row(path: Path, data: bytes, n: int) -> dict[str, Any]:
+def dataset_row(path: Path, data: bytes, n: int) -> JsonObject:
     """Return what the catalogue says of a data set of the workspace."""
     about = {"name": path.stem, "path": f"{path.parent.name}/{path.name}", "n": n}
     return {**about, "bytes": len(data), "digest": digest_bytes(data)}
@@ -246,7 +246,7 @@ _TURNS = ("messages", "conversations")
 _SHAPES = 'Write {"messages": [{"role": …, "content": …}]}, or "conversations" of from and value.'
 
 
-def _parse_talk(place: str, row: Mapping[str, Any]) -> dict[str, Any] | None:
+def _parse_talk(place: str, row: JsonObject) -> JsonObject | None:
     """A row as a problem; None where it has calls of tools.
 
     Raises DataError: it holds no talk, or one in which nothing is asked.

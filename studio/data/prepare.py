@@ -15,10 +15,10 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 from filelock import FileLock
 
+from engines.core.codec import JsonObject
 from engines.core.errors import ConfigError, DataError, RecordError, did_you_mean, install_command
 from engines.data.public_layouts import LAYOUTS, Cleaned, by_level, shuffled
 from engines.data.rows import Row, open_table, to_json_value
@@ -63,10 +63,10 @@ class _Preparation:
     new: bool = True
     twins: tuple[str, ...] = ()  # other data sets of the workspace with the same rows
 
-    def rows(self) -> Iterator[dict[str, Any]]:
+    def rows(self) -> Iterator[JsonObject]:
         wanted = self.wanted
         rows = (row for part in self.parts for row in _clean(part))
-        ordered: Iterable[dict[str, Any]] = rows
+        ordered: Iterable[JsonObject] = rows
         if wanted.levels:
             ordered = by_level(rows, wanted.levels, wanted.seed, wanted.limit)
             part = self.parts[0]
@@ -269,7 +269,7 @@ def _check_split(name: str, split: str, source: DataSource) -> DataSource:
     return source
 
 
-def _clean(part: Cleaned) -> Iterator[dict[str, Any]]:
+def _clean(part: Cleaned) -> Iterator[JsonObject]:
     layout = LAYOUTS[part.name]
     columns = f"{part.name} has the columns {', '.join(layout.columns)}"
     page = f"https://huggingface.co/datasets/{layout.hub}"

@@ -18,7 +18,7 @@ from pydantic import BaseModel
 
 from engines.agents.open import AgentNeeds, open_agent
 from engines.agents.team import Member
-from engines.core.codec import fields_of
+from engines.core.codec import JsonObject, fields_of
 from engines.core.errors import ConfigError, install_command
 from engines.core.protocols import Agent, Embedder, OnText, Policy, Toolbox
 from engines.core.team import FIXED, Speaker
@@ -112,7 +112,7 @@ class Acting:
             return None
         return HarborVerifier(self.sandbox, self.folder / "left")
 
-    async def check(self) -> dict[str, Any]:
+    async def check(self) -> JsonObject:
         """Start and test all of it, before anything is spent; returns `AgentOpened.facts`.
 
         Tools that are played from a cassette are not started.
@@ -133,8 +133,8 @@ class Acting:
             await tape.write(Entry(kind="tools", reply=offered))
         return facts
 
-    async def _start(self) -> dict[str, Any]:
-        facts: dict[str, Any] = {}
+    async def _start(self) -> JsonObject:
+        facts: JsonObject = {}
         if self.sandbox is not None:
             with slow_stage(self.tell, "testing the sandbox"):
                 facts["sandbox"] = (await self.sandbox.start()).sentence
@@ -279,7 +279,7 @@ def _tool_settings(tool: ToolConfig, stack: AsyncExitStack, accepted: bool) -> "
     from engines.process.start import STUDIO
     from engines.tools.settings import ToolSettings
 
-    contained: dict[str, Any] = {}
+    contained: JsonObject = {}
     if _is_contained(tool):
         scratch = ScratchFolder("studio-server-")
         stack.callback(scratch.remove)
@@ -568,7 +568,7 @@ def _resolve(acting: Acting, ref: tuple[str, str | int]) -> Policy:
 def _without_models(value: Any) -> Any:
     """Settings of a model without its address and what is sent to it."""
     if isinstance(value, PolicyConfig):
-        none: dict[str, Any] = {"base_url": None, "api_key": None, "headers": {}}
+        none: JsonObject = {"base_url": None, "api_key": None, "headers": {}}
         none |= {"extra_body": {}, "replicas": ()}
         return value.model_copy(update=none)
     if isinstance(value, EmbeddingConfig):

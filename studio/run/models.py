@@ -15,7 +15,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from engines.core.codec import digest, digest_bytes
+from engines.core.codec import JsonObject, digest, digest_bytes
 from engines.core.errors import ConfigError, DamagedError, VerifierError
 from engines.core.protocols import Ledger, Policy, Verifier, judges_whole_groups
 from engines.core.state.run_state import RunState
@@ -690,9 +690,7 @@ def masked_answers_warning(problems: Iterable[Problem], mask: Mask) -> str | Non
     return f"{answers} with what looks like a secret: tries at them stay unjudged"
 
 
-def fingerprint_of(
-    loaded: LoadedRun, workspace: Workspace, data_digest: str = ""
-) -> dict[str, Any]:
+def fingerprint_of(loaded: LoadedRun, workspace: Workspace, data_digest: str = "") -> JsonObject:
     """`RunConfig.fingerprint` with what the verifier's files hold.
 
     A file counts by its name and content, in whatever folder; what it imports does not.
@@ -720,8 +718,8 @@ def _log_digest(model: str) -> str:
 
 def _portable_spec(
     spec: Mapping[str, Any], ready: ParsedVerifier, workspace: Workspace
-) -> dict[str, Any]:
-    plain: dict[str, Any] = without_secrets(spec)
+) -> JsonObject:
+    plain: JsonObject = without_secrets(spec)
     if isinstance(ready.settings, LearnedSettings):
         plain["digest"] = _digest(_reward_folder(ready.settings.folder, workspace) / HEAD_FILE)
     if ready.path is not None:

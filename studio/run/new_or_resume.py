@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import yaml
 
-from engines.core.codec import digest
+from engines.core.codec import JsonObject, digest
 from engines.core.errors import ConfigError, ConflictError, StudioError
 from engines.core.library_notes import NotesMark
 from engines.core.state.run_state import RunState
@@ -91,7 +91,7 @@ def check_problems_unchanged(
     )
 
 
-def check_settings_unchanged(run: str, state: RunState, fingerprint: dict[str, Any]) -> None:
+def check_settings_unchanged(run: str, state: RunState, fingerprint: JsonObject) -> None:
     """Refuse settings that change the results of a run that has begun with others."""
     changed = list(differences(state.settings, fingerprint))
     if changed:
@@ -174,7 +174,7 @@ def check_weights(
             )
 
 
-def weight_facts(local: "LocalModel") -> dict[str, Any]:
+def weight_facts(local: "LocalModel") -> JsonObject:
     """How a model was loaded, with a digest of the adapter that it began with."""
     return {**local.facts(), "adapter": _adapter_digest(local.settings.adapter)}
 
@@ -219,7 +219,7 @@ def removed_budget_limits(run_file: Path, config: RunConfig) -> list[str]:
     ]
 
 
-def read_run_yaml(run_file: Path) -> dict[str, Any] | None:
+def read_run_yaml(run_file: Path) -> JsonObject | None:
     """None where it cannot be read, was altered or is no mapping."""
     try:
         data = run_file.read_bytes()
@@ -242,7 +242,7 @@ class RunPlan:
     loaded: LoadedRun
     problems: tuple[Problem, ...]
     sampler: Sampler
-    fingerprint: dict[str, Any]
+    fingerprint: JsonObject
     reviewer: str
     state: RunState | None = None
     parent: RunDir | None = None

@@ -23,6 +23,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from engines.core.codec import JsonObject
 from engines.core.errors import DataError
 from engines.data.rows import import_zstd
 from engines.data.sessions.steps import (
@@ -87,7 +88,7 @@ def _claude_steps(path: Path, session: Session, intake: Intake) -> Iterator[Step
             turn_of[uuid] = turns
 
 
-def _claude_user(line: dict[str, Any], message: dict[str, Any], intake: Intake) -> Iterator[Step]:
+def _claude_user(line: JsonObject, message: JsonObject, intake: Intake) -> Iterator[Step]:
     content, told = message.get("content"), as_object(line.get("toolUseResult"))
     others: list[Any] = [] if isinstance(content, list) else [content]
     for block in content if isinstance(content, list) else ():
@@ -110,7 +111,7 @@ def _claude_user(line: dict[str, Any], message: dict[str, Any], intake: Intake) 
         yield Step("user", text)
 
 
-def _claude_reply(line: dict[str, Any], message: dict[str, Any], intake: Intake) -> Iterator[Step]:
+def _claude_reply(line: JsonObject, message: JsonObject, intake: Intake) -> Iterator[Step]:
     model, content = str(message.get("model") or ""), message.get("content")
     if line.get("isApiErrorMessage") or model == "<synthetic>":
         yield Step("error", intake.text_of(content))
@@ -150,9 +151,9 @@ def read_codex(path: Path, intake: Intake) -> Iterator[Session]:
             yield Session(str(meta["id"]), _codex_steps(lines, intake))
 
 
-def _codex_steps(lines: Iterator[dict[str, Any]], intake: Intake) -> Iterator[Step]:
+def _codex_steps(lines: Iterator[JsonObject], intake: Intake) -> Iterator[Step]:
     model, asked, turns = "", "", 0  # the request that nothing has followed yet
-    exits: dict[str, Any] = {}
+    exits: JsonObject = {}
     for line in lines:
         # Before there were envelopes, what is in them stood alone.
         kind = line.get("type") if line.get("type") in _ENVELOPES else "response_item"
@@ -199,7 +200,7 @@ def _codex_steps(lines: Iterator[dict[str, Any]], intake: Intake) -> Iterator[St
 
 
 _MARKS = ("step-start", "step-finish", "snapshot", "patch", "agent")
-Rows = Iterable[tuple[dict[str, Any], list[dict[str, Any]]]]
+Rows = Iterable[tuple[JsonObject, list[JsonObject]]]
 """Messages in order, each with its parts."""
 
 
@@ -234,7 +235,7 @@ def _opencode_rows(base: sqlite3.Connection, session: str) -> Rows:
         yield as_object(parse_json(data)) | {"id": name}, found
 
 
-def _opencode_session(info: dict[str, Any], rows: Rows, intake: Intake) -> Iterator[Session]:
+def _opencode_session(info: JsonObject, rows: Rows, intake: Intake) -> Iterator[Session]:
     session = Session(str(info.get("id") or "unknown"), part_of=str(info.get("parentID") or ""))
     if session.id in intake.seen:  # in the database, and exported from it
         intake.drop("sessions that are stored twice")
@@ -275,7 +276,7 @@ def _opencode_steps(rows: Rows, reverted: object, intake: Intake) -> Iterator[St
             yield Step("interrupted") if aborted else Step("error", str(told))
 
 
-def _opencode_tool(part: dict[str, Any]) -> Iterator[Step]:
+def _opencode_tool(part: JsonObject) -> Iterator[Step]:
     state, call = as_object(part.get("state")), part.get("callID")
     yield call_step(part.get("tool"), call, state.get("input"))
     failed, code = state.get("status") == "error", as_object(state.get("metadata")).get("exit")
@@ -294,7 +295,7 @@ def read_atif(path: Path, intake: Intake) -> Iterator[Session]:
         )
 
 
-def _atif_steps(found: dict[str, Any], intake: Intake) -> Iterator[Step]:
+def _atif_steps(found: JsonObject, intake: Intake) -> Iterator[Step]:
     default = as_object(found.get("agent")).get("model_name")
     for step in objects(found.get("steps")):
         if step.get("is_copied_context"):
@@ -316,7 +317,7 @@ def _atif_steps(found: dict[str, Any], intake: Intake) -> Iterator[Step]:
             yield result_step(intake.text_of(one.get("content")), one.get("source_call_id"), code)
 
 
-def _atif_reward(found: dict[str, Any], path: Path) -> dict[str, Any]:
+def _atif_reward(found: JsonObject, path: Path) -> JsonObject:
     """What the trajectory says itself, else what the verifier of its trial left beside it."""
     metrics = as_object(found.get("final_metrics"))
     told = [metrics, as_object(metrics.get("extra")), as_object(found.get("extra"))]
@@ -383,7 +384,7 @@ def read_inspect(path: Path, intake: Intake) -> Iterator[Session]:
                     intake.drop("unreadable samples")
 
 
-def _inspect_session(sample: dict[str, Any], head: dict[str, Any], intake: Intake) -> Session:
+def _inspect_session(sample: JsonObject, head: JsonObject, intake: Intake) -> Session:
     told, target = as_object(head.get("eval")), sample.get("target")
     answers = [target] if isinstance(target, str) else target if isinstance(target, list) else []
     name = f"{told.get('task', 'task')}/{sample.get('id')}/{sample.get('epoch', 1)}"
@@ -400,7 +401,7 @@ def _inspect_session(sample: dict[str, Any], head: dict[str, Any], intake: Intak
     return session
 
 
-def _inspect_steps(sample: dict[str, Any], model: str, intake: Intake) -> Iterator[Step]:
+def _inspect_steps(sample: JsonObject, model: str, intake: Intake) -> Iterator[Step]:
     attached = as_object(sample.get("attachments"))
 
     def attach(value: Any) -> Any:
@@ -453,8 +454,8 @@ def read_otel(path: Path, intake: Intake) -> Iterator[Session]:
 
 
 class _Span:
-    def __init__(self, span: dict[str, Any]) -> None:
-        of: dict[str, Any] = {}
+    def __init__(self, span: JsonObject) -> None:
+        of: JsonObject = {}
         for event in objects(span.get("events")):
             of |= _values(event.get("attributes"))
         of |= _values(span.get("attributes"))
@@ -483,7 +484,7 @@ class _Span:
             above = spans.get(above._parent)
 
 
-def _side_messages(of: dict[str, Any], whole: str, *flat: str) -> list[dict[str, Any]]:
+def _side_messages(of: JsonObject, whole: str, *flat: str) -> list[JsonObject]:
     if (told := of.get(whole)) is not None:
         return objects(parse_json(told) if isinstance(told, str) else told)
     found = [one for prefix in flat for one in _unflatten(of, prefix)]
@@ -503,7 +504,7 @@ def _otel_steps(spans: list[_Span], intake: Intake) -> Iterator[Step]:
             yield Step("error", str(span.status.get("message") or ""))
 
 
-def _message_steps(message: dict[str, Any], intake: Intake, model: str) -> Iterator[Step]:
+def _message_steps(message: JsonObject, intake: Intake, model: str) -> Iterator[Step]:
     if not isinstance(message.get("parts"), list):
         calls = [call.get("tool_call", call) for call in objects(message.get("tool_calls"))]
         contents = [one.get("message_content", one) for one in objects(message.get("contents"))]
@@ -522,7 +523,7 @@ def _message_steps(message: dict[str, Any], intake: Intake, model: str) -> Itera
             intake.drop_kind(part)
 
 
-def _values(attributes: Any) -> dict[str, Any]:
+def _values(attributes: Any) -> JsonObject:
     return {str(one.get("key")): _value(one.get("value")) for one in objects(attributes)}
 
 
@@ -537,9 +538,9 @@ def _value(value: Any) -> Any:
     return None
 
 
-def _unflatten(attributes: dict[str, Any], prefix: str) -> list[Any]:
+def _unflatten(attributes: JsonObject, prefix: str) -> list[Any]:
     """The list that stands in keys such as `PREFIX0.message.role`, with what is inside it."""
-    tree: dict[str, Any] = {}
+    tree: JsonObject = {}
     for key, value in attributes.items():
         if key.startswith(prefix):
             *path, last = key.removeprefix(prefix).split(".")

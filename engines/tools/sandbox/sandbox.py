@@ -30,6 +30,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from engines.core.codec import JsonObject
 from engines.process import namespaces
 from engines.process.confinement import Limits
 from engines.process.host import ForkedChild, Host, Work
@@ -117,7 +118,7 @@ class Sandbox:
         Raises SandboxError: as `start`, or it cannot be confined.
         """
         report = await self._accepted_tier()
-        order: dict[str, Any] = {
+        order: JsonObject = {
             "argv": list(argv),
             "layers": report.in_force,
             "folder": os.path.realpath(folder),
@@ -323,7 +324,7 @@ async def _ask(interpreter: ForkedChild, code: str) -> RunResult:
         return RunResult("killed", error="it wrote to the channel of the sandbox")
 
 
-def parse_reply(reply: Any, call: int = 0) -> dict[str, Any]:
+def parse_reply(reply: Any, call: int = 0) -> JsonObject:
     """The fields of a result, from what the interpreter says they are. Raises ValueError.
 
     A reply to another call than `call` is none.
@@ -418,7 +419,7 @@ class Program:
             if self.listener:
                 self.listener.close()
         await asyncio.to_thread(self._launcher.wait)
-        found: dict[str, Any] = {"error": "its launcher was killed"}
+        found: JsonObject = {"error": "its launcher was killed"}
         for line in said.split(b"\n")[:-1]:
             found |= json.loads(line)
         return ProgramResult(**found)

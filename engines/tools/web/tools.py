@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode, urlsplit
 
-from engines.core.codec import fix_surrogates
+from engines.core.codec import JsonObject, fix_surrogates
 from engines.core.errors import CallFailed, ToolError, install_command
 from engines.core.protocols import Embedder, Policy, ToolTry
 from engines.core.text.prompts import load_prompt, quote
@@ -382,12 +382,12 @@ async def check_searxng(fetcher: Fetcher, address: str, place: str) -> None:
             raise ToolError(place, f"SearXNG cannot be used: {failed}", move) from failed
 
 
-def read_cited_answer(reply: Mapping[str, Any]) -> Found:
+def read_cited_answer(reply: JsonObject) -> Found:
     """Gemini's answer, `[1][3]` behind each statement that sources support.
 
     Raises FetchFailed: there is no text, or it comes from no search: then it is the model's own.
     """
-    candidate: dict[str, Any] = next(iter(reply.get("candidates") or ()), {})
+    candidate: JsonObject = next(iter(reply.get("candidates") or ()), {})
     parts = (candidate.get("content") or {}).get("parts") or ()
     grounds = candidate.get("groundingMetadata") or {}
     chunks = [chunk.get("web") or {} for chunk in grounds.get("groundingChunks") or ()]
@@ -411,7 +411,7 @@ def read_cited_answer(reply: Mapping[str, Any]) -> Found:
     return b"".join(texts).decode("utf-8", "replace"), sources
 
 
-def _read_hits(reply: Mapping[str, Any], field: str, url: str, excerpt: str) -> list[Hit]:
+def _read_hits(reply: JsonObject, field: str, url: str, excerpt: str) -> list[Hit]:
     found: dict[str, Hit] = {}
     for row in reply.get(field) or ():
         address = str(row.get(url))
@@ -507,12 +507,12 @@ class MediaWiki:
     async def load(self, name: str) -> PageText:
         wanted = {"explaintext": 1, "inprop": "url", "redirects": 1, "titles": name}
         found = await self._ask(prop="extracts|info", **wanted)
-        page: dict[str, Any] = next(iter(found.get("pages") or ()), {})
+        page: JsonObject = next(iter(found.get("pages") or ()), {})
         if not (text := str(page.get("extract") or "").strip()):
             raise FetchFailed("it does not exist." if page.get("missing") else "it has no text.")
         return PageText(str(page.get("fullurl") or self.address), name, text)
 
-    async def _ask(self, **asked: object) -> dict[str, Any]:
+    async def _ask(self, **asked: object) -> JsonObject:
         usual = {"action": "query", "format": "json", "formatversion": 2}
         reply = await self.fetcher.ask_service(f"{self.address}?{urlencode({**usual, **asked})}")
         if error := reply.get("error"):
