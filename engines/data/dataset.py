@@ -12,7 +12,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 from engines.core.codec import JsonObject, digest_bytes
@@ -53,8 +52,6 @@ class DataReport:
     without_answer: tuple[int, ...]
     duplicates: tuple[tuple[int, ...], ...]  # with equal question and answers
     contradictory: tuple[tuple[int, ...], ...]  # equal question, no answer right for all
-    question_chars: tuple[int, float, int]  # shortest, median, longest
-    answer_chars: tuple[int, float, int]  # of those that have one; zeros where none has
     logged_rows: int = 0  # replies, where the file is a log; zeros where it is none
     logged_questions: int = 0  # which those reply to; each is one problem
     tries: dict[str, int] = field(default_factory=dict)  # recorded ones, by how they went
@@ -222,49 +219,42 @@ def combine_errors(bad: Sequence[tuple[int, DataError]], unit: Unit) -> DataErro
 
 def drop_replies(
     numbered: Sequence[Numbered], names: FieldNames
-) -> tuple[Sequence[Numbered], LogCounts]:
+) -> tuple[list[Numbered], LogCounts]:
     """Each question of a log once, without what belongs to its replies.
 
-    A file is a log where at least half of its rows with a reply share question, answer and source
-    with another whose reply differs. One question that a data set repeats by mistake stays a
-    repeat, which `check_rows` tells, and costs the others no column.
+    Rows of a log share question, answer and source with another whose reply differs; a column that
+    is merely called like one is a fact of its problem.
 
     Returns:
         The problems, in order, and how much was merged. Lists of replies (`rollouts`, …) are
-        never facts of a problem; other fields leave only where the file is a log.
+        never facts of a problem.
     """
     groups: dict[tuple[str, str], list[Problem]] = {}
     for _, problem in numbered:
         if not names.replies.isdisjoint(problem.meta):
             groups.setdefault((problem.id, problem.source), []).append(problem)
-    apart = {"model", "reward", *names.replies}  # fields in which replies to one question differ
-    logged = 0
-    for group in groups.values():
-        first = group[0].meta
+    apart: dict[tuple[str, str], set[str]] = {}  # what belongs to the replies of a log's question
+    for key, (first, *others) in groups.items():
         differing = {
             name
-            for problem in group[1:]
-            for name in {*first, *problem.meta}
-            if first.get(name) != problem.meta.get(name)
+            for other in others
+            for name in {*first.meta, *other.meta}
+            if first.meta.get(name) != other.meta.get(name)
         }
         if not names.replies.isdisjoint(differing):
-            logged += len(group)
-            apart |= differing
-    with_reply = sum(map(len, groups.values()))
-    is_log = 0 < with_reply <= 2 * logged
+            apart[key] = {"model", "reward", *names.replies, *differing}
     problems = []
     for number, problem in numbered:
-        group = groups.get((problem.id, problem.source), [problem])
-        if is_log and group[0] is not problem:
+        key = problem.id, problem.source
+        if key in apart and groups[key][0] is not problem:
             continue
         dropped = {name for name in LISTED_REPLIES if isinstance(problem.meta.get(name), list)}
-        if is_log and not names.replies.isdisjoint(problem.meta):
-            dropped |= apart
+        dropped |= apart.get(key, set())
         if not dropped.isdisjoint(problem.meta):
             meta = {name: value for name, value in problem.meta.items() if name not in dropped}
             problem = replace(problem, meta=meta)
         problems.append((number, problem))
-    return problems, (with_reply, len(groups)) if is_log else (0, 0)
+    return problems, (sum(len(groups[key]) for key in apart), len(apart))
 
 
 def read_rollout_log(path: Path) -> RolloutLog:
@@ -360,8 +350,6 @@ def check_rows(
             for same in by_question.values()
             if _has_contradiction([answer_set(p) for _, p in same])
         ),
-        question_chars=_length_spread([len(p.question) for _, p in numbered]),
-        answer_chars=_length_spread([len(p.answer) for _, p in numbered if p.answer is not None]),
         logged_rows=logged[0],
         logged_questions=logged[1],
         tries=dict(Counter(outcome_word(r) for _, p in numbered for r in recorded_rewards(p))),
@@ -400,10 +388,6 @@ def _has_contradiction(sets: Sequence[frozenset[str]]) -> bool:
     """True when no single answer would be right in every row that has one."""
     known = [accepted for accepted in sets if accepted]
     return len(known) > 1 and not frozenset.intersection(*known)
-
-
-def _length_spread(lengths: Sequence[int]) -> tuple[int, float, int]:
-    return (min(lengths), float(median(lengths)), max(lengths)) if lengths else (0, 0.0, 0)
 
 
 MARK, MARKED_CONTENT, ORIGIN = "reviewed", "reviewed_content", "imported"

@@ -165,19 +165,19 @@ class McpServer:
         from mcp.client.streamable_http import streamable_http_client
 
         settings, values = self._settings, self._environment
-        if settings.mcp_url:
+        if settings.url:
             import httpx2
 
             limits = httpx2.Timeout(30, read=settings.timeout_s + 60)
             http = await stack.enter_async_context(httpx2.AsyncClient(timeout=limits))
-            transport = streamable_http_client(settings.mcp_url, http_client=http)
+            transport = streamable_http_client(settings.url, http_client=http)
             return await stack.enter_async_context(Client(transport))
         # The SDK adds HOME, USER and others of ours; env takes them away again.
-        kept = ("PATH", *settings.env)
+        kept = ("PATH", *settings.pass_env)
         unset = [part for n in DEFAULT_INHERITED_ENV_VARS if n not in kept for part in ("-u", n)]
         parameters = StdioServerParameters(
             command="env",
-            args=[*unset, *settings.started_by, *(settings.mcp_command or ())],
+            args=[*unset, *settings.started_by, *settings.command],
             env={name: values[name] for name in kept if name in values},
         )
         errors = stack.enter_context(self._open_stderr())
@@ -213,10 +213,10 @@ class McpServer:
             raise ToolError(place, "the package mcp is not installed.", move) from error
         # Its log would stand between what the studio prints.
         logging.getLogger("mcp").addHandler(logging.NullHandler())
-        if unset := [name for name in settings.env if name not in self._environment]:
+        if unset := [name for name in settings.pass_env if name not in self._environment]:
             cause = f"the environment variable {unset[0]} is not set."
             raise ToolError(place, cause, "Set it, or take it out of pass_env.")
-        command = (settings.mcp_command or ("env",))[0]
+        command = (settings.command or ("env",))[0]
         if not shutil.which(command, path=self._environment.get("PATH")):
             raise ToolError(place, f'there is no command "{command}".', "Install it.")
 
@@ -224,14 +224,14 @@ class McpServer:
         settings, hints = self._settings, tool.annotations
         place = f'{settings.title}, tool "{one_line(tool.name[:80])}"'
         repeatable = bool(hints and (hints.read_only_hint or hints.idempotent_hint))
-        tier = f"{settings.tier}; it has {', '.join(('PATH', *settings.env))}"
+        tier = f"{settings.tier}; it has {', '.join(('PATH', *settings.pass_env))}"
         spec = ToolSpec(
             name=re.sub(r"[^A-Za-z0-9_-]", "_", tool.name)[:64],
             description=escape_unsafe(tool.description or "")[:MAX_DESCRIPTION_CHARS],
             parameters=_read_schema(tool.input_schema, place),
             repeatable=repeatable if settings.repeatable is None else settings.repeatable,
             network=settings.network,
-            tier=f"a server at {settings.mcp_url}" if settings.mcp_url else tier,
+            tier=f"a server at {settings.url}" if settings.url else tier,
         )
         return McpTool(spec, tool.name, self)
 

@@ -31,11 +31,11 @@ class ToolSettings:
 
     name: str | None = None  # of a tool that is shipped
     function: str | None = None  # FILE.py:NAME or MODULE:NAME
-    mcp_command: tuple[str, ...] | None = None
-    mcp_url: str | None = None
-    started_by: tuple[str, ...] = ()  # stands in front of `mcp_command`, and contains the server
+    command: tuple[str, ...] = ()  # of an MCP server that is started
+    url: str | None = None  # of one that runs
+    started_by: tuple[str, ...] = ()  # stands in front of `command`, and contains the server
     tier: str = "a process of its own that nothing contains"
-    env: tuple[str, ...] = ()  # variables that the server gets, and no others but PATH
+    pass_env: tuple[str, ...] = ()  # variables that the server gets, and no others but PATH
     only: tuple[str, ...] = ()  # tools of the server that are offered; (): all
     timeout_s: float = 30.0  # of one call
     network: Network = "none"  # as it is shown
@@ -51,11 +51,11 @@ class ToolSettings:
     cache: bool = True
 
     def __post_init__(self) -> None:
-        given = (self.name, self.function, self.mcp_command, self.mcp_url)
+        given = (self.name, self.function, self.command, self.url)
         assert sum(map(bool, given)) == 1, "a tool is one of name, function, command and url"
 
     @property
     def title(self) -> str:
         """What messages call it."""
-        shown = self.name or self.function or self.mcp_url or " ".join(self.mcp_command or ())
-        return f'MCP server "{shown}"' if self.mcp_url or self.mcp_command else f'tool "{shown}"'
+        shown = self.name or self.function or self.url or " ".join(self.command)
+        return f'MCP server "{shown}"' if self.url or self.command else f'tool "{shown}"'

@@ -160,7 +160,7 @@ def open_toolbox(
 ) -> CheckedToolbox:
     """Make the tools; nothing is started or asked before `check`.
 
-    FILE.py of a function is looked up in `folders`. The toolbox closes the sandbox, but not what
+    FILE.py of a function is looked up in `folders`. The toolbox closes neither the sandbox nor what
     `open_model` and `open_embedder` make of `ToolSettings.model` and `embedding`. What is found on
     the web is kept in `cache`. `tell` is told of a server that is lost, once. A tool whose key is
     not set is left out, and `CheckedToolbox.absent` says so.
@@ -171,13 +171,12 @@ def open_toolbox(
     web = open_model and WebContext(environment, open_model, open_embedder, cache)
 
     def open_one(tool: ToolSettings) -> Tool | McpServer:
-        opened: FunctionTool | PythonTool
         network = tool.network
         match tool.name:
             case "calculator":
                 opened = calculator_tool()
             case "python" if sandbox is not None:
-                opened = PythonTool(sandbox)
+                opened = python_tool(sandbox)
             case "ask_model" if open_model is not None:
                 opened = ask_model_tool(open_model(tool.model))
             case name if name in PROVIDERS and web is not None:
@@ -259,32 +258,43 @@ def ask_model_tool(policy: Policy) -> FunctionTool:
     return FunctionTool(ask_model)
 
 
-class PythonTool:
-    """The interpreter: one session of the sandbox for each try."""
+def python_tool(sandbox: Sandbox) -> FunctionTool:
+    """The interpreter: one session of the sandbox for each rollout."""
 
-    def __init__(self, sandbox: Sandbox) -> None:
-        async def python(code: str, within: ToolTry) -> ToolResult:  # noqa: D417
-            """Run Python code and see what it prints and the value of its last line.
+    async def python(code: str, within: ToolTry) -> ToolResult:  # noqa: D417
+        """Run Python code and see what it prints and the value of its last line.
 
-            Limits: 10 s for each call, no network, no files that stay. Variables, functions and
-            imports are kept from one call to the next.
-            Best practice: print the result or leave it as the last line; compute in few calls,
-            and test a result before you rely on it.
+        Limits: 10 s for each call, no network, no files that stay. Variables, functions and
+        imports are kept from one call to the next.
+        Best practice: print the result or leave it as the last line; compute in few calls,
+        and test a result before you rely on it.
 
-            Args:
-                code: lines of Python, without a code fence
+        Args:
+            code: lines of Python, without a code fence
 
-            Repeatable: yes
-            """
-            return await self._run(code, within)
+        Repeatable: yes
+        """
+        name = tool.spec.name
+        if name not in within.kept:
+            session = sandbox.session()
+            within.stack.push_async_callback(session.aclose)
+            within.kept[name] = session, asyncio.Lock()
+        session, turn = within.kept[name]
+        async with turn:  # the calls of one reply run at a time, and share the variables
+            # A process that was killed took the variables with it; the results are recorded.
+            for call in [call for call in within.earlier if call.name == name]:
+                within.earlier.remove(call)
+                with suppress(ArgumentsRefused):  # nothing ran then either
+                    earlier = read_arguments(call.arguments, tool.spec.parameters)
+                    await session.run(earlier["code"])
+            result = await session.run(code)
+        status = result.status if result.status in ("ok", "timeout") else "error"
+        return ToolResult(_result_text(result), as_status(status))
 
-        self._sandbox, self._function = sandbox, FunctionTool(python)
-        self.spec: ToolSpec = self._function.spec
-
-    async def check(self) -> None:
+    async def test() -> None:
         """Start the sandbox and compute in it, so that the description says what can be used."""
-        report = await self._sandbox.start()
-        session = self._sandbox.session()
+        report = await sandbox.start()
+        session = sandbox.session()
         try:
             result = await session.run("1+1")
             if result.status != "ok" or result.value != "2":
@@ -294,32 +304,12 @@ class PythonTool:
         finally:
             await session.aclose()
         libraries = ", ".join(("the standard library", *usable))
-        told = f"{self._function.spec.description}\nUsable: {libraries}."
-        self.spec = replace(self.spec, description=told, tier=report.sentence)
+        told = f"{tool.spec.description}\nUsable: {libraries}."
+        tool.spec = replace(tool.spec, description=told, tier=report.sentence)
 
-    async def call(self, arguments: Mapping[str, object], within: ToolTry) -> ToolResult:
-        return await self._function.call(arguments, within)
-
-    async def aclose(self) -> None:
-        await self._sandbox.aclose()
-
-    async def _run(self, code: str, within: ToolTry) -> ToolResult:
-        name = self.spec.name
-        if name not in within.kept:
-            session = self._sandbox.session()
-            within.stack.push_async_callback(session.aclose)
-            within.kept[name] = session, asyncio.Lock()
-        session, turn = within.kept[name]
-        async with turn:  # the calls of one reply run at a time, and share the variables
-            # A process that was killed took the variables with it; the results are recorded.
-            for call in [call for call in within.earlier if call.name == name]:
-                within.earlier.remove(call)
-                with suppress(ArgumentsRefused):  # nothing ran then either
-                    earlier = read_arguments(call.arguments, self.spec.parameters)
-                    await session.run(earlier["code"])
-            result = await session.run(code)
-        status = result.status if result.status in ("ok", "timeout") else "error"
-        return ToolResult(_result_text(result), as_status(status))
+    tool = FunctionTool(python)
+    tool.test = test
+    return tool
 
 
 def _result_text(result: RunResult) -> str:

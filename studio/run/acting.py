@@ -48,7 +48,6 @@ if TYPE_CHECKING:
 
 
 Tell = Callable[[str], None]
-WEB_KEYS = ("provider", "source", "answer", "embedding", "user_agent", "allow_hosts", "cache")
 BOXED = ("python",)
 """Shipped tools that run in the sandbox."""
 
@@ -290,21 +289,11 @@ def _tool_settings(tool: ToolConfig, stack: AsyncExitStack, accepted: bool) -> "
         start += "; from engines.tools.sandbox.launch import serve_stdio; serve_stdio()"
         contained["started_by"] = (sys.executable, "-P", "-c", start, asked)
         contained["tier"] = "the sandbox"
-    return ToolSettings(
-        **contained,
-        name=tool.name,
-        function=tool.function,
-        mcp_command=tool.command or None,
-        mcp_url=tool.url,
-        env=tool.pass_env,
-        only=tool.only,
-        timeout_s=tool.timeout_s,
-        # What runs in the studio's own process reaches whatever the studio does.
-        network="none" if contained or tool.name else "public",
-        model=tool.model,
-        repeatable=tool.repeatable,
-        **{name: getattr(tool, name) for name in WEB_KEYS},
-    )
+    given = {name: getattr(tool, name) for name in ToolConfig.model_fields}
+    del given["readable"]
+    # What runs in the studio's own process reaches whatever the studio does.
+    given["network"] = "none" if contained or tool.name else "public"
+    return ToolSettings(**given, **contained)
 
 
 def tool_protocol(config: RunConfig) -> Protocol:

@@ -364,7 +364,9 @@ async def search_searxng(fetcher: Fetcher, address: str, query: str) -> Found:
 async def search_gemini(fetcher: Fetcher, address: str, key: str, query: str) -> Found:
     body = {"contents": [{"parts": [{"text": query}]}], "tools": [{"google_search": {}}]}
     headers = {"x-goog-api-key": key}
-    return read_cited_answer(await fetcher.ask_service(f"{address}:generateContent", headers, body))
+    return read_grounded_answer(
+        await fetcher.ask_service(f"{address}:generateContent", headers, body)
+    )
 
 
 async def search_pages(pages: LocalPages, query: str) -> Found:
@@ -382,33 +384,22 @@ async def check_searxng(fetcher: Fetcher, address: str, place: str) -> None:
             raise ToolError(place, f"SearXNG cannot be used: {failed}", move) from failed
 
 
-def read_cited_answer(reply: JsonObject) -> Found:
-    """Gemini's answer, `[1][3]` behind each statement that sources support.
+def read_grounded_answer(reply: JsonObject) -> Found:
+    """Gemini's answer and the sources that it was found in.
 
     Raises FetchFailed: there is no text, or it comes from no search: then it is the model's own.
     """
     candidate: JsonObject = next(iter(reply.get("candidates") or ()), {})
-    parts = (candidate.get("content") or {}).get("parts") or ()
     grounds = candidate.get("groundingMetadata") or {}
     chunks = [chunk.get("web") or {} for chunk in grounds.get("groundingChunks") or ()]
+    parts = (candidate.get("content") or {}).get("parts") or ()
     # What it thought is no answer, and yet counts as a part.
-    texts = [b"" if part.get("thought") else part.get("text", "").encode() for part in parts]
-    if not chunks or not b"".join(texts).strip():
+    answer = "".join(part.get("text", "") for part in parts if not part.get("thought")).strip()
+    if not chunks or not answer:
         blocked = (reply.get("promptFeedback") or {}).get("blockReason")
         reason = blocked or candidate.get("finishReason")
         raise FetchFailed(f"Gemini gave no answer that sources support (it says {reason}).")
-    marks: dict[tuple[int, int], set[int]] = {}
-    for support in grounds.get("groundingSupports") or ():
-        segment = support.get("segment") or {}  # its offsets count bytes of UTF-8
-        place = segment.get("partIndex") or 0, segment.get("endIndex") or 0
-        numbers = set(support.get("groundingChunkIndices") or ()) & set(range(len(chunks)))
-        if place[0] < len(texts):
-            marks.setdefault(place, set()).update(numbers)
-    for (part, end), numbers in sorted(marks.items(), reverse=True):
-        raw, said = texts[part], "".join(f"[{number + 1}]" for number in sorted(numbers))
-        texts[part] = raw[:end] + said.encode() + raw[end:]
-    sources = [(chunk.get("title") or "", chunk.get("uri") or "", "", "") for chunk in chunks]
-    return b"".join(texts).decode("utf-8", "replace"), sources
+    return answer, [(chunk.get("title") or "", chunk.get("uri") or "", "", "") for chunk in chunks]
 
 
 def _read_hits(reply: JsonObject, field: str, url: str, excerpt: str) -> list[Hit]:
@@ -482,14 +473,15 @@ async def choose_titles(
         rows = [row for row in find_objects(reply.text, _FIELDS).rows if isinstance(row, dict)]
     except ReplyProblem:
         rows = []
-    named = [row.get(field) for row in rows[-1:] for field in reversed(_FIELDS)]
     known = {title.casefold(): title for title in titles}
     known |= {str(number): title for number, title in enumerate(titles, start=1)}
-    found: list[str] = []
-    for given in named:  # by number; only where none fits, by name
-        values = given if isinstance(given, list) else [given]
-        found = found or [known[key] for v in values if (key := str(v).casefold()) in known]
-    return tuple(dict.fromkeys(found))[:MAX_READ] or titles[:1], reply.usage
+    chosen: dict[str, None] = {}
+    for field in reversed(_FIELDS):  # by number first
+        values = rows[-1].get(field) if rows else None
+        for value in values if isinstance(values, list) else [values]:
+            if (title := known.get(str(value).casefold())) is not None:
+                chosen[title] = None
+    return tuple(chosen)[:MAX_READ] or titles[:1], reply.usage
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ ENVIRONMENT = {**os.environ, "PYTHONPATH": os.getcwd(), "SHARED": "yes", "SECRET
 def a_server(name: str, **more: Any) -> ToolSettings:
     command = (sys.executable, "-m", "tests.support.mcp_server", name)
     env = ("PYTHONPATH", "SHARED")
-    return ToolSettings(mcp_command=command, env=env, network="public", **more)
+    return ToolSettings(command=command, pass_env=env, network="public", **more)
 
 
 @asynccontextmanager
@@ -103,7 +103,7 @@ async def test_a_call_that_is_never_answered_is_ended_and_the_next_one_works() -
 async def test_a_server_over_http_serves_its_tools_and_may_go_and_come_back() -> None:
     told: list[str] = []
     async with serve_http() as port:
-        settings = ToolSettings(mcp_url=f"http://127.0.0.1:{port}/mcp", only=("add", "fail"))
+        settings = ToolSettings(url=f"http://127.0.0.1:{port}/mcp", only=("add", "fail"))
         toolbox = open_toolbox([settings], tell=told.append, environment=ENVIRONMENT)
         await toolbox.check()
         assert [spec.name for spec in toolbox.specs] == ["add", "fail"]
@@ -147,13 +147,13 @@ async def test_what_hides_in_descriptions_is_shown_and_bounded() -> None:
 
 
 async def test_what_no_server_can_be_reached_with_is_said_before_anything_starts() -> None:
-    missing = ToolSettings(mcp_command=("no-such-command",))
+    missing = ToolSettings(command=("no-such-command",))
     assert await refusal(missing) == (
         'MCP server "no-such-command": there is no command "no-such-command". Install it.'
     )
-    unset = ToolSettings(mcp_command=("env",), env=("NOT_SET",))
+    unset = ToolSettings(command=("env",), pass_env=("NOT_SET",))
     assert "the environment variable NOT_SET is not set." in await refusal(unset)
-    nobody = ToolSettings(mcp_url="http://127.0.0.1:9/mcp")
+    nobody = ToolSettings(url="http://127.0.0.1:9/mcp")
     assert "its tools cannot be listed (" in await refusal(nobody)
 
 
