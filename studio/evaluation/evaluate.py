@@ -66,7 +66,6 @@ from studio.render.json import json_data, print_json, print_result
 from studio.render.lines import tell_next, to_stderr
 from studio.render.words import count_text
 from studio.run.held_out import (
-    count_vectors,
     detectable_effect,
     held_out_sets,
     measurement_settings,
@@ -80,7 +79,6 @@ from studio.run.library import choose_library
 from studio.run.models import (
     Roles,
     Tell,
-    apply_budget,
     check_budget,
     fingerprint_of,
     limits_of,
@@ -604,14 +602,20 @@ async def open_measuring(
     asked = config if unjudged is None else config.model_copy(update={"verifier": _ASKS_NONE})
     what = f"an evaluation of {config.exp_id}"
     tape = open_cassette(loaded.tape, what, stack, loaded.mask, tell, resumes=True)
-    roles = open_roles(asked, stack, tell, workspace=workspace.path, cassette=tape)
-    roles = apply_budget(roles, config, budget)
-    roles.acting.folder = programs = records / "programs"
-    stack.callback(shutil.rmtree, programs, ignore_errors=True)  # the unscored are made again
     ledger = RecordLedger(records, config.seed, tell=tell, mask=loaded.mask)
     stack.callback(lambda: account(ledger.paid))
     stack.push_async_callback(ledger.aclose)
-    roles.acting.reserve = lambda wanted: count_vectors(wanted, budget, ledger)
+    roles = open_roles(
+        asked,
+        stack,
+        tell,
+        workspace=workspace.path,
+        cassette=tape,
+        budget=budget,
+        ledger=ledger,
+    )
+    roles.acting.folder = programs = records / "programs"
+    stack.callback(shutil.rmtree, programs, ignore_errors=True)  # the unscored are made again
     slots = Slots(config.practice.concurrency, tell)
     verifier: Verifier = unjudged or open_run_verifier(
         loaded, workspace, roles, ledger, slots, sets=judged, stack=stack

@@ -40,7 +40,6 @@ from studio.secrets.output import current_mask
 from studio.secrets.run_files import environment_secrets
 
 if TYPE_CHECKING:
-    from engines.policies.chat.embedding import Reserve
     from engines.tools.sandbox.sandbox import Sandbox
     from engines.tools.settings import ToolSettings
     from engines.tools.toolbox import CheckedToolbox
@@ -92,7 +91,6 @@ class Acting:
     named: dict[str, tuple[Policy, Sampling]] = field(default_factory=dict)  # `agent.models`
     folder: Path | None = None
     embedders: list[Embedder] = field(default_factory=list)
-    reserve: "Callable[[EmbeddingConfig], Reserve] | None" = None  # counts what vectors cost
     cassette: Cassette | None = None
     dispatcher: "Dispatcher | None" = None  # of `dispatch: ray`; None: tries are made here
     environ: Mapping[str, str] = field(default_factory=lambda: os.environ)

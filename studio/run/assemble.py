@@ -45,7 +45,6 @@ from studio.config.settings.run import RunConfig
 from studio.render.run_lines import agent_lines
 from studio.run.acting import Acting, sampling_of
 from studio.run.held_out import (
-    count_vectors,
     evaluated_sets,
     measuring_setup,
     open_effect_gate,
@@ -59,7 +58,6 @@ from studio.run.library import check_start, make_publisher, open_library, openin
 from studio.run.models import (
     Roles,
     Tell,
-    apply_budget,
     apply_pace,
     make_pausable,
     make_rollouts,
@@ -217,6 +215,8 @@ async def _open_models(
         tell,
         resumes=plan.mode == "resume",
     )
+    budget = open_budget(loaded, config, plan.run.records, partial(control.give_up, "budget"))
+    ledger = RecordLedger(plan.run.records, config.seed, tell=tell, mask=loaded.mask)
     roles = open_roles(
         config,
         stack,
@@ -225,14 +225,13 @@ async def _open_models(
         threads=recorded_threads(plan),
         workspace=plan.workspace.path,
         cassette=tape,
+        budget=budget,
+        ledger=ledger,
     )
     check_training(config)
-    budget = open_budget(loaded, config, plan.run.records, partial(control.give_up, "budget"))
-    ledger = RecordLedger(plan.run.records, config.seed, tell=tell, mask=loaded.mask)
     acting, local = roles.acting, roles.local
     acting.folder = plan.run.path / "programs"
-    acting.reserve = lambda wanted: count_vectors(wanted, budget, ledger)
-    roles = make_pausable(apply_budget(roles, config, budget), control.wait_before_call)
+    roles = make_pausable(roles, control.wait_before_call)
     slots = Slots(config.practice.concurrency, tell)
     sets = evaluated_sets(loaded)
     pool = tried_pool(loaded, plan.problems, sets)

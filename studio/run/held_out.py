@@ -14,16 +14,15 @@ from engines.core.library import Library
 from engines.core.protocols import Ledger, Linter, Verifier
 from engines.core.settings import LEAST_TRIED
 from engines.core.state.run_state import RunState
-from engines.core.types import NO_USAGE, CallKey, Flag, Operation, Problem, Usage, rollout_id
+from engines.core.types import NO_USAGE, Flag, Operation, Problem, Usage, rollout_id
 from engines.data.dataset import read_problems
-from engines.pipeline.budget import BYTES_A_TOKEN, Amounts, Budget
+from engines.pipeline.budget import Budget
 from engines.pipeline.control import Outage
 from engines.pipeline.effect.effect_gate import EffectGate
 from engines.pipeline.evaluation.evaluate import Evaluation, HeldOutSet, MeasurementSetup
 from engines.pipeline.evaluation.statistics import minimum_detectable_effect
 from engines.pipeline.guidance import PromptWriter
 from engines.pipeline.worsened import set_apart
-from engines.policies.chat.embedding import Reserve
 from engines.policies.limits import Slots
 from engines.record.cassette import Cassette, OpenEmbedder
 from engines.record.ledger import RecordLedger, read_trajectory
@@ -33,11 +32,11 @@ from engines.training_free.lint import OperationLinter
 from engines.verifiers.open import asks_judge, needs_answer
 from studio.config.loading import LoadedRun, load_run
 from studio.config.run_yaml import ACTING_FIELDS
-from studio.config.settings.policy import EmbeddingConfig, Role
+from studio.config.settings.policy import Role
 from studio.config.settings.run import RunConfig
 from studio.run.models import (
     Roles,
-    embedding_terms,
+    count_vectors,
     endpoint_of,
     make_rollouts,
     open_vectors,
@@ -321,32 +320,6 @@ async def open_run_embedder(
     stack.push_async_callback(embedder.aclose)
     await embedder.ping()
     return embedder
-
-
-def count_vectors(
-    wanted: EmbeddingConfig, budget: Budget | None, ledger: RecordLedger | None
-) -> Reserve:
-    """Takes what vectors cost out of the budget, and has it recorded."""
-    terms = embedding_terms(wanted)
-
-    def record_cost(usage: Usage) -> None:
-        if ledger is not None and usage.calls:
-            ledger.record_cost(CallKey("embedding", 0, 0), wanted.model, usage, "vectors of texts")
-
-    async def reserve(texts: Sequence[str]) -> Callable[[Usage], None]:
-        if budget is None:
-            return record_cost
-        # By bytes, as for replies: the endpoint's tokenizer is not here.
-        tokens = sum(len(text.encode("utf-8", "replace")) // BYTES_A_TOKEN + 1 for text in texts)
-        settle = await budget.reserve(Amounts(1, tokens, terms.cost_usd(tokens, 0)))
-
-        def record_paid(usage: Usage) -> None:
-            settle(terms.amounts_of(usage))
-            record_cost(usage)
-
-        return record_paid
-
-    return reserve
 
 
 def tool_output_reader(state: RunState, records: Path) -> Callable[[str], Sequence[str]]:

@@ -7,11 +7,10 @@ torch is imported until one is opened. `engines.verifiers.open` knows the kinds 
 
 import hashlib
 import json
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, AsyncExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from importlib.resources import files
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -19,11 +18,13 @@ from engines.core.codec import JsonObject, digest, digest_bytes
 from engines.core.errors import ConfigError, DamagedError, VerifierError
 from engines.core.protocols import Ledger, Policy, Verifier, judges_whole_groups
 from engines.core.state.run_state import RunState
-from engines.core.types import NO_USAGE, Problem, Rollout, Usage, Verdict
+from engines.core.types import NO_USAGE, CallKey, Problem, Rollout, Usage, Verdict
 from engines.core.waiting import gather_all
 from engines.data.dataset import read_rollout_log
 from engines.data.source import resolve_data
 from engines.pipeline.budget import (
+    BYTES_A_TOKEN,
+    Amounts,
     Budget,
     BudgetedPolicy,
     BudgetLimits,
@@ -47,6 +48,7 @@ from engines.record.cassette import (
     is_played,
 )
 from engines.record.derived.run_state import usage_sums
+from engines.record.ledger import RecordLedger
 from engines.record.run_dir import Workspace
 from engines.rollouts.manager import RolloutManager
 from engines.secrets.mask import Mask
@@ -166,12 +168,15 @@ def open_roles(
     threads: int | None = None,
     workspace: Path | None = None,
     cassette: Cassette | None = None,
+    budget: Budget | None = None,
+    ledger: RecordLedger | None = None,
 ) -> Roles:
     """Open the models a run file names; they are closed with the stack.
 
     With `training` the policy's weights are to be updated; `threads` of the CPU are those that an
     earlier process of the run trained with. What tools find is kept in the workspace. Where a
-    `cassette` is played none is opened but weights to train.
+    `cassette` is played none is opened but weights to train. Each call, but no ping, is reserved
+    in the `budget` first; the `ledger` records what vectors cost.
 
     Raises PolicyError, DataError: a model has no known form, or its log cannot be read.
     """
@@ -207,7 +212,7 @@ def open_roles(
     judge = open_one(config.role("judge")) if asked else None
     acting = Acting(config, tell, cassette=cassette)
     acting.open_models(lambda other: open_one(other, frozen))
-    vectors = _open_tool_vectors(acting, stack, workspace)
+    vectors = _open_tool_vectors(acting, stack, workspace, budget, ledger)
     open_acting(acting, stack, policy, open_one, vectors, workspace)
     remote, served = open_remote_work(acting, stack, tell), None
     if own and training and config.policy.local.rollouts_url and not is_played(cassette):
@@ -216,25 +221,55 @@ def open_roles(
         opened.append((None, served))
         policy = served if cassette is None else RecordingPolicy(served, cassette)
     distinct = tuple(one for _, one in opened)
-    return Roles(policy, reflector, judge, distinct, acting, own, served, cassette, remote)
+    roles = Roles(policy, reflector, judge, distinct, acting, own, served, cassette, remote)
+    if budget is None:
+        return roles
+    aside = roles.leave_batch
+    return roles.wrap(lambda one, role: BudgetedPolicy(one, budget, terms_of(role), aside=aside))
 
 
 def _open_tool_vectors(
-    acting: Acting, stack: AsyncExitStack, workspace: Path | None
+    acting: Acting,
+    stack: AsyncExitStack,
+    workspace: Path | None,
+    budget: Budget | None,
+    ledger: RecordLedger | None,
 ) -> Callable[[object], OpenEmbedder]:
     def open_one(wanted: object) -> OpenEmbedder:
         assert isinstance(wanted, EmbeddingConfig)
-
-        async def reserve(texts: Sequence[str]) -> Callable[[Usage], None]:
-            # Budget and records are opened after the models.
-            return await acting.reserve(wanted)(texts) if acting.reserve else lambda usage: None
-
+        reserve = count_vectors(wanted, budget, ledger)
         embedder = open_vectors(acting.config, wanted, workspace, reserve, acting.cassette)
         stack.push_async_callback(embedder.aclose)
         acting.embedders.append(embedder)
         return embedder
 
     return open_one
+
+
+def count_vectors(
+    wanted: EmbeddingConfig, budget: Budget | None, ledger: RecordLedger | None
+) -> Reserve:
+    """Takes what vectors cost out of the budget, and has it recorded."""
+    terms = embedding_terms(wanted)
+
+    def record_cost(usage: Usage) -> None:
+        if ledger is not None and usage.calls:
+            ledger.record_cost(CallKey("embedding", 0, 0), wanted.model, usage, "vectors of texts")
+
+    async def reserve(texts: Sequence[str]) -> Callable[[Usage], None]:
+        if budget is None:
+            return record_cost
+        # By bytes, as for replies: the endpoint's tokenizer is not here.
+        tokens = sum(len(text.encode("utf-8", "replace")) // BYTES_A_TOKEN + 1 for text in texts)
+        settle = await budget.reserve(Amounts(1, tokens, terms.cost_usd(tokens, 0)))
+
+        def record_paid(usage: Usage) -> None:
+            settle(terms.amounts_of(usage))
+            record_cost(usage)
+
+        return record_paid
+
+    return reserve
 
 
 def open_vectors(
@@ -495,6 +530,25 @@ def endpoint_roles(config: RunConfig) -> tuple[Role, ...]:
     return tuple(role for role in roles if not config.role(role).model.startswith(free))
 
 
+def _priced_models(config: RunConfig) -> list[tuple[str, str, CallPricing]]:
+    """Place in the run file, name and terms of each model whose calls may cost money."""
+    priced: list[tuple[str, str, CallPricing]] = []
+    for role in endpoint_roles(config):
+        section = role if getattr(config, role) is not None else "policy"
+        settings = config.role(role)
+        priced.append((section, settings.model, terms_of(settings)))
+    vectors = [("lint.embedding", config.lint.embedding)]
+    for number, tool in enumerate(config.agent.tools):
+        place = f"agent.tools.{number}"
+        vectors.append((f"{place}.embedding", tool.embedding))
+        if tool.model is not None:
+            priced.append((f"{place}.model", tool.model.model, terms_of(tool.model)))
+    for place, embedding in vectors:
+        if embedding is not None and embedding.model != "rehearsal":
+            priced.append((place, embedding.model, embedding_terms(embedding)))
+    return priced
+
+
 def check_budget(loaded: LoadedRun, config: RunConfig) -> None:
     """Refuse a budget in money where the price of a role is unknown.
 
@@ -502,19 +556,7 @@ def check_budget(loaded: LoadedRun, config: RunConfig) -> None:
     """
     if config.budget.cost_usd is None:
         return
-    priced: dict[str, tuple[str, CallPricing]] = {}
-    for role in endpoint_roles(config):
-        section: str = role if getattr(config, role) is not None else "policy"
-        priced[section] = config.role(role).model, terms_of(config.role(role))
-    vectors = {"lint.embedding": config.lint.embedding}
-    for number, tool in enumerate(config.agent.tools):
-        vectors[f"agent.tools.{number}.embedding"] = tool.embedding
-        if tool.model is not None:
-            priced[f"agent.tools.{number}.model"] = tool.model.model, terms_of(tool.model)
-    for place, wanted in vectors.items():
-        if wanted and wanted.model != "rehearsal":
-            priced[place] = wanted.model, embedding_terms(wanted)
-    for place, (model, terms) in priced.items():
+    for place, model, terms in _priced_models(config):
         if not terms.has_price:
             raise ConfigError(
                 loaded.place("budget.cost_usd"),
@@ -540,27 +582,14 @@ def open_budget(
     return Budget(limits, give_up, earlier_amounts(asked, _terms_by_name(config)))
 
 
-def apply_budget(roles: Roles, config: RunConfig, budget: Budget | None) -> Roles:
-    """The same models, each call reserved in the budget first; a ping is a token and is not."""
-    if budget is None:
-        return roles
-    return roles.wrap(
-        lambda policy, settings: BudgetedPolicy(
-            policy, budget, terms_of(settings), aside=roles.leave_batch
+def _terms_by_name(config: RunConfig) -> dict[str, CallPricing]:
+    """Prices by the name that records have; of two with one name the dearer counts."""
+    by_name: dict[str, CallPricing] = {}
+    for _, model, terms in _priced_models(config):
+        by_name[model] = max(
+            by_name.get(model, terms), terms, key=lambda found: found.cost_usd(1, 1)
         )
-    )
-
-
-def _terms_by_name(config: RunConfig) -> Mapping[str, CallPricing]:
-    """Prices by the name that records have; of two roles with one name the dearer counts."""
-    roles = [config.role(role) for role in endpoint_roles(config)]
-    roles += [tool.model for tool in config.agent.tools if tool.model is not None]
-    pairs = [(settings.model, terms_of(settings)) for settings in roles]
-    found = dict(sorted(pairs[::-1], key=lambda pair: pair[1].cost_usd(1, 1)))
-    for wanted in (config.lint.embedding, *(tool.embedding for tool in config.agent.tools)):
-        if wanted is not None:
-            found.setdefault(wanted.model, embedding_terms(wanted))
-    return found
+    return by_name
 
 
 def prior_usage(records: Path, state: RunState) -> Usage:
@@ -674,16 +703,13 @@ def is_answer_masked(problem: Problem, mask: Mask) -> bool:
     return any(mask(text) != text for text in problem.accepted_answers)
 
 
-def masked_answers_warning(problems: Iterable[Problem], mask: Mask) -> str | None:
+def masked_answers_warning(problems: Sequence[Problem], mask: Mask) -> str | None:
     """A note before practice begins; None where every answer can be judged."""
-    count = 0
-    rest = iter(problems)
-    while some := tuple(islice(rest, 1000)):
-        # Masked together, since looking at one text costs as much as at many; a secret in any
-        # of them is found, and seldom more, so the answers of such a chunk are looked at alone.
-        texts = "\n".join(text for problem in some for text in problem.accepted_answers)
-        if mask(texts) != texts:
-            count += sum(is_answer_masked(problem, mask) for problem in some)
+    # Masked together first, since looking at one text costs as much as at many.
+    texts = "\n".join(text for problem in problems for text in problem.accepted_answers)
+    if mask(texts) == texts:
+        return None
+    count = sum(is_answer_masked(problem, mask) for problem in problems)
     if not count:
         return None
     answers = count_text(count, "expected answer")
