@@ -10,7 +10,7 @@ from typing import Any
 
 from engines.core.codec import JsonObject, digest, fix_surrogates
 from engines.core.errors import DataError
-from engines.core.types import Problem, turns_of
+from engines.core.types import Names, Problem, turns_of
 from engines.data.rows import json_kind
 
 QUESTION_FIELDS = (
@@ -42,8 +42,8 @@ class BlankQuestion(DataError):
 class FieldNames:
     """The fields that may hold question and answer, best first, and those of replies."""
 
-    question: tuple[str, ...] = QUESTION_FIELDS
-    answer: tuple[str, ...] = ANSWER_FIELDS
+    question: Names = QUESTION_FIELDS
+    answer: Names = ANSWER_FIELDS
     replies: frozenset[str] = frozenset((*LISTED_REPLIES, *SINGLE_REPLIES))
 
 
@@ -127,13 +127,11 @@ def _only_reply(place: str, messages: list[Any]) -> Any:
     return replies[-1] if replies else None
 
 
-def parse_question(
-    place: str, row: Mapping[str, Any], names: FieldNames
-) -> tuple[tuple[str, ...], str]:
+def parse_question(place: str, row: Mapping[str, Any], names: FieldNames) -> tuple[Names, str]:
     """The fields the question stands in, and its text; raises what `parse_problem` does."""
     name = _first_held(row, names.question)
     if _ALPACA in row and name in (None, "input") and names.question is QUESTION_FIELDS:
-        fields: tuple[str, ...] = (_ALPACA, "input")
+        fields: Names = (_ALPACA, "input")
         parts = [field_text(place, n, row[n]) for n in fields if row.get(n) is not None]
         text = "\n\n".join(part for part in parts if part)
     elif name is not None:
@@ -150,7 +148,7 @@ def parse_question(
     return fields, text
 
 
-def _first_held(row: Mapping[str, Any], names: tuple[str, ...]) -> str | None:
+def _first_held(row: Mapping[str, Any], names: Names) -> str | None:
     """The first of the names under which a row has something: null does not hide another."""
     return next((name for name in names if get_field(row, name) is not None), None)
 
@@ -179,9 +177,7 @@ def field_text(place: str, name: str, value: Any) -> str:
     raise DataError(place, f'"{name}" holds {json_kind(value)}, not a text.', move)
 
 
-def _no_answer_error(
-    place: str, row: JsonObject, answers: tuple[str, ...], field: str | None
-) -> DataError:
+def _no_answer_error(place: str, row: JsonObject, answers: Names, field: str | None) -> DataError:
     move = (
         f"Add it or name it ({_MAPPED.format('answer')}), or set practice.given_ground_truth=false."
     )
@@ -237,8 +233,8 @@ _LETTER = re.compile(r"\(?([A-Za-z])[).:]{0,2}")
 @dataclass(frozen=True, slots=True)
 class Choices:
     options: Mapping[str, str]  # letter and text
-    labels: tuple[str, ...]  # as the row has them; without any: ()
-    fields: tuple[str, ...]  # of the row, that hold the options
+    labels: Names  # as the row has them; without any: ()
+    fields: Names  # of the row, that hold the options
     right: str | None = None  # the letter, where the fields tell it
 
     def extend_question(self, question: str) -> str:
@@ -308,7 +304,7 @@ def _letter(texts: Sequence[Any]) -> dict[str, str]:
     return {letter: str(text).strip() for letter, text in zip(ascii_uppercase, texts, strict=False)}
 
 
-def _read_listed(value: Any) -> tuple[list[str], tuple[str, ...]]:
+def _read_listed(value: Any) -> tuple[list[str], Names]:
     """Texts and labels of a field with options; nothing where it holds something else."""
     labels: list[Any] = []
     if isinstance(value, list) and all(isinstance(v, dict) and "label" in v for v in value):

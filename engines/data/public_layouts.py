@@ -14,6 +14,7 @@ from typing import Any
 
 from engines.core.codec import JsonObject
 from engines.core.errors import DataError
+from engines.core.types import Names
 from engines.data.fields import field_text, find_choices, get_field
 from engines.data.rows import Row
 from engines.data.source import DataSource
@@ -133,11 +134,11 @@ class Layout:
     """A data set as its authors publish it."""
 
     hub: str  # its repository on the Hugging Face hub, and below it configuration and split
-    columns: tuple[str, ...]  # what it consists of; inside objects: a.b, inside lists: a[0].b
+    columns: Names  # what it consists of; inside objects: a.b, inside lists: a[0].b
     clean: Callable[[str, JsonObject], list[JsonObject] | str]
     config: str | None = None
     split: str = "train"
-    further: tuple[str, ...] = ()  # columns beside the common ones
+    further: Names = ()  # columns beside the common ones
     source: str = ""  # what the column `source` holds; "": the name
     once: bool = False  # a question that is repeated counts once
     gated: bool = False  # its terms have to be accepted
@@ -149,7 +150,7 @@ class Layout:
         return frozenset((*outer, *QUESTION, *ANSWER, *OTHER_NAMES))
 
     @property
-    def folders(self) -> tuple[str, ...]:
+    def folders(self) -> Names:
         """Where a copy of the hub has it: with the owner's folder, or without."""
         below = f"/{self.config}" if self.config else ""
         return tuple(f"{hub}{below}" for hub in (self.hub, self.hub.partition("/")[2]))

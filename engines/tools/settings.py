@@ -4,15 +4,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from engines.core.types import Network
+from engines.core.types import Names, Network
 
-PROVIDERS: Mapping[str, tuple[str, ...]] = {
+PROVIDERS: Mapping[str, Names] = {
     "web_search": ("serper", "searxng", "gemini", "fixture"),
     "read_page": ("direct", "jina", "fixture"),
     "wikipedia": ("api", "folder"),
 }
 """Tools of the web, and who may answer for each; the first where none is named."""
-KEYS: Mapping[str, tuple[str, ...]] = {
+KEYS: Mapping[str, Names] = {
     "serper": ("SERPER_API_KEY",),
     "gemini": ("GEMINI_API_KEY", "GOOGLE_API_KEY"),
     "jina": ("JINA_API_KEY",),
@@ -31,12 +31,12 @@ class ToolSettings:
 
     name: str | None = None  # of a tool that is shipped
     function: str | None = None  # FILE.py:NAME or MODULE:NAME
-    command: tuple[str, ...] = ()  # of an MCP server that is started
+    command: Names = ()  # of an MCP server that is started
     url: str | None = None  # of one that runs
-    started_by: tuple[str, ...] = ()  # stands in front of `command`, and contains the server
+    started_by: Names = ()  # stands in front of `command`, and contains the server
     tier: str = "a process of its own that nothing contains"
-    pass_env: tuple[str, ...] = ()  # variables that the server gets, and no others but PATH
-    only: tuple[str, ...] = ()  # tools of the server that are offered; (): all
+    pass_env: Names = ()  # variables that the server gets, and no others but PATH
+    only: Names = ()  # tools of the server that are offered; (): all
     timeout_s: float = 30.0  # of one call
     network: Network = "none"  # as it is shown
     model: object | None = None  # that ask_model and readers ask; None: the agent's own
@@ -47,7 +47,7 @@ class ToolSettings:
     answer: Literal["model", "passages"] = "model"
     embedding: object | None = None
     user_agent: str = USER_AGENT
-    allow_hosts: tuple[str, ...] = ()
+    allow_hosts: Names = ()
     cache: bool = True
 
     def __post_init__(self) -> None:

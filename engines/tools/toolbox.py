@@ -5,11 +5,9 @@ Shipped are a calculator, a question to another model and the interpreter; those
 """
 
 import asyncio
-import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from engines.core.codec import fix_surrogates
 from engines.core.errors import (
@@ -20,7 +18,7 @@ from engines.core.errors import (
     lost_usage,
     suggest_name,
 )
-from engines.core.protocols import Embedder, Policy, Tool, ToolTry
+from engines.core.protocols import Policy, Tool, ToolTry
 from engines.core.text.maths import ExpressionError, value_of
 from engines.core.text.sanitize import one_line
 from engines.core.text.tool_text import clean_text
@@ -149,60 +147,60 @@ _LEFT_OUT = "… [{:,} characters left out] …"
 
 def open_toolbox(
     settings: Sequence[ToolSettings],
+    web: WebContext,
     *,
-    folders: Sequence[Path] = (),
     sandbox: Sandbox | None = None,
-    open_model: Callable[[object], Policy] | None = None,
-    open_embedder: Callable[[object], Embedder] | None = None,
-    cache: Path | None = None,
     tell: Callable[[str], None] = lambda line: None,
-    environment: Mapping[str, str] = os.environ,
 ) -> CheckedToolbox:
     """Make the tools; nothing is started or asked before `check`.
 
-    FILE.py of a function is looked up in `folders`. The toolbox closes neither the sandbox nor what
-    `open_model` and `open_embedder` make of `ToolSettings.model` and `embedding`. What is found on
-    the web is kept in `cache`. `tell` is told of a server that is lost, once. A tool whose key is
-    not set is left out, and `CheckedToolbox.absent` says so.
+    The toolbox closes neither the sandbox, which `python` needs, nor the models of `web`. `tell`
+    is told of a server that is lost, once. A tool whose key is not set is left out, and
+    `CheckedToolbox.absent` says so.
 
     Raises ConfigError: a function that is not there or cannot be a tool, two tools of one name, or
     no tool is left. ToolError: pages that cannot be read.
     """
-    web = open_model and WebContext(environment, open_model, open_embedder, cache)
-
-    def open_one(tool: ToolSettings) -> Tool | McpServer:
-        network = tool.network
-        match tool.name:
-            case "calculator":
-                opened = calculator_tool()
-            case "python" if sandbox is not None:
-                opened = python_tool(sandbox)
-            case "ask_model" if open_model is not None:
-                opened = ask_model_tool(open_model(tool.model))
-            case name if name in PROVIDERS and web is not None:
-                opened = open_web_tool(tool, web)
-                network = opened.spec.network
-            case None if tool.function:
-                function = load_function(tool.title, tool.function, folders)
-                opened = FunctionTool(function, place=tool.title)
-            case None:
-                return McpServer(tool, environment, tell)
-            case _:
-                raise ConfigError(tool.title, "it cannot be used here.", "Leave it out.")
-        repeatable = opened.spec.repeatable if tool.repeatable is None else tool.repeatable
-        opened.spec = replace(opened.spec, repeatable=repeatable, network=network)
-        return opened
-
-    ready = [with_provider(t, settings) if t.name in PROVIDERS else t for t in settings]
-    missing = [missing_key(tool, environment) for tool in ready]
-    pairs = list(zip(ready, missing, strict=True))
-    absent = [f"{tool.title} is absent: {key} is not set" for tool, key in pairs if key]
-    if absent and all(missing):
-        named = ", ".join(dict.fromkeys(missing))
+    entries, absent, keys = [], [], []
+    for tool in settings:
+        if tool.name in PROVIDERS:
+            tool = with_provider(tool, settings)
+        if key := missing_key(tool, web.environment):
+            keys.append(key)
+            absent.append(f"{tool.title} is absent: {key} is not set")
+        else:
+            opened = _open_tool(tool, web, sandbox, tell)
+            entries.append(Entry(opened, tool.title, tool.timeout_s))
+    if absent and not entries:
+        named = ", ".join(dict.fromkeys(keys))
         move = f"Set {named} in the environment, or choose a provider that needs no key."
         raise ConfigError("agent.tools", f"no tool is left: {'; '.join(absent)}.", move)
-    opened = [Entry(open_one(t), t.title, t.timeout_s) for t, key in pairs if not key]
-    return CheckedToolbox(opened, absent)
+    return CheckedToolbox(entries, absent)
+
+
+def _open_tool(
+    tool: ToolSettings, web: WebContext, sandbox: Sandbox | None, tell: Callable[[str], None]
+) -> Tool | McpServer:
+    if tool.command or tool.url:
+        return McpServer(tool, web.environment, tell)
+    network = tool.network
+    match tool.name:
+        case "calculator":
+            opened = calculator_tool()
+        case "python":
+            assert sandbox is not None
+            opened = python_tool(sandbox)
+        case "ask_model":
+            opened = ask_model_tool(web.open_model(tool.model))
+        case None:
+            function = load_function(tool.title, tool.function or "")
+            opened = FunctionTool(function, place=tool.title)
+        case _:
+            opened = open_web_tool(tool, web)
+            network = opened.spec.network
+    repeatable = opened.spec.repeatable if tool.repeatable is None else tool.repeatable
+    opened.spec = replace(opened.spec, repeatable=repeatable, network=network)
+    return opened
 
 
 LIBRARIES = ("numpy", "sympy")

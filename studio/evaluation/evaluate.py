@@ -17,6 +17,7 @@ from pathlib import Path
 from shlex import quote
 from typing import Any, Literal
 
+from studio.run.acting import Tell
 from engines.core.codec import digest
 from engines.core.errors import CallFailed, ConfigError
 from engines.core.library import Library
@@ -78,7 +79,6 @@ from studio.run.held_out import (
 from studio.run.library import choose_library
 from studio.run.models import (
     Roles,
-    Tell,
     check_budget,
     fingerprint_of,
     limits_of,

@@ -202,6 +202,7 @@ def open_acting(
     from engines.process.confinement import Limits
     from engines.tools.sandbox.sandbox import Sandbox
     from engines.tools.toolbox import open_toolbox
+    from engines.tools.web.tools import WebContext
 
     sandbox = None
     boxed = any(tool.name in BOXED or _is_contained(tool) for tool in agent.tools)
@@ -223,15 +224,13 @@ def open_acting(
     if agent.tools:
         accepted = agent.sandbox == "resource-limits-only"
         tools = [_tool_settings(tool, stack, accepted) for tool in agent.tools]
-        toolbox = open_toolbox(
-            tools,
-            sandbox=sandbox,
+        web = WebContext(
+            environment=_AllSet() if played else {**config.tool_keys, **acting.environ},
             open_model=open_tool_model,
             open_embedder=open_vectors,
             cache=workspace and workspace / "cache" / "web",
-            tell=acting.tell,
-            environment=_AllSet() if played else {**config.tool_keys, **acting.environ},
         )
+        toolbox = open_toolbox(tools, web, sandbox=sandbox, tell=acting.tell)
         stack.push_async_callback(toolbox.aclose)
     if agent.team is not None:
         acting.members = _open_members(agent, open_tool_model)
@@ -493,9 +492,7 @@ class RemoteWork:
             )
 
 
-def open_remote_work(
-    acting: Acting, stack: AsyncExitStack, tell: Callable[[str], None]
-) -> RemoteWork | None:
+def open_remote_work(acting: Acting, stack: AsyncExitStack, tell: Tell) -> RemoteWork | None:
     """The cluster's part of a run that says `dispatch: ray`; nothing is reached before `check`.
 
     Raises StudioError: ray is not installed.

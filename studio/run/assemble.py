@@ -43,7 +43,7 @@ from engines.training_free.lint import OperationLinter
 from studio.config.run_yaml import dump_run_yaml
 from studio.config.settings.run import RunConfig
 from studio.render.run_lines import agent_lines
-from studio.run.acting import Acting, sampling_of
+from studio.run.acting import Acting, sampling_of, Tell
 from studio.run.held_out import (
     evaluated_sets,
     measuring_setup,
@@ -57,7 +57,6 @@ from studio.run.held_out import (
 from studio.run.library import check_start, make_publisher, open_library, opening_event
 from studio.run.models import (
     Roles,
-    Tell,
     apply_pace,
     make_pausable,
     make_rollouts,

@@ -34,6 +34,7 @@ from studio.config.loading import LoadedRun, load_run
 from studio.config.run_yaml import ACTING_FIELDS
 from studio.config.settings.policy import Role
 from studio.config.settings.run import RunConfig
+from studio.run.acting import Tell
 from studio.run.models import (
     Roles,
     count_vectors,
@@ -365,7 +366,7 @@ class LazyLinter:
     finds no leaks, without the run file nothing at all; `tell` gets a note of either, once.
     """
 
-    def __init__(self, workspace: Workspace, run: RunDir, tell: Callable[[str], None]) -> None:
+    def __init__(self, workspace: Workspace, run: RunDir, tell: Tell) -> None:
         self._workspace, self._run, self._tell = workspace, run, tell
         self._linter: Linter | None = None
         self._tried = False

@@ -76,7 +76,7 @@ from studio.config.settings.run import EvaluationConfig, RunConfig
 from studio.data.catalogue import verifier_folders
 from studio.render.lines import to_stderr
 from studio.render.words import count_text
-from studio.run.acting import Acting, RemoteWork, open_acting, open_remote_work, sampling_of
+from studio.run.acting import Acting, RemoteWork, Tell, open_acting, open_remote_work, sampling_of
 from studio.secrets.run_files import without_secrets
 
 if TYPE_CHECKING:
@@ -84,7 +84,6 @@ if TYPE_CHECKING:
     from engines.policies.vllm import VLLMRollouts
 
 
-Tell = Callable[[str], None]
 BUNDLED = "tiny"
 """The model that ships with the studio."""
 _DIGEST_BYTES = 4_000_000
@@ -567,7 +566,7 @@ def check_budget(loaded: LoadedRun, config: RunConfig) -> None:
 
 
 def open_budget(
-    loaded: LoadedRun, config: RunConfig, records: Path, give_up: Callable[[str], None]
+    loaded: LoadedRun, config: RunConfig, records: Path, give_up: Tell
 ) -> Budget | None:
     """The budget of a run file with what its records say was spent; None where it sets none.
 

@@ -6,7 +6,7 @@ silently be others.
 
 import hashlib
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -34,6 +34,7 @@ from studio.config.settings.base import NAME_LENGTH, NAME_PATTERN
 from studio.config.settings.run import RunConfig
 from studio.config.source import Source
 from studio.render.lines import to_stderr
+from studio.run.acting import Tell
 from studio.run.models import fingerprint_of, masked_answers_warning
 
 if TYPE_CHECKING:
@@ -306,7 +307,7 @@ class RunRequest:
 
 
 def load_plan(
-    request: RunRequest, tell: Callable[[str], None] = to_stderr, *, loaded: LoadedRun | None = None
+    request: RunRequest, tell: Tell = to_stderr, *, loaded: LoadedRun | None = None
 ) -> RunPlan:
     """Read the run file and decide what to open; `tell` gets a note on what was assumed.
 
@@ -329,7 +330,7 @@ def plan_run(
     loaded: LoadedRun,
     *,
     practises: bool = True,
-    tell: Callable[[str], None] = to_stderr,
+    tell: Tell = to_stderr,
 ) -> RunPlan:
     """Decide what to do with a run file that was loaded; `tell` hears of what takes long.
 

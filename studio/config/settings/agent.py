@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from engines.agents.open import KINDS
-from engines.core.settings import MAX_COUNT
+from engines.core.settings import COUNT
 from engines.core.text.prompts import load_prompt
 from engines.core.types import Network
 from engines.tools.settings import PROVIDERS, USER_AGENT
@@ -210,8 +210,7 @@ class AgentConfig(Settings):
         2,
         "replies of a try at most, where an agent gives several, or steps of a team; "
         f"{KINDS['tools'].max_turns} with tools, {KINDS['team'].max_turns} in a team",
-        ge=1,
-        le=MAX_COUNT,
+        **COUNT,
     )
     tools: Annotated[tuple[ToolConfig, ...], BeforeValidator(as_list)] = key(
         (),

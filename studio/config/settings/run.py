@@ -18,6 +18,7 @@ from pydantic import (
 )
 
 from engines.core.settings import (
+    COUNT,
     LEAST_TRIED,
     LONGEST_NAME,
     MAX_COUNT,
@@ -26,7 +27,7 @@ from engines.core.settings import (
     setting,
 )
 from engines.core.text.prompts import load_prompt
-from engines.core.types import FLAG_NAMES, REJECTED_BY_AUTO, Learns
+from engines.core.types import FLAG_NAMES, REJECTED_BY_AUTO, Learns, Names
 from engines.grpo.settings import GRPOSettings, SFTSettings
 from engines.policies.hf_local.settings import LoraSettings
 from engines.training_free.settings import LintSettings, TrainingFreeSettings
@@ -63,7 +64,7 @@ class EvaluationConfig(Settings):
         "epoch", "when to evaluate: after each epoch, or after every_steps steps"
     )
     every_steps: Int = key(1, "steps between two evaluations, where strategy is steps", ge=1)
-    data: Annotated[tuple[str, ...], BeforeValidator(as_list)] = key(
+    data: Annotated[Names, BeforeValidator(as_list)] = key(
         (),
         "one or more data sets, held out from practice",
         examples=["[arithmetic-heldout,arithmetic-larger]"],
@@ -76,9 +77,8 @@ class EvaluationConfig(Settings):
     concurrency: Int | None = key(
         None,
         "rollouts at a time; null: shares practice.concurrency",
-        ge=1,
-        le=MAX_COUNT,
         examples=[8],
+        **COUNT,
     )
 
     @model_validator(mode="after")
@@ -173,11 +173,11 @@ class _Loop:
         "library in one step and weights with it in the prompt in the next ones",
     )
     weight_steps: int = setting(
-        9, "of both: weight steps after each library step; the first is one", ge=1, le=MAX_COUNT
+        9, "of both: weight steps after each library step; the first is one", **COUNT
     )
-    epochs: int = setting(5, "times that every problem is practised", ge=1, le=MAX_COUNT)
+    epochs: int = setting(5, "times that every problem is practised", **COUNT)
     batch_size: int = setting(32, "problems in one step", ge=1, le=MAX_ROWS)
-    group_size: int = setting(3, "rollouts of each problem", ge=1, le=MAX_COUNT)
+    group_size: int = setting(3, "rollouts of each problem", **COUNT)
     sampling: Literal["uniform", "learnable"] = setting(
         "uniform",
         "learnable: fewer rollouts of problems that were right twice, more where all failed",
@@ -195,9 +195,7 @@ class _Loop:
         ge=0,
         le=MAX_COUNT,
     )
-    concurrency: int = setting(
-        64, "calls of models at a time; hf:… samples whole steps", ge=1, le=MAX_COUNT
-    )
+    concurrency: int = setting(64, "calls of models at a time; hf:… samples whole steps", **COUNT)
     temperature: float = setting(
         0.7, "how much rollouts of a problem vary", ge=0, le=10, examples=[1.0]
     )
@@ -287,7 +285,7 @@ class _Demonstrations:
 class SFTConfig(SFTSettings, _Demonstrations):
     """Supervised fine-tuning: stages of `studio train`, learnt and distilled without a library."""
 
-    epochs: int = setting(2, "times that every demonstration is seen", ge=1, le=MAX_COUNT)
+    epochs: int = setting(2, "times that every demonstration is seen", **COUNT)
     batch_size: int = setting(16, "demonstrations in one step", ge=1, le=MAX_ROWS)
 
 
@@ -379,9 +377,8 @@ class LibraryConfig(Settings):
         SHOWN_WHOLE,
         "experiences that stand in every prompt at most; of more, each problem gets the pinned and "
         f"the {SELECTED} most relevant ones; null: always all",
-        ge=1,
-        le=MAX_COUNT,
         examples=[50],
+        **COUNT,
     )
 
     @property
@@ -440,7 +437,7 @@ class ReviewConfig(Settings):
         gt=0,
         examples=[600],
     )
-    rejects: tuple[str, ...] = key(
+    rejects: Names = key(
         REJECTED_BY_AUTO,
         "flags whose operations auto rejects by itself; []: it approves whatever fits",
         examples=["[leak,injection]"],
@@ -448,7 +445,7 @@ class ReviewConfig(Settings):
 
     @field_validator("rejects")
     @classmethod
-    def _check_flags(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+    def _check_flags(cls, value: Names) -> Names:
         for name in set(value) - set(FLAG_NAMES):
             raise ValueError(f'there is no flag "{name}"; there are {", ".join(FLAG_NAMES)}')
         return value
@@ -476,9 +473,7 @@ class RayConfig(Settings):
         pattern=r"^(local|[^/\s@]+:\d{1,5})$",
         examples=["10.0.0.5:6379"],
     )
-    tries_per_worker: Int = key(
-        8, "tries that one worker process makes at once", ge=1, le=MAX_COUNT
-    )
+    tries_per_worker: Int = key(8, "tries that one worker process makes at once", **COUNT)
     cpus_per_worker: Float = key(
         1.0, "CPUs that a worker asks of the cluster; its tools run beside it", gt=0, le=1_000
     )
@@ -705,7 +700,7 @@ class RunConfig(Settings):
         return (own or self.policy).model_copy(update={"temperature": temperature})
 
 
-def section_of(key: tuple[str, ...]) -> type | None:
+def section_of(key: Names) -> type | None:
     """The class of the settings below a key of a run file; None where there is none."""
     section: type | None = RunConfig
     for part in key:

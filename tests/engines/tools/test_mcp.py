@@ -16,10 +16,13 @@ from engines.core.types import ToolResult
 from engines.tools.mcp import MAX_STARTS, McpServer
 from engines.tools.settings import ToolSettings
 from engines.tools.toolbox import CheckedToolbox, Entry, open_toolbox
+from engines.tools.web.tools import WebContext
+from tests.support.builders import answering
 from tests.support.mcp_server import serve_http
 from tests.support.tool_tries import a_call, a_try
 
 ENVIRONMENT = {**os.environ, "PYTHONPATH": os.getcwd(), "SHARED": "yes", "SECRET": "no"}
+WEB = WebContext(ENVIRONMENT, lambda _: answering())
 
 
 def a_server(name: str, **more: Any) -> ToolSettings:
@@ -33,7 +36,7 @@ async def opened(
     *settings: ToolSettings, told: list[str] | None = None
 ) -> AsyncIterator[CheckedToolbox]:
     tell = told.append if told is not None else pytest.fail
-    toolbox = open_toolbox(settings, tell=tell, environment=ENVIRONMENT)
+    toolbox = open_toolbox(settings, WEB, tell=tell)
     try:
         await toolbox.check()
         yield toolbox
@@ -104,7 +107,7 @@ async def test_a_server_over_http_serves_its_tools_and_may_go_and_come_back() ->
     told: list[str] = []
     async with serve_http() as port:
         settings = ToolSettings(url=f"http://127.0.0.1:{port}/mcp", only=("add", "fail"))
-        toolbox = open_toolbox([settings], tell=told.append, environment=ENVIRONMENT)
+        toolbox = open_toolbox([settings], WEB, tell=told.append)
         await toolbox.check()
         assert [spec.name for spec in toolbox.specs] == ["add", "fail"]
         assert toolbox.specs[0].tier == f"a server at http://127.0.0.1:{port}/mcp"

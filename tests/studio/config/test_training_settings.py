@@ -99,13 +99,6 @@ def test_a_training_free_run_may_cut_its_sampling(tmp_path: Path) -> None:
     assert config.policy.top_p == 0.9
 
 
-def test_turns_of_an_agent_without_any_are_told_to_have_no_effect(tmp_path: Path) -> None:
-    said = loaded(tmp_path, "agent.max_turns=5").warnings
-    assert any("agent.max_turns has no effect" in line for line in said)
-    said = loaded(tmp_path, "agent.max_turns=5", "agent.kind=calculator").warnings
-    assert not any("agent.max_turns" in line for line in said)
-
-
 @pytest.mark.parametrize("rate", [0.02, 1e-9])
 def test_an_odd_learning_rate_is_warned_of(tmp_path: Path, rate: float) -> None:
     (said,) = training_warnings(loaded(tmp_path, f"grpo.learning_rate={rate}").config)
