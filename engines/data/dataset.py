@@ -143,8 +143,9 @@ class _ReadResult:
         if self.bad:
             raise combine_errors(self.bad, self.unit)
         if not self.problems and limit != 0:
-            cause, move = "The file holds no problem.", "Add one problem a line or row."
-            raise DataError(str(source), cause, move)
+            raise DataError(
+                str(source), "The file holds no problem.", "Add one problem a line or row."
+            )
         return self.problems
 
 
@@ -184,8 +185,11 @@ def _read(
             has_replies = has_replies or not names.replies.isdisjoint(problem.meta)
     for of, name in unseen.items():
         if columns:
-            cause = f'No row has a field "{name}", which is named as the {of}.'
-            raise DataError(str(source), cause, suggest_name(name, columns))
+            raise DataError(
+                str(source),
+                f'No row has a field "{name}", which is named as the {of}.',
+                suggest_name(name, columns),
+            )
     problems, logged = drop_replies(numbered, names)
     return _ReadResult(table.unit, _number_repeats(problems[:limit]), bad, logged, unreviewed)
 
@@ -213,8 +217,11 @@ def combine_errors(bad: Sequence[tuple[int, DataError]], unit: Unit) -> DataErro
         return first
     numbers = ", ".join(str(number) for number, _ in others[:SHOWN_LINES])
     more = ", …" if len(others) > SHOWN_LINES else ""
-    cause = f"{first.cause} ({len(others)} more cannot be used: {unit} {numbers}{more}.)"
-    return DataError(first.place, cause, first.move)
+    return DataError(
+        first.place,
+        f"{first.cause} ({len(others)} more cannot be used: {unit} {numbers}{more}.)",
+        first.move,
+    )
 
 
 def drop_replies(
@@ -287,8 +294,11 @@ def _parse_replies(place: str, row: JsonObject) -> list[Completion]:
     name = next((name for name in LISTED_REPLIES if row.get(name) is not None), None)
     replies = row[name] if name else [row]
     if not isinstance(replies, list) or not replies:
-        move = "Add the logged replies, or take the row out."
-        raise DataError(place, f'"{name}" is no list with something in it.', move)
+        raise DataError(
+            place,
+            f'"{name}" is no list with something in it.',
+            "Add the logged replies, or take the row out.",
+        )
     return [_parse_reply(place, reply, row.get("model")) for reply in replies]
 
 
@@ -300,11 +310,12 @@ def _parse_reply(place: str, reply: Any, model: Any) -> Completion:
         value = next((reply[n] for n in SINGLE_REPLIES if reply.get(n) is not None), None)
     text = _reply_text(value)
     if text is None:
-        cause = (
+        raise DataError(
+            place,
             "It has no reply as a text, or as chat messages with a turn of the assistant; it "
-            f"would be called {', '.join(SINGLE_REPLIES)}."
+            f"would be called {', '.join(SINGLE_REPLIES)}.",
+            "Add what the model said, or take the row out.",
         )
-        raise DataError(place, cause, "Add what the model said, or take the row out.")
     return Completion(text, usage=Usage(calls=1), model=str(model or ""))
 
 
@@ -419,5 +430,8 @@ def unreviewed_error(place: str, name: str, numbers: Sequence[int], unit: str) -
     """What to say where data is to be used that holds unreviewed items."""
     first, *others = numbers
     more = f" (nor {len(others)} more)" if others else ""
-    cause = f"The item of {unit} {first} is not reviewed{more}: it may not be sent to any model."
-    return DataError(f"{place}:{first}", cause, f"Look at it first: studio data review {name}.")
+    return DataError(
+        f"{place}:{first}",
+        f"The item of {unit} {first} is not reviewed{more}: it may not be sent to any model.",
+        f"Look at it first: studio data review {name}.",
+    )

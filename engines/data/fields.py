@@ -53,8 +53,11 @@ USUAL = FieldNames()
 def field_names(where: str, fields: Mapping[str, str]) -> FieldNames:
     """The names to look for, from a map {"question": NAME, "answer": NAME}."""
     if unknown := sorted(set(fields) - {"question", "answer"}):
-        move = 'Map "question" or "answer"; every other field of a row is kept as it is.'
-        raise DataError(f"fields of {where}", f'"{unknown[0]}" cannot be mapped.', move)
+        raise DataError(
+            f"fields of {where}",
+            f'"{unknown[0]}" cannot be mapped.',
+            'Map "question" or "answer"; every other field of a row is kept as it is.',
+        )
     return FieldNames(
         (fields["question"],) if "question" in fields else QUESTION_FIELDS,
         (fields["answer"],) if "answer" in fields else ANSWER_FIELDS,
@@ -121,8 +124,9 @@ def parse_problem(
 def _only_reply(place: str, messages: list[Any]) -> Any:
     turns = [turn for turn in messages if isinstance(turn, dict)]
     if sum(turn.get("role") == "user" for turn in turns) > 1:
-        cause = '"messages" holds a talk, whose earlier turns would not be shown.'
-        raise DataError(place, cause, AS_CHAT)
+        raise DataError(
+            place, '"messages" holds a talk, whose earlier turns would not be shown.', AS_CHAT
+        )
     replies = [turn.get("content") for turn in turns if turn.get("role") == "assistant"]
     return replies[-1] if replies else None
 
@@ -139,12 +143,17 @@ def parse_question(place: str, row: Mapping[str, Any], names: FieldNames) -> tup
     elif present := [n for n in names.question if n in row]:
         fields, text = (present[0],), ""
     else:
-        cause = f'"{names.question[0]}" is missing; the fields are: {", ".join(row) or "none"}.'
-        move = f"Rename one, or name it: {_MAPPED.format('question')}."
-        raise DataError(place, cause, AS_CHAT if "conversations" in row else move)
+        raise DataError(
+            place,
+            f'"{names.question[0]}" is missing; the fields are: {", ".join(row) or "none"}.',
+            AS_CHAT
+            if "conversations" in row
+            else f"Rename one, or name it: {_MAPPED.format('question')}.",
+        )
     if not text:
-        move = "Write the question, or take the row out."
-        raise BlankQuestion(place, f'"{fields[0]}" is empty.', move)
+        raise BlankQuestion(
+            place, f'"{fields[0]}" is empty.', "Write the question, or take the row out."
+        )
     return fields, text
 
 
@@ -173,8 +182,11 @@ def field_text(place: str, name: str, value: Any) -> str:
             return str(int(value))
         case int() | float():
             return str(value)
-    move = "Write it as a text or a number, or name a field inside it in data.fields."
-    raise DataError(place, f'"{name}" holds {json_kind(value)}, not a text.', move)
+    raise DataError(
+        place,
+        f'"{name}" holds {json_kind(value)}, not a text.',
+        "Write it as a text or a number, or name a field inside it in data.fields.",
+    )
 
 
 def _no_answer_error(place: str, row: JsonObject, answers: Names, field: str | None) -> DataError:
@@ -186,8 +198,7 @@ def _no_answer_error(place: str, row: JsonObject, answers: Names, field: str | N
     name = field or next((n for n in answers if n in row), None)
     if name:
         return DataError(place, f'"{name}" is empty.', move)
-    cause = f'"{answers[0]}" is missing; the fields are: {", ".join(row)}.'
-    return DataError(place, cause, move)
+    return DataError(place, f'"{answers[0]}" is missing; the fields are: {", ".join(row)}.', move)
 
 
 def _last_user_turn(value: Any) -> Any:
@@ -215,8 +226,11 @@ def find_images(place: str, problem: Problem, folder: Path) -> Problem:
         elif (mimetypes.guess_type(image)[0] or "").startswith("image/"):
             path = folder / image
             if not path.is_file():
-                cause = f'"images" names {image}, and there is no such file in {folder}.'
-                raise DataError(place, cause, "Put it there, or write its address.")
+                raise DataError(
+                    place,
+                    f'"images" names {image}, and there is no such file in {folder}.',
+                    "Put it there, or write its address.",
+                )
             images.append(str(path.resolve()))
     return replace(problem, meta={**problem.meta, "shown_images": images}) if images else problem
 
@@ -266,8 +280,11 @@ class Choices:
         if len(fitting) == 1:
             return fitting.pop()
         which = "may mean two of" if fitting else "is none of"
-        cause = f'"{field}" is {text[:40]!r}, which {which} the {len(letters)} options.'
-        raise DataError(place, cause, "Write the letter of the right option, A for the first.")
+        raise DataError(
+            place,
+            f'"{field}" is {text[:40]!r}, which {which} the {len(letters)} options.',
+            "Write the letter of the right option, A for the first.",
+        )
 
 
 def find_choices(place: str, row: JsonObject, question: str) -> Choices | None:
@@ -292,8 +309,11 @@ def find_choices(place: str, row: JsonObject, question: str) -> Choices | None:
     wrong = [name for name in row if _WRONG.fullmatch(name) and row[name] is not None]
     written = {name: " ".join(str(row[name]).split()) for name in (right, *wrong)}  # case counts
     if twin := next((name for name in wrong if written[name] == written[right]), None):
-        cause = f'"{twin}" says what "{right}" says, so two options would be right.'
-        raise DataError(place, cause, "Correct one of them, or take the row out.")
+        raise DataError(
+            place,
+            f'"{twin}" says what "{right}" says, so two options would be right.',
+            "Correct one of them, or take the row out.",
+        )
     order = sorted(written, key=lambda name: digest([question, str(row[name])], 16))
     options = _letter([row[name] for name in order])
     letter = ascii_uppercase[order.index(right)]

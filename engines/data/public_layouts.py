@@ -36,8 +36,11 @@ def _field(place: str, row: Published, *names: str) -> Any:
     for name in names:
         if name in row or get_field(row, name) is not None:
             return get_field(row, name)
-    cause = f'"{names[0]}" is missing; the fields are: {", ".join(row) or "none"}.'
-    raise DataError(place, cause, PUBLISHED_FORM)
+    raise DataError(
+        place,
+        f'"{names[0]}" is missing; the fields are: {", ".join(row) or "none"}.',
+        PUBLISHED_FORM,
+    )
 
 
 def join_answers(place: str, value: Any) -> str:
@@ -52,8 +55,11 @@ def _problem(place: str, row: Published, *answers: str) -> JsonObject:
     question = _field(place, row, *QUESTION)
     answer = join_answers(place, _field(place, row, *(answers or ANSWER)))
     if "\n#### " in answer:
-        cause = 'The answer is a whole solution with a line "#### …", as GSM8K has them.'
-        raise DataError(place, cause, PUBLISHED_FORM)
+        raise DataError(
+            place,
+            'The answer is a whole solution with a line "#### …", as GSM8K has them.',
+            PUBLISHED_FORM,
+        )
     names = ("difficulty", "topic", "subject", "level")
     about = {name: row[name] for name in names if name in row}
     if "level" in about:
@@ -261,8 +267,11 @@ def by_level(
     levels: dict[str, list[JsonObject]] = {level: [] for level in ratio}
     for row in rows:
         if row["level"] not in levels:
-            cause = f'Its level "{row["level"]}" is none of {", ".join(ratio)}.'
-            raise DataError(f"row {row['extra_info']['idx'] + 1}", cause, PUBLISHED_FORM)
+            raise DataError(
+                f"row {row['extra_info']['idx'] + 1}",
+                f'Its level "{row["level"]}" is none of {", ".join(ratio)}.',
+                PUBLISHED_FORM,
+            )
         levels[row["level"]].append(row)
     random, ordered = Random(seed), list[JsonObject]()
     for of_level in levels.values():
@@ -272,8 +281,11 @@ def by_level(
         rounds = min(rounds, limit // sum(ratio.values()))
     if not rounds:
         there = ", ".join(f"{len(of_level)} {level}" for level, of_level in levels.items())
-        cause = f"There is no whole round of {':'.join(map(str, ratio.values()))} in {there}."
-        raise DataError("--levels", cause, "Give a smaller ratio, or a larger --limit.")
+        raise DataError(
+            "--levels",
+            f"There is no whole round of {':'.join(map(str, ratio.values()))} in {there}.",
+            "Give a smaller ratio, or a larger --limit.",
+        )
     for _ in range(rounds):
         for level, times in ratio.items():
             ordered += [levels[level].pop() for _ in range(times)]

@@ -45,8 +45,10 @@ class FunctionTool:
             raise self._refusal(f'"{name}" is no name for a tool.', "Define it with def NAME.")
         told = re.sub(r"\n{3,}", "\n\n", _REPEATABLE.sub("", _ARGS.sub("", text))).strip()
         if not told:
-            move = "Say in it what the tool does, its limits and how to use it well."
-            raise self._refusal("it has no docstring.", move)
+            raise self._refusal(
+                "it has no docstring.",
+                "Say in it what the tool does, its limits and how to use it well.",
+            )
         self._within: str | None = None
         self._adapter = self._build_adapter(_read_args(text))
         schema = self._adapter.json_schema()
@@ -97,16 +99,21 @@ class FunctionTool:
         try:
             hints = get_type_hints(self._function, include_extras=True)
         except Exception as error:
-            cause = f"the type of a parameter cannot be told ({error})."
-            raise self._refusal(cause, "Import what its annotations name.") from error
+            raise self._refusal(
+                f"the type of a parameter cannot be told ({error}).",
+                "Import what its annotations name.",
+            ) from error
         fields: JsonObject = {}
         for name, parameter in inspect.signature(self._function).parameters.items():
             if parameter.kind not in _PLACES:
-                cause = f'the parameter "{parameter}" cannot be given by name.'
-                raise self._refusal(cause, "Write out each parameter with its type.")
+                raise self._refusal(
+                    f'the parameter "{parameter}" cannot be given by name.',
+                    "Write out each parameter with its type.",
+                )
             if name not in hints:
-                cause = f'the parameter "{name}" has no type.'
-                raise self._refusal(cause, f"Write one, such as {name}: str.")
+                raise self._refusal(
+                    f'the parameter "{name}" has no type.', f"Write one, such as {name}: str."
+                )
             if hints[name] is ToolTry:
                 self._within = name
                 continue
@@ -124,8 +131,10 @@ class FunctionTool:
             adapter: TypeAdapter[Any] = TypeAdapter(shape)
             adapter.json_schema()
         except Exception as error:
-            cause = f"its parameters have no JSON schema ({str(error).splitlines()[0]})."
-            raise self._refusal(cause, "Use texts, numbers, lists and such as types.") from error
+            raise self._refusal(
+                f"its parameters have no JSON schema ({str(error).splitlines()[0]}).",
+                "Use texts, numbers, lists and such as types.",
+            ) from error
         return adapter
 
     def _refusal(self, cause: str, move: str) -> ConfigError:
@@ -231,8 +240,9 @@ def _read_json(text: str) -> Any:
         try:
             return _load(_TEXT_OR_COMMA.sub(lambda found: found[1] or "", text))
         except json.JSONDecodeError:
-            cause = f"not JSON ({error.msg} at character {error.pos + 1:,} of {len(text):,})"
-            raise ValueError(cause) from error
+            raise ValueError(
+                f"not JSON ({error.msg} at character {error.pos + 1:,} of {len(text):,})"
+            ) from error
 
 
 def _load(text: str) -> Any:

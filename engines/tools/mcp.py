@@ -113,8 +113,9 @@ class McpServer:
             raise self._error(f"it lists more than {MAX_TOOLS} tools")
         names = [tool.name for tool in found]
         if unknown := [name for name in settings.only if name not in names]:
-            move = suggest_name(unknown[0], names)
-            raise ConfigError(settings.title, f'it has no tool "{unknown[0]}".', move)
+            raise ConfigError(
+                settings.title, f'it has no tool "{unknown[0]}".', suggest_name(unknown[0], names)
+            )
         return [self._read_tool(tool) for tool in found if tool.name in (settings.only or names)]
 
     async def call(self, name: str, arguments: Mapping[str, Any]) -> ToolResult:
@@ -209,13 +210,17 @@ class McpServer:
         try:
             import mcp  # noqa: F401
         except ImportError as error:
-            move = f"Run: {install_command('mcp')}"
-            raise ToolError(place, "the package mcp is not installed.", move) from error
+            raise ToolError(
+                place, "the package mcp is not installed.", f"Run: {install_command('mcp')}"
+            ) from error
         # Its log would stand between what the studio prints.
         logging.getLogger("mcp").addHandler(logging.NullHandler())
         if unset := [name for name in settings.pass_env if name not in self._environment]:
-            cause = f"the environment variable {unset[0]} is not set."
-            raise ToolError(place, cause, "Set it, or take it out of pass_env.")
+            raise ToolError(
+                place,
+                f"the environment variable {unset[0]} is not set.",
+                "Set it, or take it out of pass_env.",
+            )
         command = (settings.command or ("env",))[0]
         if not shutil.which(command, path=self._environment.get("PATH")):
             raise ToolError(place, f'there is no command "{command}".', "Install it.")

@@ -89,9 +89,11 @@ class CheckedToolbox:
     def _add(self, tool: Tool, entry: Entry) -> None:
         first, other = self._tools.setdefault(tool.spec.name, (tool, entry))
         if first != tool:
-            cause = f'it and {other.title} both have a tool "{tool.spec.name}".'
-            move = "Name the tools of a server that you want as only, or leave one of the two out."
-            raise ConfigError(entry.title, cause, move)
+            raise ConfigError(
+                entry.title,
+                f'it and {other.title} both have a tool "{tool.spec.name}".',
+                "Name the tools of a server that you want as only, or leave one of the two out.",
+            )
 
     async def _call(self, call: ToolCall, within: ToolTry) -> ToolResult:
         if call.name not in self._tools:
@@ -173,8 +175,11 @@ def open_toolbox(
             entries.append(Entry(opened, tool.title, tool.timeout_s))
     if absent and not entries:
         named = ", ".join(dict.fromkeys(keys))
-        move = f"Set {named} in the environment, or choose a provider that needs no key."
-        raise ConfigError("agent.tools", f"no tool is left: {'; '.join(absent)}.", move)
+        raise ConfigError(
+            "agent.tools",
+            f"no tool is left: {'; '.join(absent)}.",
+            f"Set {named} in the environment, or choose a provider that needs no key.",
+        )
     return CheckedToolbox(entries, absent)
 
 
@@ -296,8 +301,11 @@ def python_tool(sandbox: Sandbox) -> FunctionTool:
         try:
             result = await session.run("1+1")
             if result.status != "ok" or result.value != "2":
-                cause = f"1+1 came to {_result_text(result)!r} ({result.status})."
-                raise ToolError('tool "python"', cause, f"The sandbox: {report.sentence}")
+                raise ToolError(
+                    'tool "python"',
+                    f"1+1 came to {_result_text(result)!r} ({result.status}).",
+                    f"The sandbox: {report.sentence}",
+                )
             usable = [n for n in LIBRARIES if (await session.run(f"import {n}")).status == "ok"]
         finally:
             await session.aclose()

@@ -80,8 +80,11 @@ def flatten(composed: ComposedConfig, role: Key, environ: Variables) -> None:
     name = get_value(composed.tree, (*provider, "model"))
     if name not in (ABSENT, None):
         if value_of(composed, name, environ) == "":
-            move = "Give the model a name there, or in the variable that it names."
-            raise composed.error((*provider, "model"), "The name of the model is empty.", move)
+            raise composed.error(
+                (*provider, "model"),
+                "The name of the model is empty.",
+                "Give the model a name there, or in the variable that it names.",
+            )
         model[PROVIDER]["model"] = f"openai:{name}"
     for field in ("model", "base_url", "api_key"):
         move_value(composed, (*provider, field), (*role, field))

@@ -168,8 +168,11 @@ class LoadedRun:
             prefer = HELD_OUT if key.startswith("evaluation") else PRACTISED
             return resolve_data(name, self.roots, prefer)
         except DataError as error:
-            move = f"{error.move} Or add it: studio data add FILE --name {name.partition(':')[0]}."
-            raise DataError(self.place(key), f"{error.place}: {error.cause}", move) from error
+            raise DataError(
+                self.place(key),
+                f"{error.place}: {error.cause}",
+                f"{error.move} Or add it: studio data add FILE --name {name.partition(':')[0]}.",
+            ) from error
 
 
 def load_run(
@@ -322,9 +325,11 @@ def _refuse_masked(composed: ComposedConfig, tree: Tree) -> None:
         # An agent's model that is asked has become the policy.
         if is_masked(key, value) and key[:2] != ("agent", "model"):
             name = dotted_name(key)
-            cause = f'"{name}" is masked: it was once written as its value, which is never stored.'
-            move = f"Set it again: {name}=${{oc.env:NAME}}, or start with the original file."
-            raise composed.error(key, cause, move)
+            raise composed.error(
+                key,
+                f'"{name}" is masked: it was once written as its value, which is never stored.',
+                f"Set it again: {name}=${{oc.env:NAME}}, or start with the original file.",
+            )
 
 
 def _name_experiment(composed: ComposedConfig, tree: Tree, preset: bool) -> None:
@@ -493,8 +498,9 @@ class _FileNames:
         move = "Name another run (studio runs list), or the folder of an adapter."
         if saved:
             move = f"It has those of steps {steps}."
-        cause = f"run {run} has no checkpoint{of} in {self.workspace}."
-        raise self.composed.error(key, cause, move)
+        raise self.composed.error(
+            key, f"run {run} has no checkpoint{of} in {self.workspace}.", move
+        )
 
 
 def _lies_in(path: Path, folders: tuple[Path, ...]) -> bool:

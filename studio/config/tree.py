@@ -183,8 +183,9 @@ def read_yaml_file(path: Path) -> YamlFile:
     except yaml.MarkedYAMLError as error:
         raise syntax_error(path, error) from error
     except ValueError as error:  # as `!!int x`
-        cause = f"A value in it cannot be read: {error}."
-        raise ConfigError(str(path), cause, "Correct it.") from error
+        raise ConfigError(
+            str(path), f"A value in it cannot be read: {error}.", "Correct it."
+        ) from error
     places = dict(_node_places(node, (), path))
     return YamlFile(path, map_tree(tree), places, _package_of(path))
 
@@ -213,11 +214,13 @@ def parse_yaml(file: Path) -> yaml.Node | None:
     except (UnicodeDecodeError, yaml.reader.ReaderError) as error:
         raise ConfigError(str(file), f"It is not UTF-8 text: {error}.", "Save it so.") from error
     except RecursionError as error:
-        cause = "It is nested too deeply to be read."
-        raise ConfigError(str(file), cause, "Write it flatter.") from error
+        raise ConfigError(
+            str(file), "It is nested too deeply to be read.", "Write it flatter."
+        ) from error
     except OSError as error:
-        cause = f"It cannot be read: {error.strerror or error}."
-        raise ConfigError(str(file), cause, "Check its permissions.") from error
+        raise ConfigError(
+            str(file), f"It cannot be read: {error.strerror or error}.", "Check its permissions."
+        ) from error
     if node is not None and not isinstance(node, yaml.MappingNode):
         raise ConfigError(f"{file}:1", "The file holds no keys.", "Write key: value lines.")
     if node is not None and (size := _expanded_size(node, {})) > MOST_VALUES:

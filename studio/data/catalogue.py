@@ -148,15 +148,21 @@ def add_talks(
 ) -> tuple[AddedData, ...]:
     """`add_data` of chat rows: each talk becomes a question, an answer and a history."""
     if fields:
-        move = "Leave --question and --answer out: they follow from the roles."
-        raise ConfigError("--as-chat", "Talks have no such fields.", move)
+        raise ConfigError(
+            "--as-chat",
+            "Talks have no such fields.",
+            "Leave --question and --answer out: they follow from the roles.",
+        )
     source = resolve_data(path, (Path.cwd(),), PRACTISED)
     rows = [_parse_talk(place, row) for _, place, row in open_table(source).good_rows()]
     talks = [row for row in rows if row is not None]
     with_tools = len(rows) - len(talks)
     if not talks:
-        cause = f"No talk is left; {with_tools} rows with calls of tools are left out."
-        raise DataError(str(source), cause, "Give talks without tools.")
+        raise DataError(
+            str(source),
+            f"No talk is left; {with_tools} rows with calls of tools are left out.",
+            "Give talks without tools.",
+        )
     with TemporaryDirectory() as folder:
         file = Path(folder) / "talks.jsonl"
         text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in talks)
@@ -219,8 +225,11 @@ def check_free(target: Path, *, same: bool) -> None:
     for suffix in ("", *SUFFIXES):
         path = target.with_suffix(suffix)
         if path.exists() and not (same and path == target):
-            move = "Choose another name with --name NAME."
-            raise ConfigError(f"data set {target.stem}", f"{path} exists with other content.", move)
+            raise ConfigError(
+                f"data set {target.stem}",
+                f"{path} exists with other content.",
+                "Choose another name with --name NAME.",
+            )
 
 
 def _list_folder(folder: Path, where: str, taken: dict[str, Path]) -> Iterator[ListedData]:
@@ -253,8 +262,7 @@ def _parse_talk(place: str, row: JsonObject) -> JsonObject | None:
     """
     turns = next((row[name] for name in _TURNS if isinstance(row.get(name), list)), None)
     if turns is None:
-        cause = f"The row holds no talk; its fields are: {', '.join(row)}."
-        raise DataError(place, cause, _SHAPES)
+        raise DataError(place, f"The row holds no talk; its fields are: {', '.join(row)}.", _SHAPES)
     talk = [_parse_turn(place, turn) for turn in turns]
     if any(turn["role"] == "tool" for turn in talk):
         return None
@@ -263,8 +271,11 @@ def _parse_talk(place: str, row: JsonObject) -> JsonObject | None:
     is_answered = bool(talk) and talk[-1]["role"] == "assistant"
     answer = talk.pop()["content"] if is_answered else None
     if not talk or talk[-1]["role"] != "user":
-        cause = "The talk does not end with a question, or a question and its answer."
-        raise DataError(place, cause, "Mend it, or take the row out.")
+        raise DataError(
+            place,
+            "The talk does not end with a question, or a question and its answer.",
+            "Mend it, or take the row out.",
+        )
     question = talk.pop()["content"]
     others = {key: row[key] for key in row if key not in (*_TURNS, "system", "tools")}
     return {**others, "question": question, "answer": answer, "history": talk}

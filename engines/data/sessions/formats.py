@@ -223,8 +223,11 @@ def _read_database(path: Path, intake: Intake) -> Iterator[Session]:
                 info = {"id": name, "parentID": parent}
                 yield from _opencode_session(info, _opencode_rows(base, name), intake)
     except sqlite3.Error as error:
-        move = "Give opencode.db of opencode 1.2 or later, or what `opencode export` writes."
-        raise DataError(str(path), f"it is no such database ({error}).", move) from error
+        raise DataError(
+            str(path),
+            f"it is no such database ({error}).",
+            "Give opencode.db of opencode 1.2 or later, or what `opencode export` writes.",
+        ) from error
 
 
 def _opencode_rows(base: sqlite3.Connection, session: str) -> Rows:

@@ -253,8 +253,11 @@ class LocalPages:
     def __init__(self, source: Path, place: str) -> None:
         """Raises ToolError: it cannot be read, or something in it is no page."""
         if not source.exists():
-            move = "Set source to one beside the run file, or to its whole path."
-            raise ToolError(place, f'there is no file or folder "{source}".', move)
+            raise ToolError(
+                place,
+                f'there is no file or folder "{source}".',
+                "Set source to one beside the run file, or to its whole path.",
+            )
         read, kind = (_read_folder, "folder") if source.is_dir() else (_read_lines, "fixture file")
         try:
             self._note = f"a page of the {kind} {source.name}"
@@ -262,8 +265,11 @@ class LocalPages:
             if not self._pages:
                 raise ValueError("there is none")
         except (OSError, ValueError) as error:
-            move = "Set source to a file of {title, url, text}, or a folder of *.md with # Title."
-            raise ToolError(place, f"{source} holds no pages ({error}).", move) from error
+            raise ToolError(
+                place,
+                f"{source} holds no pages ({error}).",
+                "Set source to a file of {title, url, text}, or a folder of *.md with # Title.",
+            ) from error
         words = [tokens(f"{page.title}\n{page.text}") for page in self._pages]
         self._words, self._find_best = list(map(set, words)), index_words(words)
 
@@ -380,8 +386,11 @@ async def check_searxng(fetcher: Fetcher, address: str, place: str) -> None:
         await fetcher.ask_service(f"{address.rstrip('/')}/search?format=json")
     except FetchFailed as failed:
         if failed.status != 400:
-            move = "Start the instance, with json in search.formats of its settings.yml."
-            raise ToolError(place, f"SearXNG cannot be used: {failed}", move) from failed
+            raise ToolError(
+                place,
+                f"SearXNG cannot be used: {failed}",
+                "Start the instance, with json in search.formats of its settings.yml.",
+            ) from failed
 
 
 def read_grounded_answer(reply: JsonObject) -> Found:
@@ -613,5 +622,6 @@ async def _check_extractor(place: str) -> None:
     try:
         import trafilatura  # noqa: F401
     except ImportError as error:
-        move = f"Run: {install_command('web')}"
-        raise ToolError(place, "the package trafilatura is not installed.", move) from error
+        raise ToolError(
+            place, "the package trafilatura is not installed.", f"Run: {install_command('web')}"
+        ) from error

@@ -164,8 +164,11 @@ class PolicyConfig(Settings):
     @model_validator(mode="after")
     def _validate_pace(self) -> "PolicyConfig":
         if self.pace_tokens_per_s is not None and not is_scripted(self.model):
-            move = "Leave it out; rehearsal and replay:FILE have a pace."
-            raise refusal("pace_tokens_per_s", "a real model streams at its own pace", move)
+            raise refusal(
+                "pace_tokens_per_s",
+                "a real model streams at its own pace",
+                "Leave it out; rehearsal and replay:FILE have a pace.",
+            )
         return self
 
 

@@ -84,8 +84,11 @@ class EvaluationConfig(Settings):
     @model_validator(mode="after")
     def _validate_data(self) -> "EvaluationConfig":
         if self.do_eval and not self.data:
-            cause = "evaluation is on, but evaluation.data names no data set"
-            raise refusal("do_eval", cause, "Set evaluation.data, or evaluation.do_eval=false.")
+            raise refusal(
+                "do_eval",
+                "evaluation is on, but evaluation.data names no data set",
+                "Set evaluation.data, or evaluation.do_eval=false.",
+            )
         return self
 
 
@@ -660,8 +663,11 @@ class RunConfig(Settings):
                 raise refusal(at, cause, move)
         for role, own in (("reflector", self.reflector), ("judge", self.judge)):
             if own is not None and own.pace_tokens_per_s is not None:
-                cause = "only rollouts are watched as they stream"
-                raise refusal(f"{role}.pace_tokens_per_s", cause, "Leave it out.")
+                raise refusal(
+                    f"{role}.pace_tokens_per_s",
+                    "only rollouts are watched as they stream",
+                    "Leave it out.",
+                )
         return self
 
     # Dotted key → the `${…}` text a secret came from; written back instead of its value.
