@@ -10,12 +10,13 @@ import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import Any
 
 from engines.core.codec import JsonObject, digest_bytes
 from engines.core.errors import DataError, suggest_name
+from engines.core.frozen import frozen
 from engines.core.types import Completion, Problem, Usage
 from engines.data.fields import (
     LISTED_REPLIES,
@@ -42,7 +43,7 @@ RolloutLog = Mapping[str, tuple[Completion, ...]]
 """Question → the replies to it, in the order of the log."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class DataReport:
     """What `check_rows` saw. Lines or rows count from 1; lengths are in characters."""
 
@@ -130,7 +131,7 @@ def _without_collector() -> Iterator[None]:
         gc.enable()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _ReadResult:
     unit: Unit
     problems: tuple[Numbered, ...]

@@ -3,13 +3,14 @@
 import mimetypes
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from string import ascii_uppercase
 from typing import Any
 
 from engines.core.codec import JsonObject, digest, fix_surrogates
 from engines.core.errors import DataError
+from engines.core.frozen import frozen
 from engines.core.types import Names, Problem, turns_of
 from engines.data.rows import json_kind
 
@@ -38,7 +39,7 @@ class BlankQuestion(DataError):
     """The question is there, but nothing stands in it."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class FieldNames:
     """The fields that may hold question and answer, best first, and those of replies."""
 
@@ -244,7 +245,7 @@ _OWN_LABEL = re.compile(r"\(?([A-Z])[).:]\s*")
 _LETTER = re.compile(r"\(?([A-Za-z])[).:]{0,2}")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Choices:
     options: Mapping[str, str]  # letter and text
     labels: Names  # as the row has them; without any: ()

@@ -14,6 +14,7 @@ from typing import Any
 
 from engines.core.codec import JsonObject
 from engines.core.errors import DataError
+from engines.core.frozen import frozen
 from engines.core.types import Names
 from engines.data.fields import field_text, find_choices, get_field
 from engines.data.rows import Row
@@ -135,7 +136,7 @@ def clean_choices(place: str, row: Published) -> list[JsonObject] | str:
     return [problem]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Layout:
     """A data set as its authors publish it."""
 

@@ -13,7 +13,6 @@ import math
 import sys
 import zlib
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass
 from datetime import date, datetime, time
 from decimal import Decimal
 from importlib import import_module
@@ -23,6 +22,7 @@ from zipfile import BadZipFile, ZipFile
 
 from engines.core.codec import JsonObject
 from engines.core.errors import DataError, install_command
+from engines.core.frozen import frozen
 from engines.data.source import (
     TASK_FILE,
     DataSource,
@@ -48,7 +48,7 @@ _PLAIN = ("string", "large_string", "bool", "int64", "int32")
 """Types of Arrow whose values are JSON's: looking at each value took half of reading."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Table:
     """The rows of a source and what their numbers count."""
 

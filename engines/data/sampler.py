@@ -4,13 +4,13 @@ It follows from (seed, epoch) alone: a resumed run needs no other cursor than it
 """
 
 import random
-from dataclasses import dataclass
 from functools import lru_cache
 
 from engines.core.codec import seed_for
+from engines.core.frozen import frozen
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Sampler:
     """Batches of a run; steps and epochs count from 1 over the whole run."""
 

@@ -20,12 +20,12 @@ import sqlite3
 import tomllib
 from collections.abc import Iterator, Sequence
 from contextlib import closing, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 from engines.core.errors import DataError, suggest_name
+from engines.core.frozen import frozen
 
 PRACTISED = ("train",)
 """Splits that are meant where a folder is practised on and none is named, best first."""
@@ -49,7 +49,7 @@ _SHARD = re.compile(r"(?P<split>.+?)-(?P<number>\d{5})-of-(?P<of>\d{5})(-[0-9a-f
 TASK_FILE = "task.toml"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class DataSource:
     """A file, or a folder and the split of it that is meant."""
 

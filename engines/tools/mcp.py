@@ -12,11 +12,11 @@ import re
 import shutil
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, contextmanager, suppress
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TextIO
 
 from engines.core.codec import fix_surrogates
 from engines.core.errors import ConfigError, ToolError, install_command, suggest_name
+from engines.core.frozen import frozen
 from engines.core.protocols import ToolTry
 from engines.core.text.sanitize import escape_unsafe, one_line
 from engines.core.types import ToolResult, ToolSpec
@@ -33,7 +33,7 @@ MAX_DESCRIPTION_CHARS, MAX_WORDING_CHARS, MAX_SCHEMA_CHARS = 2_000, 500, 20_000
 _STDERR_BYTES = 1_000
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class McpTool:
     """One tool of a server, which is opened and closed for all of them."""
 

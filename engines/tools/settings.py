@@ -1,9 +1,9 @@
 """What a run file can say of one tool of an agent."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Literal
 
+from engines.core.frozen import frozen
 from engines.core.types import Names, Network
 
 PROVIDERS: Mapping[str, Names] = {
@@ -22,7 +22,7 @@ TOOL_KEYS = tuple(name for names in KEYS.values() for name in names)
 USER_AGENT = "practice-studio (a tool of a language model)"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ToolSettings:
     """One tool, or the tools of one MCP server: one of the first four says which.
 

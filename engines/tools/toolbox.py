@@ -7,7 +7,7 @@ Shipped are a calculator, a question to another model and the interpreter; those
 import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from engines.core.codec import fix_surrogates
 from engines.core.errors import (
@@ -18,6 +18,7 @@ from engines.core.errors import (
     lost_usage,
     suggest_name,
 )
+from engines.core.frozen import frozen
 from engines.core.protocols import Policy, Tool, ToolTry
 from engines.core.text.maths import ExpressionError, value_of
 from engines.core.text.sanitize import one_line
@@ -43,7 +44,7 @@ from engines.tools.settings import PROVIDERS, ToolSettings
 from engines.tools.web.tools import WebContext, missing_key, open_web_tool, with_provider
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Entry:
     """A tool or a server of several, with its limit of time and what messages call it."""
 

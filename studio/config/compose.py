@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from engines.core.errors import ConfigError, did_you_mean
+from engines.core.frozen import frozen
 from engines.record.yaml_text import unescape_interpolation
 from studio.config.tree import (
     ABSENT,
@@ -97,7 +98,7 @@ def _search_folders(path: Path, roots: Sequence[Path]) -> list[Path]:
 # Files
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Mount:
     """An entry of a `defaults` list: `[/]PATH[@PACKAGE]`, or `PATH[@PACKAGE]: NAMES`."""
 

@@ -10,13 +10,14 @@ import math
 import os
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from importlib.resources import files
 from pathlib import Path
 
 from pydantic import ValidationError
 
 from engines.core.errors import ConfigError, DataError
+from engines.core.frozen import frozen
 from engines.core.settings import SettingError
 from engines.data.source import HELD_OUT, PRACTISED, DataSource, locate, resolve_data
 from engines.grpo.checkpoint.folders import find_checkpoints
@@ -139,7 +140,7 @@ _ASKED = re.compile(r"oc\.env\s*:\s*(\w+)")
 _BUNDLED = Path(str(files("sample_data")))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class LoadedRun:
     """A validated run file and where things were found."""
 
@@ -253,7 +254,7 @@ def load_run(
     )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Environment:
     """The variables that a run file may name, and the working folder."""
 
@@ -393,7 +394,7 @@ def _absent_text(key: Key, names: Sequence[str]) -> str:
     return f"{dotted_name(key)} is left out, since {why}: only a run needs it."
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _FileNames:
     """Where names of files in a run file are looked up, in order; what is typed, from `cwd`."""
 

@@ -9,11 +9,11 @@ import json
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from engines.core.errors import ConfigError, did_you_mean, suggest_name
+from engines.core.frozen import frozen
 from engines.data.source import is_database
 from studio.presets import list_presets, preset_path
 from studio.secrets.run_files import mask_override
@@ -21,7 +21,7 @@ from studio.secrets.run_files import mask_override
 Kind = Literal["practice", "eval"]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class YoutuConfig:
     """One config of a checkout. `root` is the checkout, `file` the config in it."""
 
@@ -135,7 +135,7 @@ def translate_flags(words: Sequence[str]) -> list[str]:
     return found
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Source:
     """Exactly one of `runfile`, `resume` and `youtu` is given."""
 

@@ -7,13 +7,13 @@ compose: `studio.config.compose` does.
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from engines.core.errors import ConfigError
+from engines.core.frozen import frozen
 from engines.record.seal import refuse_altered
 from engines.record.yaml_text import QUICK_LOADER
 
@@ -137,7 +137,7 @@ MOST_VALUES = 100_000
 """Of a file: a few lines of aliases to aliases stand for millions."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Place:
     """Where a key got its value."""
 
@@ -145,7 +145,7 @@ class Place:
     override: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class YamlFile:
     """The values of one file with the places of their keys."""
 

@@ -8,7 +8,7 @@ import json
 import os
 import warnings
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
 from shlex import quote
@@ -17,6 +17,7 @@ from typing import Any
 
 from engines.core.codec import JsonObject, digest_bytes
 from engines.core.errors import ConfigError, ConflictError, DataError
+from engines.core.frozen import frozen
 from engines.data.dataset import Numbered, check_dataset, check_rows, read_numbered_problems
 from engines.data.rows import Unit, open_table
 from engines.data.source import (
@@ -295,7 +296,7 @@ def _parse_turn(place: str, turn: Any) -> dict[str, str]:
     return {"role": role, "content": text}
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ListedVerifier:
     """One verifier. `kind` is None where the file cannot serve: `trouble` says why."""
 

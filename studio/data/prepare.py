@@ -20,6 +20,7 @@ from filelock import FileLock
 
 from engines.core.codec import JsonObject
 from engines.core.errors import ConfigError, DataError, RecordError, did_you_mean, install_command
+from engines.core.frozen import frozen
 from engines.data.public_layouts import LAYOUTS, Cleaned, by_level, shuffled
 from engines.data.rows import Row, open_table, to_json_value
 from engines.data.source import USUAL, DataSource, find_splits, locate, stem_of
@@ -38,7 +39,7 @@ _TIMEOUT_S = 10
 _TYPES = {"difficulty": "float64", "answer_index": "int64"}
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Wanted:
     """A data set to prepare, as the command line names it."""
 

@@ -17,7 +17,6 @@ from pathlib import Path
 from shlex import quote
 from typing import Any, Literal
 
-from studio.run.acting import Tell
 from engines.core.codec import digest
 from engines.core.errors import CallFailed, ConfigError
 from engines.core.library import Library
@@ -66,6 +65,7 @@ from studio.render.evaluation_lines import eval_text
 from studio.render.json import json_data, print_json, print_result
 from studio.render.lines import tell_next, to_stderr
 from studio.render.words import count_text
+from studio.run.acting import Tell
 from studio.run.held_out import (
     detectable_effect,
     held_out_sets,

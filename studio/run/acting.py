@@ -20,6 +20,7 @@ from engines.agents.open import AgentNeeds, open_agent
 from engines.agents.team import Member
 from engines.core.codec import JsonObject, fields_of
 from engines.core.errors import ConfigError, install_command
+from engines.core.frozen import frozen
 from engines.core.protocols import Agent, Embedder, OnText, Policy, Toolbox
 from engines.core.team import FIXED, Speaker
 from engines.core.types import Completion, Message, Sampling
@@ -319,7 +320,7 @@ def check_variables(agent: AgentConfig, environ: Mapping[str, str] = os.environ)
                 )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class VerifierWanted:
     """A verifier as `open_verifier` is asked for one; the judge by its name and sampling."""
 
@@ -329,7 +330,7 @@ class VerifierWanted:
     judge: tuple[str, Sampling] | None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class WorkerWanted:
     """What a worker opens; it travels in the memory of processes only."""
 

@@ -6,7 +6,7 @@ Of a run that trains weights these are also its engine, limits, checkpoints and 
 import shutil
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from engines.core import events as ev
 from engines.core.errors import ConflictError
 from engines.core.events import AgentOpened, NodesChanged, RolloutPlaced
+from engines.core.frozen import frozen
 from engines.core.protocols import Engine, Reviewer, Verifier
 from engines.core.state.run_state import RunState
 from engines.core.types import Learns, Problem
@@ -43,7 +44,7 @@ from engines.training_free.lint import OperationLinter
 from studio.config.run_yaml import dump_run_yaml
 from studio.config.settings.run import RunConfig
 from studio.render.run_lines import agent_lines
-from studio.run.acting import Acting, sampling_of, Tell
+from studio.run.acting import Acting, Tell, sampling_of
 from studio.run.held_out import (
     evaluated_sets,
     measuring_setup,
@@ -79,7 +80,7 @@ if TYPE_CHECKING:
     from engines.policies.hf_local.policy import HFLocal
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Training:
     folder: Path  # of the experiment
     engine: Engine
@@ -182,7 +183,7 @@ def _check_monitors(plan: RunPlan, tell: Tell = lambda _: None) -> None:
         check_tracing(plan.loaded, tell)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Models:
     """What a run asks, and what its answers are judged by; each has answered once."""
 
@@ -267,7 +268,7 @@ async def _open_models(
     )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Record:
     """What a run writes to: its journal and its library."""
 

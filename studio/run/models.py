@@ -9,13 +9,14 @@ import hashlib
 import json
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, AsyncExitStack, contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from engines.core.codec import JsonObject, digest, digest_bytes
 from engines.core.errors import ConfigError, DamagedError, VerifierError
+from engines.core.frozen import frozen
 from engines.core.protocols import Ledger, Policy, Verifier, judges_whole_groups
 from engines.core.state.run_state import RunState
 from engines.core.types import NO_USAGE, CallKey, Problem, Rollout, Usage, Verdict
@@ -90,7 +91,7 @@ _DIGEST_BYTES = 4_000_000
 """Read of each end of a weights file: whole files of many gigabytes would take minutes."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Roles:
     """The models of a run; two roles with the same endpoint share one client."""
 
@@ -407,7 +408,7 @@ def make_rollouts(
     )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class LocalModels:
     """How `hf:` models of a run are opened."""
 

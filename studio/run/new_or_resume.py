@@ -15,6 +15,7 @@ import yaml
 
 from engines.core.codec import JsonObject, digest
 from engines.core.errors import ConfigError, ConflictError, StudioError
+from engines.core.frozen import frozen
 from engines.core.library_notes import NotesMark
 from engines.core.state.run_state import RunState
 from engines.core.types import Problem
@@ -233,7 +234,7 @@ def read_run_yaml(run_file: Path) -> JsonObject | None:
 Mode = Literal["new", "resume", "fork", "finished"]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RunPlan:
     """One run to be opened. `state` is what its journal holds (resume, finished)."""
 

@@ -18,13 +18,13 @@ import sqlite3
 import zipfile
 from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from engines.core.codec import JsonObject
 from engines.core.errors import DataError
+from engines.core.frozen import frozen
 from engines.data.rows import import_zstd
 from engines.data.sessions.steps import (
     LONGEST_FILE,
@@ -565,7 +565,7 @@ def _as_lists(tree: Any) -> Any:
     return inner
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Format:
     read: Reader
     patterns: tuple[str, ...]  # of its files in a folder

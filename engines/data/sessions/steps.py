@@ -15,6 +15,7 @@ from typing import Any, Literal
 import orjson
 
 from engines.core.codec import JsonObject
+from engines.core.frozen import frozen
 
 LONGEST_LINE, LONGEST_FILE = 32_000_000, 512_000_000
 """Bytes of a line, and of a file that has to be read whole; what is longer is left out."""
@@ -25,7 +26,7 @@ _PLAIN = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,39}")
 Kind = Literal["user", "assistant", "call", "result", "summary", "error", "interrupted", "rewound"]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Step:
     """One thing that was said or done.
 

@@ -26,11 +26,12 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from engines.core.codec import JsonObject
+from engines.core.frozen import frozen
 from engines.process import namespaces
 from engines.process.confinement import Limits
 from engines.process.host import ForkedChild, Host, Work
@@ -177,7 +178,7 @@ MAX_TEXT, MAX_SHORT, MAX_VARIABLES, MAX_FILES = 20_000, 200, 50, 4096
 FOLDER_CHECK_S = 0.1
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RunResult:
     """What one call came to. All texts are bounded; bytes that are no UTF-8 are replaced.
 
@@ -361,7 +362,7 @@ def folder_is_full(folder: str, most_bytes: int) -> bool:
     return False
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ProgramResult:
     """How a program ended; of its output only the last 64 KiB each are kept."""
 

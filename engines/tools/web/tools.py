@@ -10,7 +10,7 @@ import asyncio
 import json
 import re
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from urllib.parse import urlencode, urlsplit
 
 from engines.core.codec import JsonObject, fix_surrogates
 from engines.core.errors import CallFailed, ToolError, install_command
+from engines.core.frozen import frozen
 from engines.core.protocols import Embedder, Policy, ToolTry
 from engines.core.text.prompts import load_prompt, quote
 from engines.core.text.reply import ReplyProblem, find_objects
@@ -38,7 +39,7 @@ from engines.tools.settings import KEYS, PROVIDERS, ToolSettings
 from engines.tools.web.fetch import AddressGuard, Fetched, Fetcher, FetchFailed, WebCache, read_url
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PageText:
     url: str
     title: str
@@ -173,7 +174,7 @@ _WORD = re.compile(r"\S{1,40}")
 """What has no blanks for so long is Chinese, code or noise, and counts as several words."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PageReader:
     """`policy` answers from the passages alone; None gives the passages themselves."""
 
@@ -493,7 +494,7 @@ async def choose_titles(
     return tuple(chosen)[:MAX_READ] or titles[:1], reply.usage
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class MediaWiki:
     """An encyclopedia by its API, whose errors come with the status of success."""
 
@@ -529,7 +530,7 @@ SHOWN_CHARS = 16_000
 """Of a result: ten passages, or ten results of a search."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class WebContext:
     """What tools of the web are opened with; `cache` None keeps nothing of what they find."""
 

@@ -4,12 +4,13 @@ All of it is read from where a setting is declared; nothing is written twice.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from inspect import cleandoc
 from typing import Any
 
 from pydantic import TypeAdapter
 
+from engines.core.frozen import frozen
 from engines.core.types import Names
 from engines.verifiers.foreign.verifier import FunctionSettings
 from engines.verifiers.open import KINDS
@@ -48,7 +49,7 @@ _BOUNDS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Setting:
     """One setting as it is declared; `default` is a plain value of JSON."""
 

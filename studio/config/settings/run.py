@@ -17,6 +17,7 @@ from pydantic import (
     model_validator,
 )
 
+from engines.core.frozen import frozen
 from engines.core.settings import (
     COUNT,
     LEAST_TRIED,
@@ -211,7 +212,7 @@ class _Loop:
     )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PracticeConfig(TrainingFreeSettings, _Loop):
     """How it practises."""
 
@@ -243,7 +244,7 @@ class PracticeConfig(TrainingFreeSettings, _Loop):
         return "library" if self.library_steps(step) > self.library_steps(step - 1) else "weights"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class LintConfig(LintSettings):
     """What is flagged in a proposed operation before it is reviewed."""
 
@@ -254,7 +255,7 @@ class LintConfig(LintSettings):
     )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class GRPOConfig(GRPOSettings):
     """How weights are updated."""
 
@@ -284,7 +285,7 @@ class _Demonstrations:
     )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SFTConfig(SFTSettings, _Demonstrations):
     """Supervised fine-tuning: stages of `studio train`, learnt and distilled without a library."""
 
@@ -313,7 +314,7 @@ class TracingConfig(Settings):
     )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class CollectorAddress:
     """Where spans go. `asked` is the run file's; else only the environment names it."""
 
