@@ -228,7 +228,7 @@ FAULTS = (
     ),
     Fault(
         "of two tool calls with one index the second is lost",
-        "engines/policies/chat/streamed_reply.py",
+        "engines/policies/chat/exchange.py",
         "slot = max(self._calls) + 1",
         "slot = max(self._calls)",
         ("tests/engines/policies/chat/test_client.py",),
@@ -738,15 +738,15 @@ FAULTS = (
     Fault(
         "attempts that broke off cost nothing",
         "engines/policies/chat/client.py",
-        "self.usage += replace(lost, cost_usd=self._endpoint.settings.cost_usd(lost))",
+        "self.usage += replace(lost, cost_usd=self._policy.settings.cost_usd(lost))",
         "self.usage += replace(lost, prompt_tokens=0, completion_tokens=0, cost_usd=0.0)",
         ("tests/engines/policies/chat/test_client.py",),
     ),
     Fault(
         "an address that failed is asked again at once",
         "engines/policies/chat/client.py",
-        "failed.back_at = self.clock() + max(wait_s, error.wait_s or 0.0)",
-        "failed.back_at = 0.0",
+        "chosen.back_at = self._clock() + max(LEFT_OUT_S, failed.wait_s or 0.0)",
+        "chosen.back_at = 0.0",
         ("tests/engines/policies/chat/test_replicas.py",),
     ),
     Fault(
@@ -759,21 +759,21 @@ FAULTS = (
     Fault(
         "a call is asked again once too often",
         "engines/policies/chat/endpoint.py",
-        "if not failed.transient or faults > policy.max_retries:",
-        "if not failed.transient or faults > policy.max_retries + 1:",
+        "if not lost.transient or faults > own.max_retries:",
+        "if not lost.transient or faults > own.max_retries + 1:",
         ("tests/engines/policies/chat/test_client.py",),
     ),
     Fault(
         "keys follow a redirect to another host",
         "engines/policies/chat/endpoint.py",
-        "if same and safe and keeps_body:",
-        "if safe and keeps_body:",
+        "trust_env=trust_env,\n                transport",
+        "trust_env=trust_env,\n                follow_redirects=True,\n                transport",
         ("tests/engines/policies/chat/test_addresses.py",),
     ),
     Fault(
         "a dated release counts as another model",
-        "engines/policies/chat/request.py",
-        '_RELEASE.sub("", bare)',
+        "engines/policies/chat/exchange.py",
+        '_VARIANT.sub("", bare)',
         "bare",
         ("tests/engines/policies/chat/test_addresses.py",),
     ),
@@ -793,7 +793,7 @@ FAULTS = (
     ),
     Fault(
         "a short prompt sees what pads it while replies are sampled",
-        "engines/policies/hf_local/fast_decoder.py",
+        "engines/policies/hf_local/decoding.py",
         "columns >= self.lengths[:, None]",
         "columns > self.lengths[:, None] + 3",
         ("tests/engines/policies/hf_local/test_decoder.py",),
@@ -810,7 +810,7 @@ FAULTS = (
     ),
     Fault(
         "log-probabilities are taken at temperature 1",
-        "engines/grpo/forward.py",
+        "engines/grpo/loss/loss.py",
         "        if temperature != 1:\n",
         "        if False:\n",
         ("tests/engines/grpo/forward/test_forward.py",),

@@ -14,11 +14,10 @@ from types import SimpleNamespace
 from typing import Any
 
 from engines.agents.agentscope_classes import Msg, TextBlock, to_chat_messages
-from engines.agents.gateway import chat
-from engines.agents.gateway.fields import arguments_object
 from engines.agents.guided_try import GuidedTry
 from engines.agents.open import AgentNeeds
 from engines.agents.single_turn import system_messages
+from engines.core.chat_protocol import arguments_object, parse_message
 from engines.core.errors import ConfigError
 from engines.core.protocols import OnText, Policy
 from engines.core.types import Attempt, Completion, Job, Message, Problem, Sampling
@@ -191,4 +190,4 @@ def as_function(
 def _read_message(given: Any) -> Message:
     """A message of any form; the calls of tools are those of OpenAI's protocol."""
     (plain,) = to_chat_messages(given)
-    return chat.parse_message({**(given if isinstance(given, Mapping) else {}), **plain})
+    return parse_message({**(given if isinstance(given, Mapping) else {}), **plain})

@@ -13,8 +13,8 @@ from functools import partial
 from itertools import takewhile
 from typing import Any, cast
 
-from engines.agents.gateway.fields import Asked
 from engines.agents.single_turn import system_messages
+from engines.core.chat_protocol import Asked
 from engines.core.errors import CallFailed, lost_usage
 from engines.core.protocols import OnText, Policy, TryPolicy
 from engines.core.text.tool_text import call_mark, clean_text, result_mark

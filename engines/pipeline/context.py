@@ -27,8 +27,8 @@ from engines.pipeline.budget import Budget
 from engines.pipeline.control import RunControl
 from engines.pipeline.effect.effect_gate import EffectGate
 from engines.pipeline.effect.regression import dropout
-from engines.pipeline.effect.roll_back import ROLL_BACK, find_setback, revert_operations
 from engines.pipeline.evaluation.evaluate import Evaluation, FirstWeights, evaluate, measure_cells
+from engines.pipeline.gate.draft import ROLL_BACK, find_setback, revert_operations
 from engines.pipeline.gate.gate import Gate
 from engines.pipeline.guidance import PromptWriter
 from engines.pipeline.recorder import Recorder

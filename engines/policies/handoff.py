@@ -26,8 +26,7 @@ from engines.core.text.tokens import prompt_tokens, text_tokens
 from engines.core.types import CallKey, Completion, Message, Sampling, Usage
 from engines.core.waiting import current_call
 from engines.policies.chat.endpoint import TEXT_CHARS
-from engines.policies.chat.request import Dialect, chat_request
-from engines.policies.chat.streamed_reply import MOST_TOKENS
+from engines.policies.chat.exchange import MOST_TOKENS, Dialect, chat_request
 
 SHOWN = 5
 """Names in a message; the folder has the others."""

@@ -6,40 +6,26 @@ must see the folders that adapters are written to. Replies are read tolerant of 
 since versions differ; never of their absence.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import orjson
 from pydantic import BaseModel, Field, FiniteFloat, ValidationError
 
 from engines.core.errors import CallFailed, PolicyError
 from engines.core.protocols import OnText
 from engines.core.types import Completion, Message, Sampling, Usage, meaning_of
 from engines.core.waiting import deadline, gather_all
-from engines.policies.chat.client import PING_S, Replicas
+from engines.policies.chat.client import PING_S, Replicas, parse_listing
 from engines.policies.chat.endpoint import (
-    CONNECT_S,
-    LINE_BYTES,
+    EndpointClient,
     EndpointFailed,
     EndpointSettings,
-    RetryPolicy,
     Sleep,
-    failure_of,
-    http_client,
-    read_capped,
     retry_call,
-    status_failure,
 )
-
-if TYPE_CHECKING:
-    import httpx2
-
 
 Encode = Callable[[Sequence[Message], Sequence[Mapping[str, Any]]], list[int]]
 """The ids of messages and of the tools on offer, as the policy that is trained is shown them."""
@@ -52,6 +38,26 @@ LOAD_S = 300.0
 """Of one adapter; the first one may compile kernels."""
 SAME = 1e-4
 """Two log-probabilities of one token nearer than this are taken as one."""
+
+
+class _Scores(BaseModel):
+    token_logprobs: list[FiniteFloat]
+    top_logprobs: list[dict[str, FiniteFloat] | None] | None = None
+
+
+class _Choice(BaseModel):
+    text: str
+    token_ids: list[int] = Field(min_length=1)
+    logprobs: _Scores
+    finish_reason: str | None = None
+    prompt_token_ids: list[int] | None = None
+
+
+class ScoredReply(BaseModel):
+    """A completion with what training needs of it."""
+
+    choices: list[_Choice] = Field(min_length=1, max_length=1)
+    model: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,8 +101,9 @@ class VLLMRollouts:
         self.name = name
         self._tell, self._sleep = tell, sleep
         own = server.endpoint
+        # An adapter may take long to load, and the server is silent meanwhile.
         self._servers = [
-            VLLMServer(replace(own, base_url=url, replicas=()), LOAD_S)
+            EndpointClient(replace(own, base_url=url, idle_s=LOAD_S), name)
             for url in (own.base_url, *own.replicas)
         ]
         self._replicas = Replicas(len(self._servers))
@@ -116,16 +123,10 @@ class VLLMRollouts:
             with self._replicas.take(messages) as chosen:
                 return await self._ask(self._servers[chosen.place], ids, sampling)
 
-        policy = RetryPolicy(
-            url=own.url,
-            limit_s=own.timeout_s,
-            max_retries=own.max_retries,
-            seed=sampling.seed or 0,
-            about=str(ids[-8:]),
-            sleep=self._sleep,
-        )
         try:
-            reply = await retry_call(try_once, policy)
+            reply = await retry_call(
+                try_once, own, seed=sampling.seed or 0, about=str(ids[-8:]), sleep=self._sleep
+            )
         except CallFailed as failed:
             if failed.kind == "timeout" and not isinstance(failed, EndpointFailed):
                 failed.usage = Usage(len(ids), 0, 1)  # the prompt at least was worked on
@@ -161,11 +162,11 @@ class VLLMRollouts:
         if before is not None:
             await gather_all(self._unload(server, before) for server in self._servers)
 
-    async def _load(self, server: VLLMServer, name: str, folder: Path) -> None:
+    async def _load(self, server: EndpointClient, name: str, folder: Path) -> None:
         body = {"lora_name": name, "lora_path": str(folder.resolve())}
         try:
             async with deadline(LOAD_S):
-                await server.ask("load_lora_adapter", body)
+                await server.fetch("load_lora_adapter", body)
         except (EndpointFailed, TimeoutError) as failed:
             said = f"{failed} {getattr(failed, 'body', '')}"
             if "already been loaded" not in said:  # by an earlier process, the content the same
@@ -174,11 +175,11 @@ class VLLMRollouts:
                     f"See that --max-lora-rank is at least the adapter's rank and that the server "
                     f"sees the folder; its log says more. {START}"
                 )
-                raise PolicyError(self._place(server), cause, move) from None
+                raise PolicyError(server.place, cause, move) from None
 
-    async def _unload(self, server: VLLMServer, name: str) -> None:
+    async def _unload(self, server: EndpointClient, name: str) -> None:
         try:
-            await server.ask("unload_lora_adapter", {"lora_name": name})
+            await server.fetch("unload_lora_adapter", {"lora_name": name})
         except EndpointFailed as failed:
             self._tell(f"the adapter {name} stays on the server ({_reason_text(failed)})")
 
@@ -190,7 +191,7 @@ class VLLMRollouts:
         """
         await gather_all(self._ping(server) for server in self._servers)
 
-    async def _ping(self, server: VLLMServer) -> None:
+    async def _ping(self, server: EndpointClient) -> None:
         ids = self.server.encode((Message("user", "Name a number."),), ())
         temperature = self.server.temperature
         try:
@@ -202,10 +203,10 @@ class VLLMRollouts:
         except (CallFailed, TimeoutError) as failed:
             cause = f"{_reason_text(failed)}."
             move = f"It must be vLLM 0.10.2 or newer, and rollouts_url must end in /v1. {START}"
-            raise PolicyError(self._place(server), cause, move) from None
+            raise PolicyError(server.place, cause, move) from None
         if temperature != 1.0 and not self._processed:
             raise PolicyError(
-                self._place(server),
+                server.place,
                 f"its log-probabilities are those of temperature 1, and practice samples at "
                 f"{temperature:g}.",
                 "Start vLLM with --logprobs-mode processed_logprobs, or practise at temperature 1.",
@@ -215,16 +216,13 @@ class VLLMRollouts:
         for server in self._servers:
             await server.aclose()
 
-    def _place(self, server: VLLMServer) -> str:
-        return f"policy {self.name} at {server.endpoint.url}"
-
     def _has_policy_scores(self, sampling: Sampling) -> bool:
         """Whether log-probabilities are log_softmax(logits / T) without cuts."""
         if sampling.top_p not in (None, 1.0) or not sampling.temperature:
             return False
         return sampling.temperature == 1.0 or self._processed
 
-    async def _is_temperature_applied(self, server: VLLMServer, ids: list[int]) -> bool:
+    async def _is_temperature_applied(self, server: EndpointClient, ids: list[int]) -> bool:
         """Whether temperature shows in log-probabilities: it never does in vLLM's default mode.
 
         The likeliest next token is asked for at two temperatures; a doubtful answer (a token
@@ -237,9 +235,9 @@ class VLLMRollouts:
             best.append(max((tops[0] or {}).values(), default=0.0) if tops else 0.0)
         return abs(best[0] - best[1]) > SAME
 
-    async def _ask(self, server: VLLMServer, ids: list[int], sampling: Sampling) -> ScoredReply:
+    async def _ask(self, server: EndpointClient, ids: list[int], sampling: Sampling) -> ScoredReply:
         body = self._request_body(ids, sampling, await self._model_name(server))
-        return parse_reply(await server.ask("completions", body), ids)
+        return parse_reply(await server.fetch("completions", body), ids)
 
     def _request_body(self, ids: list[int], sampling: Sampling, model: str) -> dict[str, Any]:
         own, window = self.server.endpoint, self.server.window
@@ -271,13 +269,13 @@ class VLLMRollouts:
             **own.extra_body,
         }
 
-    async def _model_name(self, server: VLLMServer) -> str:
+    async def _model_name(self, server: EndpointClient) -> str:
         """What requests name: the adapter, else the base model."""
         if self.adapter is None and not self._base:
-            rows = (await server.ask("models")).get("data")
-            if not rows:
-                raise CallFailed("shape", f"{server.endpoint.url} lists no model")
-            self._base = str(rows[0]["id"])
+            models = parse_listing(await server.fetch("models"))
+            if not models:
+                raise CallFailed("shape", f"{server.settings.url} lists no model")
+            self._base = next(iter(models))
         return self.adapter or self._base
 
 
@@ -287,90 +285,16 @@ def _reason_text(failed: BaseException) -> str:
     return (text.partition(": ")[2] or text).rstrip(".")
 
 
-class VLLMServer:
-    """One server over one client. `silence_s` is the longest wait for its next byte."""
-
-    def __init__(self, endpoint: EndpointSettings, silence_s: float) -> None:
-        self.endpoint = endpoint
-        self._silence_s = silence_s
-        self._client: httpx2.AsyncClient | None = None
-
-    async def aclose(self) -> None:
-        if self._client is not None:
-            await self._client.aclose()
-            self._client = None
-
-    async def ask(
-        self, path: str, body: Mapping[str, Any] | None = None, *, under: str = "/v1"
-    ) -> dict[str, Any]:
-        """The JSON object of the reply; {} where it is another text, as that of loading is.
-
-        With `under` empty the path is one of the server's own, beside those of OpenAI's protocol.
-
-        Raises EndpointFailed: no reply came, or an error status.
-        """
-        import httpx2
-
-        own = self.endpoint
-        address = own.address.rstrip("/")
-        url = f"{address if under else address.removesuffix('/v1')}/{path}"
-        method, content = ("GET", None) if body is None else ("POST", orjson.dumps(body))
-        try:
-            async with self._open_client().stream(method, url, content=content) as response:
-                whole = await read_capped(response.aiter_bytes(), LINE_BYTES)
-        except httpx2.HTTPError as error:
-            raise failure_of(own, error) from None
-        if not response.is_success:
-            text = whole.decode("utf-8", "replace")
-            raise status_failure(own, response, text, text)
-        with suppress(ValueError, TypeError):
-            return dict(orjson.loads(whole))
-        return {}
-
-    def _open_client(self) -> httpx2.AsyncClient:
-        """The client, made at first use: importing it takes a while."""
-        if self._client is None:
-            import httpx2
-
-            own = self.endpoint
-            headers = {"content-type": "application/json", **own.headers}
-            if own.api_key:
-                headers["authorization"] = f"Bearer {own.api_key}"
-            timeout = httpx2.Timeout(self._silence_s, connect=CONNECT_S, pool=None)
-            self._client = http_client(own, timeout, headers=headers)
-        return self._client
-
-
-class _Scores(BaseModel):
-    token_logprobs: list[FiniteFloat]
-    top_logprobs: list[dict[str, FiniteFloat] | None] | None = None
-
-
-class _Choice(BaseModel):
-    text: str
-    token_ids: list[int] = Field(min_length=1)
-    logprobs: _Scores
-    finish_reason: str | None = None
-    prompt_token_ids: list[int] | None = None
-
-
-class ScoredReply(BaseModel):
-    """A completion with what training needs of it."""
-
-    choices: list[_Choice] = Field(min_length=1, max_length=1)
-    model: str = ""
-
-
-def parse_reply(body: Mapping[str, Any], prompt_ids: Sequence[int]) -> ScoredReply:
+def parse_reply(body: bytes, prompt_ids: Sequence[int]) -> ScoredReply:
     """Read a reply with one choice, whose scores are aligned with its ids.
 
     Raises CallFailed: something is missing or does not fit; the kind is "shape".
     """
     try:
-        reply = ScoredReply.model_validate(body)
+        reply = ScoredReply.model_validate_json(body)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-        place = ".".join(str(part) for part in first["loc"])
+        place = ".".join(map(str, first["loc"]))
         raise _shape_failure(f"{place}: {first['msg']}") from None
     (choice,) = reply.choices
     scores = choice.logprobs.token_logprobs

@@ -14,12 +14,12 @@ from math import fsum
 from typing import Literal
 
 from engines.core.codec import digest
+from engines.core.errors import VerifierError
 from engines.core.protocols import Verifier, judges_whole_groups
 from engines.core.settings import setting
 from engines.core.types import NO_USAGE, Attempt, Problem, Rollout, Verdict
 from engines.core.waiting import gather_all
 from engines.process.pool import Trouble
-from engines.verifiers.spec import check_settings
 from engines.verifiers.stated_answer import trouble_verdict, unjudgeable_verdict
 from engines.verifiers.text import check_pattern, pattern_pool
 
@@ -137,8 +137,9 @@ class LearnedSettings:
     )
 
     def __post_init__(self) -> None:
-        rule = bool(self.folder), "folder is missing.", "Set it: folder: run:RUN."
-        check_settings('verifier "reward_model"', rule)
+        if not self.folder:
+            move = "Set it: folder: run:RUN."
+            raise VerifierError('verifier "reward_model"', "folder is missing.", move)
 
 
 @dataclass(frozen=True, slots=True)

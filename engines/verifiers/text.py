@@ -7,20 +7,22 @@ Python's `re` cannot be interrupted, and one that backtracks without end would s
 import asyncio
 import re
 import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Literal
+from typing import Any, Literal
 
 from engines.core.errors import VerifierError
 from engines.core.settings import setting
 from engines.core.types import Problem, Rollout, Verdict
 from engines.process.pool import ForkLauncher, ProcessPool, Trouble
-from engines.verifiers.math.notation import WRAPPED, ascii_notation, strip_tex
 from engines.verifiers.stated_answer import (
     TAIL_CHARS,
+    WRAPPED,
+    ascii_notation,
     find_stated_answer,
     short_text,
+    strip_tex,
     strip_thoughts,
     trouble_verdict,
     unjudgeable_verdict,
@@ -117,7 +119,7 @@ class TextVerifier:
 
 def pattern_pool() -> ProcessPool:
     """One process that searches for patterns, with a deadline for each."""
-    launcher = ForkLauncher("pattern", "engines.verifiers.pattern_task", memory_mb=512)
+    launcher = ForkLauncher("pattern", "engines.verifiers.text", memory_mb=512)
     return ProcessPool(launcher, workers=1, deadline_s=PATTERN_DEADLINE_S)
 
 
@@ -264,3 +266,21 @@ def _find_named(text: str, texts: Mapping[str, str]) -> tuple[set[str], str]:
 def _plain(text: str) -> str:
     text = unicodedata.normalize("NFKC", ascii_notation(strip_tex(text), marked=True))
     return " ".join(text.split()).strip(" .\"'`*_“”‘’$")
+
+
+def build_task() -> Callable[[dict[str, Any]], dict[str, Any]]:
+    return find_pattern
+
+
+def find_pattern(question: dict[str, Any]) -> dict[str, Any]:
+    """The first group of a pattern's last match, or None.
+
+    A question with flags of its own asks only whether there is a match.
+    """
+    pattern, text = question["pattern"], question["text"]
+    if "flags" in question:
+        return {"found": re.search(pattern, text, question["flags"]) is not None}
+    found = None
+    for match in re.finditer(pattern, text, re.MULTILINE):
+        found = match[1]
+    return {"found": found}

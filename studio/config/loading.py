@@ -25,7 +25,7 @@ from engines.policies.open import is_scripted
 from engines.record.cassette import Tape
 from engines.secrets.mask import MASK, Mask
 from engines.tools.settings import TOOL_KEYS
-from engines.verifiers.spec import find_file
+from engines.verifiers.open import find_file
 from studio.config.aliases import (
     apply_aliases,
     expand_roles,

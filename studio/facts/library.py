@@ -71,7 +71,7 @@ class VersionFacts(Subject):
 
 def version_facts(version: FoundVersion) -> VersionFacts:
     # It loads YAML, which the first frame of the screen has no need of.
-    from engines.record.formats.own import library_data
+    from engines.record.formats.rows import library_data
 
     library = version.library
     return VersionFacts(

@@ -12,9 +12,8 @@ from threading import Lock
 import orjson
 
 from engines.core.types import rollout_id
-from engines.record.journal import HEAD_BYTES
+from engines.record.journal import HEAD_BYTES, Place, is_unchanged, read
 from engines.record.run_dir import RunDir
-from engines.record.segments import Place, is_unchanged, read
 
 _ASKED = re.compile(rb'"kind":"(?:StepStarted|Rollout\w+)"')
 

@@ -25,10 +25,9 @@ from engines.core.protocols import Agent, Embedder, OnText, Policy, Toolbox
 from engines.core.team import FIXED, Speaker
 from engines.core.types import Completion, Message, Sampling
 from engines.core.waiting import slow_stage
-from engines.policies.team import TeamPolicy
-from engines.policies.tool_use import Protocol, ToolUsePolicy
+from engines.policies.tool_use import Protocol, TeamPolicy, ToolUsePolicy
 from engines.process.start import ScratchFolder
-from engines.record.cassette import Cassette, Entry, is_played, plain_request, taped_toolbox
+from engines.record.cassette import Cassette, Entry, TapedToolbox, is_played, plain_request
 from engines.rollouts.remote.dispatcher import Dispatcher, RunModels
 from engines.rollouts.remote.worker import RemoteModel, Worker, WorkerParts
 from engines.verifiers.judge import JudgeContext
@@ -151,7 +150,7 @@ class Acting:
 
     def _tools(self) -> Toolbox:
         assert self.toolbox is not None
-        return self.toolbox if self.cassette is None else taped_toolbox(self.toolbox, self.cassette)
+        return self.toolbox if self.cassette is None else TapedToolbox(self.toolbox, self.cassette)
 
     def make_agent(self, sampling: Sampling) -> Agent:
         agent = self.config.agent

@@ -178,7 +178,7 @@ async def check_verifier(plan: RunPlan, stack: AsyncExitStack) -> dict[str, Any]
 def _check_monitors(plan: RunPlan, tell: Tell = lambda _: None) -> None:
     check_curves(plan.loaded)
     if plan.loaded.config.collector is not None:  # what it imports, few runs need
-        from studio.tracing.run_spans import check_tracing
+        from studio.tracing.collector import check_tracing
 
         check_tracing(plan.loaded, tell)
 
@@ -307,7 +307,7 @@ async def _open_record(
     stack.push_async_callback(journal.aclose)
     recorder = Recorder(journal, state)
     if loaded.config.collector is not None:
-        from studio.tracing.run_spans import open_tracing
+        from studio.tracing.collector import open_tracing
 
         open_tracing(loaded, run, recorder, journal.entries, stack, tell)
     stack.callback(_remove_left_files, run, state)
@@ -501,7 +501,7 @@ async def open_training(
     first = local.adapter_state()  # nothing is restored yet
     engine, publish = _open_engine(plan, roles.local, tell, ranks), _publish_nothing
     if roles.rollouts is not None:
-        from engines.grpo.engine.vllm_synced import VLLMSyncedEngine
+        from engines.grpo.engine.weight_engine import VLLMSyncedEngine
 
         synced = VLLMSyncedEngine(engine, local, roles.rollouts, folder / "served")
         await synced.publish()

@@ -19,7 +19,7 @@ from engines.core.text.prompts import prompt_hashes
 from engines.core.text.sanitize import one_line
 from engines.pipeline.replay_training import HistorySegment, policy_version_after
 from engines.record.appender import write_atomic
-from engines.record.export import format_agent_body, format_agent_head
+from engines.record.formats.rows import format_agent_body, format_agent_head
 from engines.record.journal import read_journal
 from engines.record.libraries import LibraryFolder
 from engines.record.run_dir import RunDir, Workspace

@@ -58,13 +58,13 @@ from engines.verifiers.foreign.calls import shared_columns
 from engines.verifiers.judge import JudgeContext
 from engines.verifiers.open import (
     ParsedVerifier,
+    SpecError,
     asks_judge,
     grades_tasks,
     loads_weights,
     open_verifier,
     parse_spec,
 )
-from engines.verifiers.spec import SpecError
 from studio.config.loading import LoadedRun, own_programs
 from studio.config.run_yaml import fingerprint
 from studio.config.settings.policy import (
@@ -145,13 +145,12 @@ class Roles:
     @property
     def notes(self) -> tuple[str, ...]:
         """Which fields endpoints refused, so that requests left them out, and who answered."""
-        found = tuple(
+        return tuple(
             f"{policy.name}: {note}"
             for policy in self.distinct
             if isinstance(policy, OpenAICompat)
             for note in policy.dialect.notes
         )
-        return found if self.cassette is None else self.cassette.notes(found)
 
     def tell_strays(self, tell: Tell) -> None:
         """Tell which files of handoffs belong to no call that was made."""
@@ -419,7 +418,7 @@ class LocalModels:
 
     def open(self, settings: PolicyConfig) -> "HFLocal":
         """Load a model, which takes seconds."""
-        from engines.policies.hf_local.loading import load_local
+        from engines.policies.open import load_local
 
         self.tell(f"loading {settings.model} …")
         # First, since it names a package that is missing instead of failing to import it.
@@ -445,7 +444,7 @@ class LocalModels:
 
 def open_vllm_rollouts(config: RunConfig, local: "HFLocal", tell: Tell) -> "VLLMRollouts":
     """The vLLM servers of `policy.local.rollouts_url`, asked with the ids of a local model."""
-    from engines.policies.hf_local.chat_template import encode_prompt
+    from engines.policies.hf_local.policy import encode_prompt
     from engines.policies.vllm import RolloutServer, VLLMRollouts
 
     policy, (first, *others) = config.policy, config.policy.local.rollouts_url or ("",)

@@ -202,7 +202,7 @@ class LearnedHits(Provider):
     """What the catalogue finds of the words that are typed."""
 
     async def search(self, query: str) -> Hits:
-        from engines.record.derived.search import condition, find_rows
+        from engines.record.derived.catalogue import condition, find_rows
         from studio.library.find import hit_title
 
         workspace = cast(Host, self.app).workspace

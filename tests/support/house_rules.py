@@ -20,7 +20,7 @@ from engines.core.codec import digest
 from engines.core.protocols import OnText
 from engines.core.types import Completion, Message, Problem, Rollout, Sampling, Usage, Verdict
 from engines.pipeline.context import RunContext
-from engines.policies.rehearsal.reply import write_reply
+from engines.policies.rehearsal.reply import read_request, write_reply
 from engines.training_free.consolidation import TrainingFreeEngine
 
 RULES = {
@@ -119,7 +119,7 @@ class Reflector:
             reply = json.dumps(self._rows(text))
         else:
             plain = [{"role": m.role, "content": m.content} for m in messages]
-            reply = write_reply({"model": "m", "messages": plain, "seed": 1}).text
+            reply = write_reply(read_request({"model": "m", "messages": plain, "seed": 1})).text
         return Completion(f"Let me see.\n{reply}", usage=Usage(99, 9, 1), model="reflector")
 
     def _rows(self, text: str) -> list[dict[str, Any]]:

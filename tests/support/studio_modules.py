@@ -9,7 +9,7 @@ for name in (
     "engines.policies.rehearsal.reflect",
     "engines.policies.rehearsal.reply",
     "engines.policies.rehearsal.server",
-    "openai.resources.chat.completions.completions",
+    "httpx2",
     "studio.cli",
     "studio.commands.review",
     "studio.estimate.cost",

@@ -5,8 +5,8 @@ from typing import Any
 
 import orjson
 
-from engines.agents.gateway import fields
-from engines.agents.gateway.fields import Asked, BadRequest
+from engines.core import chat_protocol as fields
+from engines.core.chat_protocol import Asked, BadRequest
 from engines.core.types import Completion, Message
 
 _STOP = {"cut": "max_tokens", "filtered": "refusal", "calls": "tool_use", "ended": "end_turn"}

@@ -4,9 +4,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from engines.agents.gateway import fields
-from engines.agents.gateway.chat import error_body as error_body
-from engines.agents.gateway.fields import Asked, BadRequest
+from engines.core import chat_protocol as fields
+from engines.core.chat_protocol import Asked, BadRequest
+from engines.core.chat_protocol import error_body as error_body
 from engines.core.types import Completion, Message
 
 _INCOMPLETE = {"cut": "max_output_tokens", "filtered": "content_filter"}

@@ -23,8 +23,9 @@ from weakref import WeakSet
 
 import orjson
 
-from engines.agents.gateway import chat, messages, responses
-from engines.agents.gateway.fields import Asked, BadRequest
+from engines.agents.gateway import messages, responses
+from engines.core import chat_protocol as chat
+from engines.core.chat_protocol import Asked, BadRequest
 from engines.core.codec import dumps
 from engines.core.errors import CallFailed
 from engines.core.protocols import OnText, Policy

@@ -31,13 +31,14 @@ from engines.grpo.engine.weight_engine import (
     TrainedBatch,
     WeightEngine,
 )
-from engines.grpo.forward import TokenScores, completion_logps
 from engines.grpo.loss.loss import (
     CollatedBatch,
     Rows,
+    TokenScores,
     aggregate,
     batch_advantages,
     collate,
+    completion_logps,
     divergences,
     is_known,
     pad_samples,

@@ -23,7 +23,7 @@ from engines.grpo.engine.weight_engine import (
     TrainedBatch,
     WeightEngine,
 )
-from engines.grpo.forward import score_tokens
+from engines.grpo.loss.loss import score_tokens
 from engines.grpo.loss.sft_data import (
     Example,
     fits_window,

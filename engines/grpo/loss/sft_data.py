@@ -140,7 +140,7 @@ def tokenise_demonstration(
 
     Raises DataError: the chat template refuses the messages, or an id is none of the model's.
     """
-    from engines.policies.hf_local.chat_template import encode_prompt
+    from engines.policies.hf_local.policy import encode_prompt
 
     messages = shown.messages or prompt_messages(instructions, "", shown.question)
     try:

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from copy import copy
 from dataclasses import dataclass, field, replace
-from typing import Any, cast
+from typing import Any
 
 import orjson
 
@@ -24,22 +24,16 @@ from engines.core.types import Completion, Message, Sampling, Usage, meaning_of
 from engines.policies.chat.endpoint import (
     CONNECT_S,
     LISTING_BYTES,
+    EndpointClient,
     EndpointFailed,
     EndpointSettings,
-    LazyClient,
     MakeTransport,
-    RedirectRefused,
     RetryHooks,
-    RetryPolicy,
     Sleep,
-    failure_of,
     is_transient,
-    is_unsent,
-    read_capped,
     retry_call,
 )
-from engines.policies.chat.request import Dialect, chat_request
-from engines.policies.chat.streamed_reply import ReplyError, StreamedReply
+from engines.policies.chat.exchange import Dialect, ReplyError, StreamedReply, chat_request
 from engines.policies.limits import CROWDED, Congestion
 
 PING_S = 30.0
@@ -54,15 +48,6 @@ class Caller:
     congestion: Congestion | None = None  # that of the slots from which it calls
     reservation: Reservation | None = None  # of the money for one call
     fields: Mapping[str, Any] = field(default_factory=dict)  # further ones of the request
-    timeout_s: float | None = None  # None: as the endpoint is set, and so below
-    max_retries: int | None = None
-    place: int | None = None  # the only address that is asked; None: any
-
-
-@dataclass(frozen=True, slots=True)
-class _Address:
-    settings: EndpointSettings
-    client: LazyClient
 
 
 class OpenAICompat:
@@ -84,10 +69,12 @@ class OpenAICompat:
         self.name = name or f"openai:{settings.model}"
         self.dialect = Dialect()
         self.caller = Caller()
-        self._sleep = sleep
-        own = [replace(settings, base_url=url) for url in (settings.base_url, *settings.replicas)]
-        self._addresses = [_Address(at, LazyClient(at, self.name, transport)) for at in own]
-        self._replicas = Replicas(len(own))
+        self.sleep = sleep
+        self.clients = [
+            EndpointClient(replace(settings, base_url=url), self.name, transport)
+            for url in (settings.base_url, *settings.replicas)
+        ]
+        self.replicas = Replicas(len(self.clients))
 
     async def complete(
         self, messages: Sequence[Message], sampling: Sampling, on_text: OnText | None = None
@@ -99,19 +86,8 @@ class OpenAICompat:
         of a reply includes what lost attempts before it may have cost; where the call is
         cancelled, `lost_to` tells what they and the one under way may have.
         """
-        for address in self._addresses:
-            address.client.open()  # before the deadline: the first call pays for the import
-        own, caller = self.settings, self.caller
-        policy = RetryPolicy(
-            url=own.url,
-            limit_s=caller.timeout_s or own.timeout_s,
-            max_retries=own.max_retries if caller.max_retries is None else caller.max_retries,
-            seed=sampling.seed or 0,
-            about=messages[-1].content if messages else "",
-            sleep=self._sleep,
-        )
-        call = _Call(self, messages, sampling, _TextForwarder(on_text))
-        return await retry_call(call.ask, policy, call)
+        call = _Call(self, messages, sampling, on_text)
+        return await call.complete(self.settings)
 
     def with_congestion(self, congestion: Congestion) -> Policy:
         """The same endpoint and connections, as seen from certain slots.
@@ -136,7 +112,7 @@ class OpenAICompat:
 
     async def ping(self) -> None:
         """One of several addresses that does not answer is left out, and the notes say so."""
-        pings = (self._ping(place) for place in range(len(self._addresses)))
+        pings = (self._ping(client) for client in self.clients)
         results = await asyncio.gather(*pings, return_exceptions=True)
         errors = [error for error in results if error is not None]
         for error in errors:
@@ -144,52 +120,38 @@ class OpenAICompat:
                 raise error
             self.dialect.remarks.add(f"{error.place} is left out until it answers: {error.cause}")
 
-    async def _ping(self, place: int) -> None:
-        own, client = self.settings, self._addresses[place].client
+    async def _ping(self, client: EndpointClient) -> None:
         client.check_key()
-        limit_s, retries = min(own.timeout_s, PING_S), min(own.max_retries, 1)
-        view = copy(self)
-        view.caller = Caller(timeout_s=limit_s, max_retries=retries, place=place)
+        own = self.settings
+        limits = replace(
+            own, timeout_s=min(own.timeout_s, PING_S), max_retries=min(own.max_retries, 1)
+        )
         question = (Message("user", "Say OK."),)
+        sampling = Sampling(temperature=None, max_tokens=1, seed=1)
         try:
-            await view.complete(question, Sampling(temperature=None, max_tokens=1, seed=1))
+            await _Call(self, question, sampling, client=client).complete(limits)
         except CallFailed as failed:
             if isinstance(failed, EndpointFailed) and "output limit was reached" in failed.body:
                 return  # a hosted reasoning model's way to say that one token was too few
             is_missing = getattr(failed, "status", 0) == 404
-            listing = await self.list_models(place) if is_missing else {}
+            listing = await _list_models(client) if is_missing else {}
             raise client.policy_error(failed, tuple(listing)) from None
 
     async def aclose(self) -> None:
-        for address in self._addresses:
-            await address.client.aclose()
+        for client in self.clients:
+            await client.aclose()
 
-    async def list_models(self, place: int = 0) -> Mapping[str, int | None]:
-        """Models by name with their context in tokens; nothing where the address does not say."""
-        import httpx2
-        import openai
+    async def list_models(self) -> Mapping[str, int | None]:
+        """Models by name with their context in tokens; nothing where the endpoint does not say."""
+        return await _list_models(self.clients[0])
 
-        try:
-            async with asyncio.timeout(CONNECT_S):
-                client = self._addresses[place].client.open()
-                async with client.models.with_streaming_response.list() as response:
-                    body = await read_capped(response.iter_bytes(), LISTING_BYTES)
-        except (openai.APIError, httpx2.HTTPError, RedirectRefused, TimeoutError):
-            return {}
-        return parse_listing(body)
 
-    def has_other(self) -> bool:
-        """Whether an attempt that failed can be made at another address at once."""
-        return self.caller.place is None and self._replicas.has_other()
-
-    @contextmanager
-    def address_for(self, messages: Sequence[Message]) -> Iterator[_Address]:
-        """The address for one attempt; how it ends is what is known of it from then on."""
-        if self.caller.place is not None:
-            yield self._addresses[self.caller.place]
-            return
-        with self._replicas.take(messages) as replica:
-            yield self._addresses[replica.place]
+async def _list_models(client: EndpointClient) -> Mapping[str, int | None]:
+    try:
+        async with asyncio.timeout(CONNECT_S):
+            return parse_listing(await client.fetch("models", limit=LISTING_BYTES))
+    except (EndpointFailed, TimeoutError):
+        return {}
 
 
 class _TextForwarder:
@@ -218,53 +180,66 @@ class _Call(RetryHooks):
 
     def __init__(
         self,
-        endpoint: OpenAICompat,
+        policy: OpenAICompat,
         messages: Sequence[Message],
         sampling: Sampling,
-        forward: _TextForwarder,
+        on_text: OnText | None = None,
+        client: EndpointClient | None = None,  # the only address that is asked; None: any
     ) -> None:
-        self._endpoint, self._messages, self._sampling = endpoint, messages, sampling
-        self._forward = forward
+        self._policy, self._messages, self._sampling = policy, messages, sampling
+        self._client = client
+        self._forward = _TextForwarder(on_text)
         self._prompt_tokens = prompt_tokens(messages, sampling.tools)
         self._body: Mapping[str, Any] = {}  # of the last request
 
-    async def ask(self) -> Completion:
+    async def complete(self, limits: EndpointSettings) -> Completion:
+        for client in self._policy.clients:
+            client.open()  # before the deadline: the first call pays for the import
+        return await retry_call(
+            self._ask,
+            limits,
+            seed=self._sampling.seed or 0,
+            about=self._messages[-1].content if self._messages else "",
+            sleep=self._policy.sleep,
+            hooks=self,
+        )
+
+    async def _ask(self) -> Completion:
         """Ask once, where the endpoint has room for it."""
-        own, congestion = self._endpoint.settings, self._endpoint.caller.congestion
-        dialect = self._endpoint.dialect
+        policy = self._policy
+        own, congestion = policy.settings, policy.caller.congestion
         self._body = chat_request(
-            own.model, self._messages, self._sampling, own.max_tokens, dialect
+            own.model, self._messages, self._sampling, own.max_tokens, policy.dialect
         )
         began = congestion.note_request() if congestion else 0
         try:
-            with self._endpoint.address_for(self._messages) as address:
-                completion = await self._ask_at(address)
+            if self._client is not None:
+                completion = await self._ask_at(self._client)
+            else:
+                with policy.replicas.take(self._messages) as replica:
+                    completion = await self._ask_at(policy.clients[replica.place])
         except EndpointFailed as failed:
-            if congestion and self.is_crowded(failed):
+            if congestion and self._is_crowded(failed):
                 congestion.note_refusal(began)
             raise
         if congestion:
             congestion.note_answer()
         return replace(completion, usage=self.usage + completion.usage)
 
-    async def _ask_at(self, address: _Address) -> Completion:
-        """Ask an address. The error never chains: its cause may quote the key."""
-        import httpx2
-        import openai
-
-        own, dialect = address.settings, self._endpoint.dialect
+    async def _ask_at(self, client: EndpointClient) -> Completion:
+        own, dialect = client.settings, self._policy.dialect
         reply = StreamedReply()
         self._forward.restart()
         try:
-            await self._read_stream(address, reply)
+            await self._read_stream(client, reply)
             self._forward(reply.end())
         except asyncio.CancelledError:  # mostly the deadline
             self._add_lost(reply)
             raise
-        except (openai.APIError, httpx2.HTTPError, RedirectRefused) as error:
-            if not isinstance(error, openai.APIStatusError) and not is_unsent(error):
+        except EndpointFailed as failed:
+            if failed.billable:
                 self._add_lost(reply)
-            raise failure_of(own, error) from None
+            raise
         except ReplyError as error:
             if reply.has_begun:  # else it is an error status that came late
                 self._add_lost(reply)
@@ -291,19 +266,10 @@ class _Call(RetryHooks):
             paid = self._estimate_usage(reply)
         return replace(completion, usage=replace(paid, cost_usd=own.cost_usd(paid)))
 
-    async def _read_stream(self, address: _Address, reply: StreamedReply) -> None:
-        import httpx2
-
-        # The overloads of `create` do not describe the raw response of a stream.
-        create = cast(Any, address.client.open().chat.completions.with_streaming_response.create)
-        # All of it goes as further fields, which the library sends as they are: walking the
-        # types of every message cost it a quarter of a call's CPU (openai 3.52).
-        own = address.settings
-        body = {**self._body, **own.extra_body, **self._endpoint.caller.fields}
-        request = create(model=own.model, messages=(), stream=True, extra_body=body)
+    async def _read_stream(self, client: EndpointClient, reply: StreamedReply) -> None:
+        body = {**self._body, **client.settings.extra_body, **self._policy.caller.fields}
         try:
-            async with request as response:
-                chunks = response.iter_bytes()
+            async with client.stream("chat/completions", body) as chunks:
                 async for chunk in chunks:
                     self._forward(reply.feed(chunk))
                     if reply.done:
@@ -312,41 +278,45 @@ class _Call(RetryHooks):
                     async with asyncio.timeout(DRAIN_S):
                         async for _ in chunks:
                             pass
-        except httpx2.HTTPError:
+        except EndpointFailed:
             if not reply.is_complete:  # what breaks after the last word costs nothing
                 raise
 
     def _add_lost(self, reply: StreamedReply) -> None:
         """A request was sent and this much of its reply has come."""
         lost = self._estimate_usage(reply)
-        self.usage += replace(lost, cost_usd=self._endpoint.settings.cost_usd(lost))
+        self.usage += replace(lost, cost_usd=self._policy.settings.cost_usd(lost))
 
     def _estimate_usage(self, reply: StreamedReply) -> Usage:
         """What an attempt comes to, as the endpoint has counted it, and else estimated."""
         counted = reply.usage.prompt_tokens if reply.usage else 0
         return Usage(counted or self._prompt_tokens, reply.spent_tokens, 1)
 
-    def is_crowded(self, failed: EndpointFailed) -> bool:
+    def _is_crowded(self, failed: EndpointFailed) -> bool:
         """Refused for the crowd alone, which is no failure of this call."""
-        crowded = failed.transient and failed.status in CROWDED and not self._endpoint.has_other()
-        return bool(self._endpoint.caller.congestion and crowded)
+        crowded = failed.transient and failed.status in CROWDED and not self._has_other()
+        return bool(self._policy.caller.congestion and crowded)
+
+    def _has_other(self) -> bool:
+        """Whether an attempt that failed can be made at another address at once."""
+        return self._client is None and self._policy.replicas.has_other()
 
     def adapt(self, failed: EndpointFailed) -> bool:
-        if failed.transient and self._endpoint.has_other():
+        if failed.transient and self._has_other():
             return True
-        return failed.status in (400, 422) and self._endpoint.dialect.learn(self._body, failed.body)
+        return failed.status in (400, 422) and self._policy.dialect.learn(self._body, failed.body)
 
     def counts(self, failed: EndpointFailed) -> bool:
-        return not self.is_crowded(failed)
+        return not self._is_crowded(failed)
 
     @asynccontextmanager
     async def waiting(self, failed: EndpointFailed) -> AsyncIterator[None]:
-        caller = self._endpoint.caller
+        caller = self._policy.caller
         congestion, reservation = caller.congestion, caller.reservation
         # Who waits for a slot or for time must not hold money that others wait for.
         if reservation is not None:
             reservation.settle(self.usage)
-        if congestion and self.is_crowded(failed):
+        if congestion and self._is_crowded(failed):
             async with congestion.lend_slot():
                 yield
         else:
@@ -380,8 +350,8 @@ def _window(row: Mapping[str, Any]) -> int | None:
     return next((n for n in told if isinstance(n, int) and n > 0), None)
 
 
-FIRST_S, LONGEST_S = 2.0, 60.0
-"""How long one that failed is left out: at first, and at most after many failures in a row."""
+LEFT_OUT_S = 10.0
+"""How long one that failed is left out, where it does not ask for longer."""
 MORE_BUSY = 1.25
 """Calls under way at one, over the fewest, from which a cached beginning is not worth it."""
 HEADROOM = 2
@@ -394,20 +364,15 @@ class Replica:
 
     place: int
     under_way: int = 0
-    failures: int = 0  # in a row
     back_at: float = 0.0
 
 
-@dataclass(slots=True)
 class Replicas:
     """All endpoints of one model. Lives in one event loop."""
 
-    count: int
-    clock: Callable[[], float] = time.monotonic
-    every: list[Replica] = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.every = [Replica(place) for place in range(self.count)]
+    def __init__(self, count: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self.every = [Replica(place) for place in range(count)]
+        self._clock = clock
 
     @contextmanager
     def take(self, messages: Sequence[Message]) -> Iterator[Replica]:
@@ -418,35 +383,31 @@ class Replicas:
             yield chosen
         except EndpointFailed as failed:
             if failed.transient:
-                self._leave_out(chosen, failed)
+                chosen.back_at = self._clock() + max(LEFT_OUT_S, failed.wait_s or 0.0)
             raise
         else:
-            chosen.failures, chosen.back_at = 0, 0.0
+            chosen.back_at = 0.0
         finally:
             chosen.under_way -= 1
 
     def has_other(self) -> bool:
         """Whether any endpoint is in service, so that a try which failed is made there at once."""
-        return self.count > 1 and any(one.back_at <= self.clock() for one in self.every)
+        now = self._clock()
+        return len(self.every) > 1 and any(replica.back_at <= now for replica in self.every)
 
     def _choose(self, messages: Sequence[Message]) -> Replica:
-        if self.count == 1:
-            return self.every[0]
-        now = self.clock()
-        # One whose time is up takes one call again, and no second before that one has ended.
-        back = (one for one in self.every if one.back_at <= now)
-        ready = [one for one in back if not (one.failures and one.under_way)]
+        now = self._clock()
+        ready = []
+        for replica in self.every:
+            # One whose time is up takes one call again, and no second before that one has ended.
+            is_tried = replica.back_at > 0 and replica.under_way > 0
+            if replica.back_at <= now and not is_tried:
+                ready.append(replica)
         if not ready:
-            return min(self.every, key=lambda one: one.back_at)
-        fewest = min(one.under_way for one in ready)
+            return min(self.every, key=lambda replica: replica.back_at)
         # Rendezvous hashing: where one is left out, only what it had moves.
         beginning = [message.content for message in messages[:2]]
-        liked = max(ready, key=lambda one: digest([one.place, beginning]))
-        if liked.under_way <= max(fewest * MORE_BUSY, fewest + HEADROOM):
-            return liked
-        return next(one for one in ready if one.under_way == fewest)
-
-    def _leave_out(self, failed: Replica, error: EndpointFailed) -> None:
-        wait_s = min(LONGEST_S, FIRST_S * 2.0 ** min(failed.failures, 10))
-        failed.failures += 1
-        failed.back_at = self.clock() + max(wait_s, error.wait_s or 0.0)
+        liked = max(ready, key=lambda replica: digest([replica.place, beginning]))
+        idlest = min(ready, key=lambda replica: replica.under_way)
+        most = max(idlest.under_way * MORE_BUSY, idlest.under_way + HEADROOM)
+        return liked if liked.under_way <= most else idlest

@@ -14,7 +14,6 @@ from base64 import b64decode, b64encode
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
 
 import orjson
 
@@ -25,17 +24,13 @@ from engines.core.text.similarity import list_features
 from engines.core.types import NO_USAGE, Usage
 from engines.policies.chat.client import PING_S
 from engines.policies.chat.endpoint import (
+    EndpointClient,
     EndpointFailed,
     EndpointSettings,
-    LazyClient,
-    RedirectRefused,
-    RetryPolicy,
     Sleep,
-    failure_of,
-    read_capped,
     retry_call,
 )
-from engines.policies.chat.streamed_reply import is_token_count
+from engines.policies.chat.exchange import is_token_count
 
 BATCH = 64
 """Texts a request: hosted services take 2,048, small local servers fewer."""
@@ -94,7 +89,7 @@ class EmbeddingClient:
         self._reserve = reserve
         self._sleep = sleep
         self.name = f"openai:{settings.model}"
-        self._client = LazyClient(settings, self.name)
+        self._client = EndpointClient(settings, self.name)
         self._cache = VectorCache(folder, f"{self.name} {settings.url}")
 
     async def embed(self, texts: Sequence[str]) -> EmbeddingResult:
@@ -110,7 +105,7 @@ class EmbeddingClient:
             settle = await self._reserve(batch) if self._reserve else lambda paid: None
             paid = NO_USAGE
             try:
-                vectors, paid = await self._call(batch, self.settings.timeout_s)
+                vectors, paid = await self._call(batch, self.settings)
             except CallFailed as failed:
                 paid = failed.usage
                 failed.usage = usage + paid
@@ -129,38 +124,25 @@ class EmbeddingClient:
     async def ping(self) -> None:
         """Return when the model answers; PolicyError where it does not."""
         self._client.check_key()
+        limits = replace(self.settings, timeout_s=min(self.settings.timeout_s, PING_S))
         try:
-            await self._call(["ping"], min(self.settings.timeout_s, PING_S))
+            await self._call(["ping"], limits)
         except CallFailed as failed:
             raise self._client.policy_error(failed) from None
 
     async def aclose(self) -> None:
         await self._client.aclose()
 
-    async def _call(self, texts: list[str], limit_s: float) -> tuple[list[array[float]], Usage]:
+    async def _call(
+        self, texts: list[str], limits: EndpointSettings
+    ) -> tuple[list[array[float]], Usage]:
         self._client.open()  # before the deadline: the first call pays for the import
-        own = self.settings
-        policy = RetryPolicy(
-            url=own.url,
-            limit_s=limit_s,
-            max_retries=own.max_retries,
-            about=texts[0],
-            sleep=self._sleep,
-        )
-        return await retry_call(lambda: self._try(texts), policy)
+        return await retry_call(lambda: self._try(texts), limits, about=texts[0], sleep=self._sleep)
 
     async def _try(self, texts: list[str]) -> tuple[list[array[float]], Usage]:
-        import httpx2
-        import openai
-
         own = self.settings
-        body: dict[str, Any] = {"model": own.model, "input": texts, "encoding_format": "float"}
-        create = cast(Any, self._client.open().embeddings.with_streaming_response.create)
-        try:
-            async with create(**body, extra_body=dict(own.extra_body)) as response:
-                raw = await read_capped(response.iter_bytes(), MAX_BODY + 1)
-        except (openai.APIError, httpx2.HTTPError, RedirectRefused) as error:
-            raise failure_of(own, error) from None
+        body = {"model": own.model, "input": texts, "encoding_format": "float"}
+        raw = await self._client.fetch("embeddings", {**body, **own.extra_body}, limit=MAX_BODY + 1)
         if len(raw) > MAX_BODY:
             text = f"the reply of {own.url} is longer than {MAX_BODY >> 20} MB"
             raise EndpointFailed("too long", text, transient=False)

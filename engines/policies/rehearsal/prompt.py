@@ -7,7 +7,8 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+
+from engines.core.types import Message
 
 CHARS_PER_TOKEN = 4  # the usual rule of thumb; there is no tokenizer to ask
 _SECTION = re.compile(r"^## (.+)$")
@@ -52,13 +53,8 @@ def token_count(text: str) -> int:
     return -(-len(text) // CHARS_PER_TOKEN)
 
 
-def content_text(message: Mapping[str, Any]) -> str:
-    content = message.get("content") or ""
-    return content if isinstance(content, str) else "".join(part["text"] for part in content)
-
-
-def instructions_text(messages: Sequence[Mapping[str, Any]]) -> str:
-    return "\n".join(content_text(m) for m in messages if m["role"] in ("system", "developer"))
+def instructions_text(messages: Sequence[Message]) -> str:
+    return "\n".join(message.content for message in messages if message.role == "system")
 
 
 def fence(json: str, fenced: bool) -> str:

@@ -22,6 +22,7 @@ from typing import Any, Literal
 import httpx2
 import orjson
 
+from engines.core.chat_protocol import BadRequest, error_body
 from engines.core.errors import ConfigError
 
 Event = MutableMapping[str, Any]
@@ -121,7 +122,7 @@ class EndpointReply:
 
 
 def answer_request(method: str, path: str, body: bytes) -> EndpointReply:
-    from engines.policies.rehearsal.reply import request_error, stream_reply
+    from engines.policies.rehearsal.reply import read_request, stream_reply
 
     if (method, path) == ("GET", "/v1/models"):
         row = {"id": MODEL, "object": "model", "owned_by": "practice studio"}
@@ -129,22 +130,19 @@ def answer_request(method: str, path: str, body: bytes) -> EndpointReply:
     if (method, path) != ("POST", "/v1/chat/completions"):
         return _error_reply(404, f"there is nothing at {method} {path}")
     try:
-        request = orjson.loads(body)
-    except orjson.JSONDecodeError as error:
-        return _error_reply(400, f"the request is no JSON: {error.msg}")
-    if problem := request_error(request):
-        return _error_reply(400, problem)
-    if request["model"].partition(":")[0] != MODEL:
+        request = read_request(orjson.loads(body))
+    except (orjson.JSONDecodeError, BadRequest) as error:
+        return _error_reply(400, str(error))
+    model = request.body["model"]
+    if model.partition(":")[0] != MODEL:
         # Answering for another model would pass scripted numbers off as that model's.
-        problem = f"the model {request['model']!r} does not exist; there is {MODEL!r} only"
-        return _error_reply(404, problem, "model_not_found")
-    kind = "text/event-stream" if request.get("stream") else "application/json"
+        return _error_reply(404, f"the model {model!r} does not exist; there is {MODEL!r} only")
+    kind = "text/event-stream" if request.asked.stream else "application/json"
     return EndpointReply(200, kind, stream_reply(request))
 
 
-def _error_reply(status: int, message: str, code: str | None = None) -> EndpointReply:
-    error = {"message": message, "type": "invalid_request_error", "code": code}
-    return _json_reply(status, {"error": error})
+def _error_reply(status: int, message: str) -> EndpointReply:
+    return _json_reply(status, error_body(status, message))
 
 
 def _json_reply(status: int, value: object) -> EndpointReply:

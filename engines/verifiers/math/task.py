@@ -16,7 +16,7 @@ from typing import Any
 
 from math_verify import parse, parser, verify
 
-from engines.verifiers.math.notation import WRAPPED, alters_number, strip_tex
+from engines.verifiers.stated_answer import WRAPPED, alters_number, strip_tex
 
 _ENVIRONMENT = re.compile(r"\$[^$]+\$|\\\(|\\\[|\\boxed")
 _APART = re.compile(r"(?<=\d)\s+(?=\d)")

@@ -15,12 +15,13 @@ from engines.core.errors import VerifierError
 from engines.core.settings import derived, setting
 from engines.core.types import Problem, Rollout, Verdict
 from engines.process.pool import ForkLauncher, ProcessPool, Trouble
-from engines.verifiers.math.notation import ascii_notation, strip_denial
 from engines.verifiers.stated_answer import (
     TAIL_CHARS,
     StatedAnswer,
+    ascii_notation,
     find_stated_answer,
     short_text,
+    strip_denial,
     trouble_verdict,
     unjudgeable_verdict,
     wrong_verdict,

@@ -14,8 +14,14 @@ from engines.record.ledger import RecordLedger
 from engines.verifiers.compose import WeightedVerifier
 from engines.verifiers.judge import JudgeContext, JudgeVerifier
 from engines.verifiers.math.verifier import MathVerifier
-from engines.verifiers.open import asks_judge, needs_answer, open_verifier, parse_spec
-from engines.verifiers.spec import SpecError, find_file
+from engines.verifiers.open import (
+    SpecError,
+    asks_judge,
+    find_file,
+    needs_answer,
+    open_verifier,
+    parse_spec,
+)
 from engines.verifiers.text import TextSettings
 from tests.support.builders import a_problem, a_rollout, answering
 

@@ -15,8 +15,7 @@ from engines.record.ledger import RecordLedger
 from engines.verifiers import compose as shaping
 from engines.verifiers.compose import LengthPenalty, ShapedVerifier, count_steps
 from engines.verifiers.judge import JudgeContext
-from engines.verifiers.open import asks_judge, needs_answer, open_verifier, parse_spec
-from engines.verifiers.spec import SpecError
+from engines.verifiers.open import SpecError, asks_judge, needs_answer, open_verifier, parse_spec
 from tests.support.builders import a_problem, a_rollout, a_timeout, answering
 
 RIGHT, WRONG = "A: 5", "A: 6"

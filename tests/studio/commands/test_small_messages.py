@@ -11,7 +11,7 @@ import pytest
 
 from engines.core import errors
 from engines.core.errors import PolicyError
-from engines.policies.chat.endpoint import EndpointFailed, EndpointSettings, LazyClient
+from engines.policies.chat.endpoint import EndpointClient, EndpointFailed, EndpointSettings
 from studio.errors import plain_words
 from tests.support.run_studio import studio
 
@@ -77,7 +77,7 @@ def test_bounds_are_told_in_plain_words(practised: Path) -> None:
 
 
 def told(text: str, address: str, kind: str = "refused") -> PolicyError:
-    client = LazyClient(EndpointSettings(model="m", base_url=address), "openai:m")
+    client = EndpointClient(EndpointSettings(model="m", base_url=address), "openai:m")
     return client.policy_error(EndpointFailed(kind, text, transient=False))
 
 

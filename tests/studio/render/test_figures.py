@@ -256,7 +256,7 @@ def test_an_evaluation_outside_any_run() -> None:
 
 def test_an_estimate() -> None:
     stages = [
-        Stage(name, Range(n, 2 * n), Range(31.0 * n, 70.0 * n), Range(7.0 * n, 9.0 * n), cost, n)
+        Stage(name, Range(n, 2 * n), Range(31.0 * n, 70.0 * n), Range(7.0 * n, 9.0 * n), cost)
         for name, n, cost in (
             ("rollouts", 117, Range(0.0123, 0.0456)),
             ("extraction", 23, Range(0.2, 0.3)),

@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from engines.core.text.sanitize import escape_unsafe
-from engines.policies.rehearsal.reply import write_reply
+from engines.policies.rehearsal.reply import read_request, write_reply
 from engines.record.run_dir import Workspace
 from tests.support.run_studio import Result, studio
 from tests.support.threaded_server import Reply, serving, streamed
@@ -52,7 +52,7 @@ def reply_hostile(_: BaseHTTPRequestHandler, body: bytes) -> Reply:
         error = {"message": f"no: {HOSTILE}"}
         return 400, "application/json", orjson.dumps({"error": error})
     asked["messages"][-1]["content"] = prompt.replace(HOSTILE, "")
-    text = write_reply(asked).text
+    text = write_reply(read_request(asked)).text
     if lesson:
         said = json.dumps(f"{HOSTILE} ")[1:-1]
         text = re.sub(r'("(?:text|experience|reason)": ")', lambda m: m[0] + said, text)

@@ -24,7 +24,7 @@ from pathlib import Path
 import orjson
 import pytest
 
-from engines.policies.rehearsal.reply import write_reply
+from engines.policies.rehearsal.reply import read_request, write_reply
 from tests.support.forked_studio import ForkedStudio
 from tests.support.processes import STUDIO, running
 from tests.support.processes import studio as process_studio
@@ -113,7 +113,7 @@ class Gossip:
         if self.fails:
             error = {"message": f"Incorrect API key provided: {gossip}."}
             return 400, "application/json", orjson.dumps({"error": error})
-        text = write_reply(asked).text
+        text = write_reply(read_request(asked)).text
         if "# Task" not in asked["messages"][-1]["content"]:
             text = f"I was sent {gossip} and {PLANTED['reply']}\n{text}"
         else:

@@ -10,9 +10,8 @@ import torch
 from torch import Tensor
 
 from engines.core.types import Message, Sampling
-from engines.grpo import forward
-from engines.grpo.forward import can_share_prompts, completion_logps
-from engines.grpo.loss.loss import Sample, collate, pad_samples
+from engines.grpo.loss import loss as forward
+from engines.grpo.loss.loss import Sample, can_share_prompts, collate, completion_logps, pad_samples
 from engines.policies.hf_local.model import LocalModel
 from engines.policies.hf_local.settings import LoraSettings
 from tests.engines.grpo.models import FAMILIES, a_local, with_dropout

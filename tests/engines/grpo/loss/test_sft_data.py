@@ -24,8 +24,8 @@ from engines.grpo.loss.sft_data import (
     tokenise_demonstration,
     without_guidance,
 )
-from engines.policies.hf_local.chat_template import encode_prompt
 from engines.policies.hf_local.model import LocalModel
+from engines.policies.hf_local.policy import encode_prompt
 from tests.engines.grpo.checkpoints import adapted
 from tests.engines.grpo.models import a_folder, a_tokenizer
 

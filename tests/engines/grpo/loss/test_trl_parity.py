@@ -22,20 +22,20 @@ from torch import Tensor
 
 from engines.core.library import Library
 from engines.grpo.engine.grpo import GRPOEngine
-from engines.grpo.forward import completion_logps
 from engines.grpo.loss.loss import (
     Rows,
     TokenStats,
     aggregate,
     batch_advantages,
     collate,
+    completion_logps,
     pad_samples,
     token_losses,
 )
 from engines.grpo.settings import AdvantageScale, Aggregation, GRPOSettings
-from engines.policies.hf_local.loading import load_local
 from engines.policies.hf_local.model import LocalModel
 from engines.policies.hf_local.settings import LocalSettings, LoraSettings
+from engines.policies.open import load_local
 from tests.engines.grpo import trl_reference as theirs
 from tests.support.builders import a_library
 

@@ -41,7 +41,7 @@ from engines.pipeline.evaluation.evaluate import (
 from engines.pipeline.evaluation.statistics import Comparison, compare
 from engines.policies.limits import Slots
 from engines.policies.open import open_policy
-from engines.policies.rehearsal.reply import write_reply
+from engines.policies.rehearsal.reply import read_request, write_reply
 from engines.record.ledger import RecordLedger
 from engines.record.scores import ScoreBook
 from engines.rollouts.manager import RolloutManager
@@ -95,7 +95,7 @@ class Straight:
     ) -> Completion:
         asked = [{"role": m.role, "content": m.content} for m in messages]
         given = {"model": "rehearsal", "messages": asked, "seed": sampling.seed}
-        text = write_reply({**given, "temperature": sampling.temperature}).text
+        text = write_reply(read_request({**given, "temperature": sampling.temperature})).text
         return Completion(text)
 
     async def ping(self) -> None: ...

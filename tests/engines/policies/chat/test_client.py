@@ -12,8 +12,8 @@ import pytest
 from engines.core.errors import CallFailed, PolicyError
 from engines.core.types import NO_USAGE, Message, Sampling, ToolCall, Usage
 from engines.policies.chat.client import OpenAICompat
-from engines.policies.chat.endpoint import EndpointSettings, backoff_s, retry_after_s
-from engines.policies.chat.streamed_reply import StreamedReply
+from engines.policies.chat.endpoint import EndpointSettings, retry_after_s, retry_wait_s
+from engines.policies.chat.exchange import StreamedReply
 from engines.policies.open import open_policy
 from tests.support.fake_endpoint import (
     DONE,
@@ -346,7 +346,7 @@ def test_a_retry_date_is_read_against_the_given_time_when_the_endpoint_sends_non
 
 
 def test_a_wait_never_passes_its_cap() -> None:
-    assert backoff_s(1000, 1) <= 30.0
+    assert retry_wait_s(None, 1000, 1, "") <= 30.0
 
 
 async def test_a_wait_beyond_the_deadline_fails_at_once_and_says_why() -> None:

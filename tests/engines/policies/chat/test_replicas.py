@@ -10,7 +10,7 @@ import pytest
 
 from engines.core.errors import CallFailed, PolicyError
 from engines.core.types import Message, Sampling, Usage
-from engines.policies.chat.client import FIRST_S, LONGEST_S, OpenAICompat, Replicas
+from engines.policies.chat.client import LEFT_OUT_S, OpenAICompat, Replicas
 from engines.policies.chat.endpoint import EndpointFailed, EndpointSettings
 from tests.support.fake_endpoint import (
     FakeEndpoint,
@@ -74,23 +74,19 @@ def fail(replicas: Replicas, wait_s: float | None = None) -> int:
     return chosen.place
 
 
-def test_one_that_fails_is_left_out_and_tried_again_by_one_call_later_each_time() -> None:
+def test_one_that_fails_is_left_out_and_then_tried_again_by_one_call() -> None:
     now = 0.0
     replicas = Replicas(2, lambda: now)
     bad = fail(replicas)
     for _ in range(5):
         with replicas.take(asks("a")) as chosen:
             assert chosen.place != bad
-    now += FIRST_S
+    now += LEFT_OUT_S
     with replicas.take(asks("a")) as trying, replicas.take(asks("a")) as beside:
         assert (trying.place, beside.place) == (bad, 1 - bad)
-    assert replicas.every[bad].failures == 0
-    waits = []
-    for _ in range(8):
-        assert fail(replicas) == bad
-        waits.append(replicas.every[bad].back_at - now)
-        now = replicas.every[bad].back_at
-    assert waits == [FIRST_S * 2**n for n in range(5)] + [LONGEST_S] * 3
+    assert replicas.every[bad].back_at == 0.0
+    assert fail(replicas, wait_s=60.0) == bad
+    assert replicas.every[bad].back_at == now + 60.0
 
 
 def test_where_all_fail_the_one_that_is_back_first_is_asked() -> None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from engines.policies.rehearsal.lookup import recognise_lookup, team_reply
 from engines.policies.rehearsal.prompt import AttemptLine, ShownAttempt
 from engines.policies.rehearsal.reflect import find_lessons
-from engines.policies.rehearsal.reply import write_reply
+from engines.policies.rehearsal.reply import read_request, write_reply
 from engines.policies.rehearsal.solve import Draw, stance
+from engines.policies.rehearsal.tools import recognise_lookup, team_reply
 from sample_data.make_wiki import KINDS
 
 PAGES = (
@@ -63,4 +63,4 @@ def test_it_is_a_member_of_a_team_in_a_talk_too() -> None:
     said = ("What is 2 + 2?", "# Task: check\n\n## Question\n\n| What is love?", "Write it again.")
     messages = [{"role": "user", "content": text} for text in said]
     messages.insert(1, {"role": "assistant", "content": "#### 4"})
-    assert "stop_signal" in write_reply({"model": "m", "messages": messages}).text
+    assert "stop_signal" in write_reply(read_request({"model": "m", "messages": messages})).text

@@ -13,7 +13,7 @@ import sample_data
 from engines.core.library import guidance_text
 from engines.core.text.prompts import load_prompt, quote
 from engines.policies.rehearsal.reflect import reflector_reply
-from engines.policies.rehearsal.reply import request_error, stream_reply, write_reply
+from engines.policies.rehearsal.reply import read_request, stream_reply, write_reply
 from engines.policies.rehearsal.server import answer_request
 from engines.policies.rehearsal.solve import Draw, recognise, solve, stance
 from sample_data import make_problems
@@ -44,7 +44,7 @@ LESSONS = {
 
 def complete_request(request):
     """Text and finish reason of a reply."""
-    reply = write_reply(request)
+    reply = write_reply(read_request(request))
     return reply.text, reply.finish
 
 
@@ -139,7 +139,7 @@ def learned_lessons():
 
 
 async def sent(request):
-    return b"".join([piece async for piece in stream_reply(request)])
+    return b"".join([piece async for piece in stream_reply(read_request(request))])
 
 
 def events(body):
@@ -574,7 +574,8 @@ async def test_without_a_stream_one_object_holds_the_same_text():
     body = orjson.loads(await sent(a_request()))
     choice = body["choices"][0]
     assert body["object"] == "chat.completion" and body["model"] == "rehearsal"
-    assert choice["message"] == {"role": "assistant", "content": complete_request(a_request())[0]}
+    assert choice["message"]["role"] == "assistant"
+    assert choice["message"]["content"] == complete_request(a_request())[0]
 
 
 def test_max_tokens_cuts_with_finish_length():
@@ -599,10 +600,10 @@ def test_content_in_parts_is_read():
 @pytest.mark.parametrize(
     ("change", "named"),
     [
-        ({"model": ""}, "model"),
+        ({"model": 3}, "model"),
         ({"messages": []}, "messages"),
-        ({"messages": [{"role": "oracle", "content": "x"}]}, "messages.0.role"),
-        ({"messages": [{"role": "user", "content": 3}]}, "messages.0.content"),
+        ({"messages": [{"role": "oracle", "content": "x"}]}, "role"),
+        ({"messages": [{"role": "user", "content": 3}]}, "content"),
         ({"max_tokens": 0}, "max_tokens"),
         ({"temperature": "hot"}, "temperature"),
         ({"seed": 1.5}, "seed"),
@@ -613,13 +614,7 @@ def test_content_in_parts_is_read():
     ],
 )
 async def test_a_malformed_request_is_answered_with_an_error_that_names_the_field(change, named):
-    request = a_request(**change)
-    assert named in request_error(request)
-    made = answer_request("POST", "/v1/chat/completions", json.dumps(request).encode())
+    made = answer_request("POST", "/v1/chat/completions", json.dumps(a_request(**change)).encode())
     error = orjson.loads(b"".join([piece async for piece in made.body]))["error"]
-    assert made.status == 400 and error["message"] == request_error(request)
+    assert made.status == 400 and f'"{named}"' in error["message"]
     assert error["type"] == "invalid_request_error"
-
-
-def test_a_well_formed_request_has_no_problem():
-    assert request_error(a_request(stream=True, temperature=0.7, max_tokens=100)) is None

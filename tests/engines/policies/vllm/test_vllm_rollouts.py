@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -118,9 +119,14 @@ def test_a_reply_that_training_cannot_use_says_what_is_wrong(
         "prompt_token_ids": [5],
         "logprobs": {"token_logprobs": [-1.0, -1.0, -1.0]},
     }
-    assert parse_reply({"choices": [whole]}, [5]).choices[0].token_ids == [10, 11, 2]
+
+    def parse(choice: dict[str, Any]) -> list[int]:
+        body = json.dumps({"choices": [choice]}).encode()
+        return parse_reply(body, [5]).choices[0].token_ids
+
+    assert parse(whole) == [10, 11, 2]
     with pytest.raises(CallFailed, match=cause):
-        parse_reply({"choices": [whole | change]}, [5])
+        parse(whole | change)
 
 
 async def test_log_probabilities_of_another_temperature_are_left_out_not_passed_off() -> None:

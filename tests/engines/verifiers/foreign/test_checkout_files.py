@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from engines.verifiers.foreign.standins import CannotRead, file_utils_for, render_fields
+from engines.verifiers.foreign.calls import CannotRead, file_utils_for, render_fields
 from tests.support.foreign_files import a_file, judged
 
 JUDGES = """

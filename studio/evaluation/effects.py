@@ -1,53 +1,219 @@
-"""What every experience of a library is worth: from random halves, or from practice for free.
+"""What single changes are worth: `studio gate`, and `studio library utility`.
 
-Owns which rollouts are looked at; `engines.pipeline.effect.regression` says what they tell.
+The gate tries open operations of a run before anybody decides about them: a living run itself, of
+another one the models are opened here, under its lock. Utility is of every experience of a library,
+from random halves, or from practice for free. Owns which rollouts are looked at;
+`engines.pipeline.effect` says what they tell.
 """
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from shlex import quote
+from typing import Any
 
-from engines.core.codec import question_of, seed_for, to_dict
+from engines.core import events, library_notes
+from engines.core.codec import fields_of, question_of, seed_for, to_dict
 from engines.core.errors import ConfigError, ConflictError
 from engines.core.library import Experience, Library
-from engines.core.library_notes import Effect
 from engines.core.state.run_state import RunState
 from engines.core.types import NO_USAGE, Operation, Problem, Usage
 from engines.data.dataset import read_problems
-from engines.pipeline.effect.regression import (
-    Effects,
-    Observation,
-    regress,
-    smallest_effect,
-)
-from engines.pipeline.evaluation.evaluate import HeldOutSet
+from engines.pipeline.effect.effect_gate import EffectGate, open_trials
+from engines.pipeline.effect.regression import Effects, Observation, regress, smallest_effect
+from engines.pipeline.evaluation.evaluate import HeldOutSet, MeasurementSetup
 from engines.record.derived.run_state import read_history
 from engines.record.run_dir import RunDir, Workspace
 from engines.record.scores import problem_digest
 from engines.verifiers.open import needs_answer
-from studio import exit_codes
+from studio import exit_codes, process
 from studio.config.loading import LoadedRun, load_run
-from studio.evaluation.evaluate import (
-    EarlyEnd,
-    EvalPlan,
-    EvaluationResult,
-    Subject,
-    estimate_missing,
-    measure_or_end,
-    print_eval_dry_run,
-    tell_eval_notes,
-)
+from studio.evaluation import evaluate
 from studio.facts.library import CurationFacts
-from studio.library.curation import open_curation
-from studio.library.references import find_version
-from studio.process import login_name
+from studio.library import curation, references
 from studio.render.json import print_json, print_result
 from studio.render.lines import table, tell_next, to_stderr, wrap_text
 from studio.render.words import count_text, usage_text
-from studio.run.held_out import LazyLinter, held_out_sets, measurement_settings, prompt_writer
-from studio.run.models import fingerprint_of, weights_digest
+from studio.run import models, new_or_resume
+from studio.run.held_out import (
+    LazyLinter,
+    evaluated_sets,
+    held_out_sets,
+    measurement_settings,
+    open_effect_gate,
+    prompt_writer,
+    trial_text,
+    tried_pool,
+)
 from studio.secrets.sanitize import one_line
+from studio.session import control_socket, live, offline, requests
+
+POLL_S = 1.0
+"""Between two looks at what a living run has tried."""
+
+
+def gate_run(
+    request: new_or_resume.RunRequest,
+    run: RunDir,
+    names: Sequence[str],
+    *,
+    dry_run: bool,
+    json: bool,
+) -> int:
+    """Try operations, and print what came of each; returns the exit code."""
+    wanted = open_trials(run.state(), tuple(dict.fromkeys(names)))
+    if not wanted:
+        print_result([], f"run {run.run}: no open operation changes a wording", json=json)
+        return exit_codes.DONE
+    if control_socket.is_alive(run) and not dry_run:
+        if request.source.overrides:
+            cause = "a process of the run goes on, which tries by the settings it began with."
+            move = f"Leave it out, or stop the run first: studio ctl stop {quote(run.run)}"
+            raise ConflictError("--problems, --k or --data", cause, move)
+        tried = asyncio.run(_have_tried(run, [op.id for op in wanted]))
+        return _print_effects(run, wanted, json=json, paid_before=not tried)
+    plan = new_or_resume.plan_run(request, request.load(), practises=False)
+    gate = _describe_gate(plan)
+    state = run.state()
+    assert state.started is not None
+    head = plan.workspace.library(state.started.library).head()
+    draft = replace(head.commit(state.reviewed_operations).library, version=head.version)
+    facts = gate.describe_asked(state, draft, wanted)
+    if dry_run:
+        print_result(facts, trial_text(facts), json=json)
+        return exit_codes.DONE
+    to_stderr(trial_text(facts))
+    if not facts["operations"]:
+        return _print_effects(run, wanted, json=json, paid_before=True)
+    early, workspace = evaluate.EarlyEnd(), plan.workspace
+    linter = LazyLinter(workspace, run, to_stderr)
+    with offline.lock_run(workspace, run, linter, holder="`studio gate`") as locked:
+        locked.gate.recorder.listen(_tell_trials(locked.state))
+        try:
+            locked.runner.run(_try_offline(plan, locked, [op.id for op in wanted], early))
+        except asyncio.CancelledError:
+            to_stderr(f"{early.reason}; the tries are kept, and the same command goes on")
+    code = _print_effects(run, wanted, json=json)
+    return early.exit_code if early.ended else code
+
+
+async def _have_tried(run: RunDir, names: Sequence[str]) -> bool:
+    """Ask the run's process, and wait until it has tried them; False: it had a verdict on each."""
+    session = live.LiveSession(run, "studio gate", as_screen=False)
+    listening = asyncio.create_task(_drain(session))
+    try:
+        facts = await session.send(requests.TryOperations(tuple(names)))
+        to_stderr(trial_text(facts))
+        status: dict[str, Any] = {"trying": True}
+        while control_socket.is_alive(run) and status.get("trying"):
+            status = await session.status()
+            await asyncio.sleep(POLL_S if status.get("trying") else 0)
+    finally:
+        await session.close()
+        await listening
+    if failure := status.get("trial_failure"):
+        move = "Mend it, and give the command again: what was tried is kept."
+        raise ConflictError(f"run {run.run}", f"operations could not be tried: {failure}.", move)
+    if not control_socket.is_alive(run) and not all(map(run.state().effect_of, names)):
+        move = "Give the command again: what was tried is kept."
+        raise ConflictError(f"run {run.run}", "its process ended before all was tried.", move)
+    return bool(facts["operations"])
+
+
+async def _drain(session: live.LiveSession) -> None:
+    async for _ in session.messages():
+        pass
+
+
+def _describe_gate(plan: new_or_resume.RunPlan) -> EffectGate:
+    """What would be tried on what, with nothing opened."""
+    gate = _open_gate(plan, None)
+    if gate is None or plan.loaded.config.trains:  # its weights are with the run's process
+        raise requests.no_trials_error(plan.run.run)
+    return gate
+
+
+def _open_gate(plan: new_or_resume.RunPlan, setup: MeasurementSetup | None) -> EffectGate | None:
+    config = plan.loaded.config
+    pool = tried_pool(plan.loaded, plan.problems, evaluated_sets(plan.loaded))
+    return open_effect_gate(
+        plan, pool, setup, prompt_writer(config), lambda: models.weights_digest(config.policy)
+    )
+
+
+async def _try_offline(
+    plan: new_or_resume.RunPlan,
+    locked: offline.LockedRun,
+    names: Sequence[str],
+    early: evaluate.EarlyEnd,
+) -> None:
+    async with AsyncExitStack() as stack:
+        stack.enter_context(early.cancel_on_signal())
+        loaded = plan.loaded
+        setup, _, _ = await evaluate.open_measuring(
+            loaded,
+            plan.workspace,
+            plan.run.records,
+            stack,
+            to_stderr,
+            early,
+            judged=(plan.problems,),
+            temperature=loaded.config.practice.temperature,
+        )
+        gate = _open_gate(plan, setup)
+        assert gate is not None
+        base = replace(locked.gate.draft(), version=locked.gate.library.version)
+        await gate.try_asked(locked.gate.recorder, base, open_trials(locked.state, names))
+
+
+def _tell_trials(state: RunState) -> Callable[[object], None]:
+    """Return a listener that tells how far the tries are, and each verdict."""
+    last_stage: events.StageEntered | None = None
+    told = len(state.effects)
+
+    def tell(_: object) -> None:
+        nonlocal last_stage, told
+        stage = state.live.stage
+        if stage is not None and stage is not last_stage and stage.stage == "gate":
+            last_stage = stage
+            if stage.detail["made"]:
+                to_stderr(f"  {stage.detail['made']} of at most {stage.detail['most']} tries")
+        for measured in state.effects[told:]:
+            to_stderr(f"{', '.join(measured.operations)}: {measured.effect.verdict}")
+        told = len(state.effects)
+
+    return tell
+
+
+def _print_effects(
+    run: RunDir, wanted: Sequence[Operation], *, json: bool, paid_before: bool = False
+) -> int:
+    state = run.state()
+    if json:
+        print_json([_effect_data(state, op) for op in wanted])
+        return exit_codes.DONE
+    rows, priced = [], list[events.EffectMeasured]()
+    for op in wanted:
+        found = state.effect_of(op.id)
+        said = "not tried: it does not fit the library as it is, or with what helps"
+        if found is not None:
+            price = "known already" if paid_before else usage_text(found.effect.usage)
+            price = "tried with it" if found in priced and not paid_before else price
+            priced.append(found)
+            said = f"{found.effect.verdict}, {found.effect.text}; {price}"
+        rows.append(f"{op.id} {op.kind} {op.target or ''}".rstrip() + f": {said}")
+    print("\n".join(rows))
+    tell_next(f"studio review {quote(run.run)}", run.path.parents[1])
+    return exit_codes.DONE
+
+
+def _effect_data(state: RunState, op: Operation) -> dict[str, Any]:
+    found = state.effect_of(op.id)
+    said = {"operation": op.id, **fields_of(op, "kind", "target", "text")}
+    return said | ({"effect": None} if found is None else to_dict(found))
+
 
 ROLLOUTS = 1024
 """That are made unless another number is given: effects of 9 points show among 20."""
@@ -79,7 +245,7 @@ class Utility:
     unjudged: int = 0
 
     @property
-    def dispensable(self) -> dict[str, Effect]:
+    def dispensable(self) -> dict[str, library_notes.Effect]:
         """What surely gains less than `MARGIN`, or hurts; a pinned experience is never offered."""
         kept = {*self.priced.library.pinned_ids, *self.priced.pending}
         found = self.effects.single.items()
@@ -88,7 +254,7 @@ class Utility:
 
 def find_priced(reference: str, workspace: Workspace) -> Priced:
     """Raises ConflictError: there is no such library, or it is empty."""
-    found = find_version(reference, workspace)
+    found = references.find_version(reference, workspace)
     library, states = found.library, ((run, run.state()) for run in reversed(workspace.runs()))
     used = ((r, s) for r, s in states if s.started and s.started.library == library.name)
     run, state = next(used, (None, RunState()))
@@ -111,7 +277,7 @@ def plan_utility(
     rollouts: int,
     k: int | None,
     keyless: bool,
-) -> tuple[EvalPlan, tuple[Problem, ...]]:
+) -> tuple[evaluate.EvalPlan, tuple[Problem, ...]]:
     """The tries to make, each with a random half of the library, and all problems to choose from.
 
     `run` is a run, a run file or a preset, whose settings hold; None: the run of the library.
@@ -134,10 +300,10 @@ def plan_utility(
     chosen = HeldOutSet(source, tuple(kept[: max(1, rollouts // k)]), left_out)
     loaded = _with_evaluation(loaded, k=k)
     label = f"{priced.label}, a random half in each try"
-    subject = Subject(label, priced.library, prompt_writer(config), halves=config.seed)
-    facts = measurement_settings(config, fingerprint_of(loaded, workspace))
-    weights = weights_digest(config.policy)
-    plan = EvalPlan(loaded, workspace, (chosen,), (subject,), facts, weights=weights)
+    subject = evaluate.Subject(label, priced.library, prompt_writer(config), halves=config.seed)
+    facts = measurement_settings(config, models.fingerprint_of(loaded, workspace))
+    weights = models.weights_digest(config.policy)
+    plan = evaluate.EvalPlan(loaded, workspace, (chosen,), (subject,), facts, weights=weights)
     return plan, tuple(kept)
 
 
@@ -163,7 +329,10 @@ def _read_problems(loaded: LoadedRun, named: str | None) -> tuple[str, list[Prob
 
 
 def read_utility(
-    priced: Priced, plan: EvalPlan, pool: Sequence[Problem], found: EvaluationResult
+    priced: Priced,
+    plan: evaluate.EvalPlan,
+    pool: Sequence[Problem],
+    found: evaluate.EvaluationResult,
 ) -> Utility:
     """What all tries tell that were ever made so, whichever of them a plan asked for.
 
@@ -229,8 +398,8 @@ def offer_deletes(found: Utility, workspace: Workspace) -> CurationFacts:
             operations.append(Operation("", "delete", name, rationale=why))
     about = f"offer of {found.priced.label}"
     linter_of = partial(LazyLinter, workspace, tell=to_stderr)
-    return open_curation(
-        workspace, head, operations, about, person=login_name(), linter_of=linter_of
+    return curation.open_curation(
+        workspace, head, operations, about, person=process.login_name(), linter_of=linter_of
     )
 
 
@@ -238,7 +407,7 @@ _TEXT = 22  # characters of an experience beside its figures, so that 80 hold a 
 
 
 def measure_utility(
-    priced: Priced, plan: EvalPlan, pool: Sequence[Problem], *, json: bool, dry_run: bool
+    priced: Priced, plan: evaluate.EvalPlan, pool: Sequence[Problem], *, json: bool, dry_run: bool
 ) -> Utility | int:
     """Make the tries and read them, or tell what they would cost; an exit code where that is all.
 
@@ -246,15 +415,15 @@ def measure_utility(
     """
     power = power_lines(priced, plan)
     if dry_run:
-        return print_eval_dry_run(plan, json=json, power=power)
-    tell_eval_notes(plan)
+        return evaluate.print_eval_dry_run(plan, json=json, power=power)
+    evaluate.tell_eval_notes(plan)
     for line in power:
         to_stderr(line)
-    missing, early = plan.count_missing(), EarlyEnd()
+    missing, early = plan.count_missing(), evaluate.EarlyEnd()
     if missing:
-        tokens = estimate_missing(plan).tokens
+        tokens = evaluate.estimate_missing(plan).tokens
         to_stderr(f"likely {tokens.likely:,.0f} tokens, {tokens.at_most:,.0f} at most")
-    found = measure_or_end(plan, early, missing, "rollouts")
+    found = evaluate.measure_or_end(plan, early, missing, "rollouts")
     if found is None:
         if json:
             print_json({"kind": "Utility", "ended": early.cause, "reason": early.reason})
@@ -262,7 +431,7 @@ def measure_utility(
     return read_utility(priced, plan, pool, found)
 
 
-def power_lines(priced: Priced, plan: EvalPlan) -> list[str]:
+def power_lines(priced: Priced, plan: evaluate.EvalPlan) -> list[str]:
     """How many tries of what, and which effect they can show."""
     held = plan.sets[0]
     n, total = len(held.problems), len(held.problems) * plan.k

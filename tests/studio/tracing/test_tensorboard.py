@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from engines.tracing.tensorboard import ScalarWriter
+from studio.tracing.curves import ScalarWriter
 
 
 def a_clock() -> Iterator[float]:

@@ -1,23 +1,31 @@
-"""A collector that takes OTLP over HTTP, such as Phoenix; the only file that knows OpenTelemetry.
+"""Spans of a run on their way to a collector that takes OTLP over HTTP, such as Phoenix.
 
-What the SDK has to say of failed requests is left out: the end of a run says it once.
+They are sent while the run goes on, or of one that is over. What the OpenTelemetry SDK has to say
+of failed requests is left out: the end of a run says it once.
 """
 
+import asyncio
 import logging
 import socket
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
-from functools import cached_property
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, suppress
+from functools import cached_property, partial
 from importlib.util import find_spec
+from itertools import chain, islice
 from threading import Event, Thread
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from engines.core.errors import StudioError
-from engines.core.events import DurableEvent
-from engines.tracing.spans import Span
+from engines.core.errors import ConfigError, ConflictError, StudioError, install_command
+from engines.core.events import RunEnded
+from engines.pipeline.recorder import Recorder
+from engines.record.journal import Entry, read_journal
+from engines.record.ledger import read_record
+from engines.record.run_dir import RunDir
+from studio.config.loading import LoadedRun
+from studio.tracing.spans import Span, SpanMapper
 
 if TYPE_CHECKING:
     from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
@@ -25,19 +33,127 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan
     from requests import Response
 
-
+Tell = Callable[[str], None]
 SERVICE = "practice-studio"
 
 
 def is_installed() -> bool:
-    """Whether the extra `otel` is there; nothing is imported."""
+    """Return whether the extra `otel` is there; nothing is imported."""
     with suppress(ImportError):
         return find_spec("opentelemetry.exporter.otlp.proto.http") is not None
     return False
 
 
+def check_tracing(loaded: LoadedRun, tell: Tell = lambda _: None) -> None:
+    """Refuse a run file that asks for spans where OpenTelemetry is missing.
+
+    Where only the environment names a collector, for whatever program, that is told.
+    """
+    address = loaded.config.collector
+    if address is None or is_installed():
+        return
+    move = f"Run: {install_command('otel')}"
+    if address.asked:
+        place = loaded.place("tracing.base_url")
+        raise ConfigError(place, "spans need OpenTelemetry, which is not installed.", move)
+    tell(f"note: no spans are sent, since OpenTelemetry is not installed. {move}")
+
+
+def open_tracing(
+    loaded: LoadedRun,
+    run: RunDir,
+    recorder: Recorder,
+    recent: Iterable[Entry],
+    stack: AsyncExitStack,
+    tell: Tell,
+) -> None:
+    """Send the spans of a run from now on, until the stack is closed.
+
+    `recent` are the entries that an earlier process has written since the last step began.
+    """
+    if loaded.config.collector is None or not is_installed():
+        return
+    collector = _open_collector(loaded)
+    mapper = _open_mapper(loaded, run)
+    state = recorder.state
+    before: deque[Entry] = deque()  # sent by an earlier process, or lost with it
+    if state.started is not None:
+        before.append(Entry(0, run.started_at(), state.started))
+        if state.paid is not None:  # the run's own span was sent as it ended then
+            before.append(Entry(0, run.started_at(), RunEnded("stopped")))
+    before.extend(recent)
+
+    def make_spans(entry: Entry) -> Iterator[Span]:
+        while before:
+            for _ in mapper.take(before.popleft()):
+                pass
+        return mapper.take(entry)
+
+    sender = SpanSender(collector, make_spans)
+
+    def close() -> None:
+        if left := sender.close():
+            why = f" ({collector.reason})" if collector.reason else ""
+            tell(
+                f"note: {left} events or spans of this run did not reach "
+                f"{loaded.mask(collector.url)}{loaded.mask(why)}: "
+                f"studio runs trace {run.run} sends all of it"
+            )
+
+    recorder.listen(lambda _: sender.put(recorder.entry) if recorder.entry else None)
+    stack.push_async_callback(asyncio.to_thread, close)
+
+
+def send_run(loaded: LoadedRun, run: RunDir) -> int:
+    """Send every span of a run that is on disk; returns how many.
+
+    One that the collector has already comes with the id it had.
+
+    Raises ConfigError: no collector is named, or OpenTelemetry is not installed. ConflictError: the
+    collector does not take them.
+    """
+    place = "studio runs trace"
+    if loaded.config.collector is None:
+        move = "Give --endpoint http://127.0.0.1:6006, or set PHOENIX_ENDPOINT."
+        raise ConfigError(place, "no collector is named.", move)
+    if not is_installed():
+        move = f"Run: {install_command('otel')}"
+        raise ConfigError(place, "it needs OpenTelemetry, which is not installed.", move)
+    collector = _open_collector(loaded)
+    spans = run_spans(loaded, run)
+    sent = 0
+    answers = collector.answers()
+    try:
+        while batch := list(islice(spans, BATCH)):
+            if not (answers and collector.send(batch)):
+                cause = loaded.mask(collector.reason) or "nobody listens there."
+                move = "Start the collector, or give its address with --endpoint."
+                raise ConflictError(loaded.mask(collector.url), cause, move)
+            sent += len(batch)
+    finally:
+        collector.close()
+    return sent
+
+
+def run_spans(loaded: LoadedRun, run: RunDir) -> Iterator[Span]:
+    """Yield every span of a run, from its journal and its records."""
+    entries = read_journal(run.journal)  # a part of a long one at a time
+    return chain.from_iterable(map(_open_mapper(loaded, run).take, entries))
+
+
+def _open_mapper(loaded: LoadedRun, run: RunDir) -> SpanMapper:
+    content = loaded.config.tracing.content
+    return SpanMapper(partial(read_record, run.records), content=content)
+
+
+def _open_collector(loaded: LoadedRun) -> "OTLPCollector":
+    address = loaded.config.collector
+    assert address is not None
+    return OTLPCollector(address.url, address.headers, address.project)
+
+
 class OTLPCollector:
-    """Implements `engines.tracing.otel.Collector`."""
+    """A way for spans. Its methods block; only `close` is called from another thread."""
 
     def __init__(self, url: str, headers: Mapping[str, str], project: str) -> None:
         self._headers, self._project = dict(headers), project
@@ -45,13 +161,16 @@ class OTLPCollector:
         self._closed = False
 
     def answers(self) -> bool:
+        """Return whether it takes spans now."""
         # Importing the SDK costs 0.2 s of CPU: not for an address at which nobody listens.
         return self._is_listening() and self._export([])
 
     def send(self, spans: Sequence[Span]) -> bool:
+        """Return whether it took them all."""
         return self._export([_readable(span, self._resource) for span in spans])
 
     def close(self) -> None:
+        """Give a request up that is under way."""
         self._closed = True
         if "_exporter" in self.__dict__:
             self._exporter.shutdown()  # type: ignore[no-untyped-call]
@@ -136,30 +255,12 @@ END_S = 2.0
 that it could not have yet."""
 
 
-class Collector(Protocol):
-    """Where spans go. Both methods block; they are called from one thread."""
-
-    def answers(self) -> bool:
-        """Whether it takes spans now."""
-        ...
-
-    def send(self, spans: Sequence[Span]) -> bool:
-        """Whether it took them all."""
-        ...
-
-    def close(self) -> None:
-        """Give a request up that is under way; any thread may call it."""
-        ...
-
-
-Entry = tuple[int, float, DurableEvent]
-"""Number, time and event, as a journal has them."""
-
-
 class SpanSender:
     """Started when it is made. `make_spans` is called in its thread, with each entry in order."""
 
-    def __init__(self, collector: Collector, make_spans: Callable[[Entry], Iterable[Span]]) -> None:
+    def __init__(
+        self, collector: OTLPCollector, make_spans: Callable[[Entry], Iterable[Span]]
+    ) -> None:
         self._collector, self._make_spans = collector, make_spans
         self._waiting: deque[Entry] = deque()
         self._unsent: list[Span] = []

@@ -99,11 +99,8 @@ def test_a_call_stands_there_by_the_names_of_both_conventions(workspace: Path) -
     last = len(asked) - 1
     assert of["input.value"] == of[f"llm.input_messages.{last}.message.content"]
     assert of["input.value"] == asked[-1]["content"]
-    assert [one["role"] for one in json.loads(of["gen_ai.input.messages"])] == [
-        one["role"] for one in asked
-    ]
-    (reply,) = json.loads(of["gen_ai.output.messages"])
-    assert reply["parts"] == [{"type": "text", "content": said["content"]}]
+    roles = [of[f"llm.input_messages.{at}.message.role"] for at in range(len(asked))]
+    assert roles == [message["role"] for message in asked]
     assert (chat.end_ns - chat.start_ns) / 1e9 == pytest.approx(record.elapsed_s, abs=1e-6)
     assert chat.end_ns / 1e9 == pytest.approx(record.at, abs=1e-6)
     (verdict,) = (s for s in spans.values() if s.parent == tried.id and s.what == "verdict")
@@ -120,16 +117,16 @@ def test_a_call_of_a_tool_stands_below_its_try_with_arguments_and_result(workspa
     assert tree["execute_tool", "rollout"] == len(called) == 4
     of = called[0].attributes
     assert of["openinference.span.kind"] == "TOOL" and of["gen_ai.tool.name"] == "python"
-    assert of["gen_ai.tool.call.arguments"] == of["input.value"] == of["tool.parameters"]
+    assert of["input.value"] == of["tool.parameters"]
     assert "code" in json.loads(of["input.value"])
-    assert of["gen_ai.tool.call.result"] == of["output.value"] != ""
+    assert of["output.value"] != ""
     upper = above(called[0], spans)
     assert upper is not None and upper.attributes["studio.tool_calls"] == 1
     second = max(
         (s for s in spans.values() if s.parent == upper.id and s.what == "chat"),
         key=lambda span: span.start_ns,
     )
-    assert of["output.value"] in second.attributes["gen_ai.input.messages"]
+    assert of["output.value"] in second.attributes.values()
 
 
 def test_content_can_be_left_out(workspace: Path) -> None:

@@ -1,26 +1,26 @@
 """What a span says, by the names of the GenAI conventions and of OpenInference.
 
-Both are written, since collectors know the one or the other. Names of our own begin with `studio.`.
+Both are written, since collectors know the one or the other; texts by the names of OpenInference
+alone. Names of our own begin with `studio.`.
 Sources: OpenTelemetry semantic conventions (`gen_ai.*`), OpenInference 0.1 (`llm.*`, `tool.*`).
 """
+
+from __future__ import annotations
 
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
-from typing import Literal, Protocol
+from typing import Literal
 
 from engines.core import events as ev
 from engines.core.types import (
-    CallKey,
-    Completion,
     Decision,
     Lesson,
     Message,
     Operation,
     RecordRef,
-    Sampling,
     Usage,
     Verdict,
     group_id,
@@ -28,6 +28,9 @@ from engines.core.types import (
     rollout_id,
     update_id,
 )
+from engines.policies.chat.exchange import function_tools
+from engines.record.journal import Entry
+from engines.record.ledger import Record
 
 Value = str | bool | int | float | Sequence[str] | Sequence[float]
 Attributes = dict[str, Value]
@@ -35,30 +38,6 @@ Kind = Literal["CHAIN", "AGENT", "LLM", "TOOL", "EVALUATOR", "EMBEDDING"]
 _TALK = "gen_ai.conversation.id"
 LONGEST_TEXT = 20_000
 """Characters of a text of a span; collectors refuse requests of several megabytes."""
-
-
-class Reply(Protocol):
-    """One recorded reply, of a model or a tool; see `engines.record.ledger.Record`."""
-
-    @property
-    def key(self) -> CallKey: ...
-    @property
-    def policy(self) -> str: ...
-    @property
-    def base(self) -> int: ...
-    @property
-    def messages(self) -> tuple[Message, ...]: ...
-    @property
-    def sampling(self) -> Sampling: ...
-    @property
-    def reply(self) -> Completion: ...
-    @property
-    def elapsed_s(self) -> float: ...
-    @property
-    def at(self) -> float: ...
-    @property
-    def is_tool_result(self) -> bool: ...
-    def extend(self, messages: tuple[Message, ...]) -> tuple[Message, ...]: ...
 
 
 def kind_of(kind: Kind) -> Attributes:
@@ -98,7 +77,7 @@ def spent_values(usage: Usage) -> Attributes:
     return found if usage.cost_usd is None else {**found, "studio.cost_usd": usage.cost_usd}
 
 
-def model_call(record: Reply, before: tuple[Message, ...], content: bool) -> Attributes:
+def model_call(record: Record, before: tuple[Message, ...], content: bool) -> Attributes:
     """A reply of a model to the messages `before` it."""
     sampling, reply = record.sampling, record.reply
     provider, _, model = record.policy.partition(":")
@@ -125,24 +104,13 @@ def model_call(record: Reply, before: tuple[Message, ...], content: bool) -> Att
     if content:
         said = reply.as_message()
         found |= _messages("llm.input_messages", before) | _messages("llm.output_messages", [said])
-        found["gen_ai.input.messages"] = json.dumps([_parts(one) for one in before])
-        ended = {**_parts(said), "finish_reason": reply.finish}
-        found["gen_ai.output.messages"] = json.dumps([ended])
         found |= text_values(input=before[-1].content if before else None, output=reply.text)
-        if sampling.tools:
-            defined = [{"type": "function", **tool} for tool in sampling.tools]
-            found["gen_ai.tool.definitions"] = json.dumps(defined)
-            for at, schema in enumerate(function_tools(sampling.tools)):
-                found[f"llm.tools.{at}.tool.json_schema"] = json.dumps(schema)
+        for at, schema in enumerate(function_tools(sampling.tools) or ()):
+            found[f"llm.tools.{at}.tool.json_schema"] = json.dumps(schema)
     return found
 
 
-def function_tools(tools: Iterable[Mapping[str, object]]) -> list[dict[str, object]]:
-    """Tools as chat APIs define them."""
-    return [{"type": "function", "function": dict(tool)} for tool in tools]
-
-
-def tool_call(record: Reply, before: tuple[Message, ...], content: bool) -> Attributes:
+def tool_call(record: Record, before: tuple[Message, ...], content: bool) -> Attributes:
     call = record.reply.tool_calls[0]
     asked = [one for message in before for one in message.tool_calls if one.id == call.id]
     values: Attributes = {
@@ -158,8 +126,7 @@ def tool_call(record: Reply, before: tuple[Message, ...], content: bool) -> Attr
     }
     if content:
         arguments = asked[0].arguments if asked else ""
-        values["gen_ai.tool.call.arguments"] = values["tool.parameters"] = shorten(arguments)
-        values["gen_ai.tool.call.result"] = shorten(record.reply.text)
+        values["tool.parameters"] = shorten(arguments)
         values |= text_values(input=arguments, output=record.reply.text)
     return values
 
@@ -172,9 +139,7 @@ def verdict_values(verdict: Verdict, content: bool) -> Attributes:
     }
     if verdict.reward is not None:
         found["gen_ai.evaluation.score.value"] = found["studio.reward"] = verdict.reward
-        found |= {"evaluation.name": "reward", "evaluation.score": verdict.reward}
     if content and verdict.critique:
-        found["gen_ai.evaluation.explanation"] = shorten(verdict.critique)
         found |= text_values(output=verdict.critique)
     return found
 
@@ -198,28 +163,7 @@ def _messages(prefix: str, messages: Iterable[Message]) -> Attributes:
     return found
 
 
-def _parts(message: Message) -> Mapping[str, object]:
-    """As the GenAI conventions have it: a role, and parts of several types."""
-    parts: list[dict[str, object]] = []
-    if message.reasoning:
-        parts.append({"type": "reasoning", "content": shorten(message.reasoning)})
-    if message.role == "tool":
-        response = shorten(message.content)
-        parts.append(
-            {"type": "tool_call_response", "id": message.tool_call_id, "response": response}
-        )
-    elif message.content:
-        parts.append({"type": "text", "content": shorten(message.content)})
-    for call in message.tool_calls:
-        arguments = shorten(call.arguments)
-        parts.append(
-            {"type": "tool_call", "id": call.id, "name": call.name, "arguments": arguments}
-        )
-    named = {"name": message.speaker} if message.speaker else {}
-    return {"role": message.role, **named, "parts": parts}
-
-
-ReadReply = Callable[[RecordRef], Reply]
+ReadReply = Callable[[RecordRef], Record]
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,10 +206,11 @@ class SpanMapper:
         self._ended = False
         self._step = _StepFacts()
 
-    def take(self, seq: int, at: float, event: ev.DurableEvent) -> Iterator[Span]:
-        """The spans that end with an event; `seq` is its number in the journal, `at` its time."""
+    def take(self, entry: Entry) -> Iterator[Span]:
+        """Yield the spans that end with an entry of the journal."""
+        at, event = entry.at, entry.event
         self._before, self._at = self._at or at, at
-        own = f"e{seq}"
+        own = f"e{entry.seq}"
         match event:
             case ev.RunStarted():
                 self._started, self._began = event, at
@@ -545,7 +490,7 @@ class SpanMapper:
     def _call(
         self,
         own: str,
-        record: Reply,
+        record: Record,
         before: tuple[Message, ...],
         parent: str,
         shared: Mapping[str, Value],

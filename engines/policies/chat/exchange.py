@@ -1,21 +1,24 @@
-"""One chat-completion reply, gathered from the bytes of its body as they arrive.
+"""One exchange of chat completions: the body of the request, and its reply, read as it arrives.
 
-Owns the wire format: server-sent events, and the plain JSON body that some servers send even
-when a stream was asked for. Raw lines go to orjson: the client library's parsed chunks cost twenty
-times as much, and its line splitter also splits at U+2028 and U+0085, which JSON may hold.
+Owns the wire format of the reply: server-sent events, and the plain JSON body that some servers
+send even when a stream was asked for. Also knows which fields some endpoints refuse, what to send
+instead, and whether the model that was asked for is the one that answered.
 """
 
+import base64
+import mimetypes
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from io import StringIO
+from pathlib import Path
 from typing import Any, TypeGuard
 
 import orjson
 
 from engines.core.errors import CallFailed
 from engines.core.text.tokens import text_tokens
-from engines.core.types import Completion, ToolCall, Usage, meaning_of
+from engines.core.types import Completion, Message, Sampling, ToolCall, Usage, meaning_of
 from engines.policies.chat.endpoint import (
     BODY_BYTES,
     LINE_BYTES,
@@ -25,7 +28,156 @@ from engines.policies.chat.endpoint import (
     too_long_failure,
 )
 
-EXCERPT = 200
+REMARKS = 8
+"""At most, of one endpoint: a router may answer with a hundred models."""
+DISPENSABLE = ("stream_options", "seed", "response_format")
+"""Fields a reply is complete without: usage stays unknown, sampling is not repeatable, and the form
+of a reply is asked for in its prompt alone."""
+_NO_JSON = re.compile(r"json[ _](mode|object|validate)|generate json", re.IGNORECASE)
+"""Refusals of JSON mode that do not name its field, one of them of a reply that broke it (Groq)."""
+
+
+@dataclass(slots=True)
+class Dialect:
+    """What an endpoint turned out not to understand; grows while it is spoken to."""
+
+    without: set[str] = field(default_factory=set)  # fields left out, of those in DISPENSABLE
+    new_limit_name: bool = False  # wants max_completion_tokens for max_tokens
+    remarks: set[str] = field(default_factory=set)  # on what replies said of themselves
+    uncounted: int = 0  # replies whose tokens it did not count
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """The differences in words, for whoever tells the person about them."""
+        renamed = ("max_tokens is sent as max_completion_tokens",) if self.new_limit_name else ()
+        left_out = (f"{name} is not sent" for name in sorted(self.without))
+        return (*left_out, *renamed, *sorted(self.remarks))
+
+    def note_reply(self, asked: str, reply: Completion) -> None:
+        """Remember what a person should know of a reply that is taken all the same."""
+        if len(self.remarks) >= REMARKS:
+            return
+        if is_other_model(asked, reply.model):
+            self.remarks.add(f"replies come from the model {reply.model!r}, not from {asked!r}")
+        if meaning_of(reply.finish) == "unknown":
+            known = f"replies end with {reply.finish!r}, which is unknown here: taken as whole"
+            self.remarks.add(known)
+
+    def learn(self, body: Mapping[str, Any], refusal: str) -> bool:
+        """Whether a body that was refused in these words can be sent in another form.
+
+        Also where another call has learned it meanwhile.
+        """
+        if "max_tokens" in body and "max_completion_tokens" in refusal:
+            self.new_limit_name = True
+            return True
+        refused = {n for n in DISPENSABLE if n in body and re.search(rf"\b{n}\b", refusal)}
+        if "response_format" in body and _NO_JSON.search(refusal):
+            refused.add("response_format")
+        self.without |= refused
+        return bool(refused)
+
+
+def chat_request(
+    model: str,
+    messages: Sequence[Message],
+    sampling: Sampling,
+    max_tokens: int | None,
+    dialect: Dialect,
+) -> dict[str, Any]:
+    """The body; `max_tokens` is the limit where `sampling` sets none."""
+    limit = sampling.max_tokens if sampling.max_tokens is not None else max_tokens
+    body: dict[str, Any] = {
+        "model": model,
+        "messages": [_message_body(message) for message in messages],
+        "stream": True,
+        "stream_options": {"include_usage": True},
+        "temperature": sampling.temperature,
+        "top_p": sampling.top_p,
+        "max_completion_tokens" if dialect.new_limit_name else "max_tokens": limit,
+        "stop": list(sampling.stop) or None,
+        "seed": sampling.seed,
+        "response_format": {"type": "json_object"} if sampling.json_object else None,
+        "tools": function_tools(sampling.tools),
+    }
+    left_out = dialect.without
+    return {n: value for n, value in body.items() if value is not None and n not in left_out}
+
+
+def function_tools(tools: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]] | None:
+    """Tools as the protocol has them; None where there are none."""
+    return [
+        dict(tool) if "function" in tool else {"type": "function", "function": dict(tool)}
+        for tool in tools
+    ] or None
+
+
+def message_fields(message: Message, parse_arguments: Callable[[str], Any] = str) -> dict[str, Any]:
+    """A message of text as the protocol has it; templates want the arguments of calls parsed."""
+    fields: dict[str, Any] = {"role": message.role, "content": message.content}
+    if message.tool_calls:
+        fields["tool_calls"] = [
+            {
+                "id": call.id,
+                "type": "function",
+                "function": {"name": call.name, "arguments": parse_arguments(call.arguments)},
+            }
+            for call in message.tool_calls
+        ]
+    if message.tool_call_id:
+        fields["tool_call_id"] = message.tool_call_id
+    return fields
+
+
+def _message_body(message: Message) -> dict[str, Any]:
+    # Reasoning is not sent back: several hosted services refuse it in a request.
+    body = message_fields(message)
+    if message.images:
+        shown = ({"url": _image_address(image)} for image in message.images)
+        parts = [{"type": "image_url", "image_url": address} for address in shown]
+        body["content"] = [{"type": "text", "text": message.content}, *parts]
+    if message.tool_calls:
+        body["content"] = message.content or None
+    return body
+
+
+def _image_address(image: str) -> str:
+    """An address as it is; the content of a file as a `data:` one."""
+    if not image.startswith("/"):
+        return image
+    try:
+        content = Path(image).read_bytes()
+    except OSError as error:
+        text = f"the image {image} cannot be read ({error.strerror or error})"
+        raise CallFailed("image", text) from None
+    kind = mimetypes.guess_type(image)[0] or "application/octet-stream"
+    return f"data:{kind};base64,{base64.b64encode(content).decode()}"
+
+
+# Of a release (2024-07-18, 09-2025, 05-20, 0613), of a form of the weights, or of a route.
+_VARIANT = re.compile(
+    r"\.gguf$|[-_.:@](\d{4}-?\d{2}-?\d{2}|\d{2}-\d{4}|\d{2}-\d{2}|\d{3,4}"
+    r"|q\d\w*|f16|bf16|fp16|fp8|int8|int4|awq|gptq|latest|preview|exp|beta|free)(?=$|[-_.:@])"
+)
+
+
+def is_other_model(asked: str, answered: str) -> bool:
+    """True where the names cannot mean one model.
+
+    A dated release of the name, `org/Name` for `Name`, a route (`:free`), a form of the weights
+    (`-FP8`, `.gguf`) and another case are the same model. A name without letters says nothing, and
+    `latest` may be any release.
+    """
+    names = []
+    for name in (asked, answered):
+        bare = name.strip().lower().rpartition("/")[2]
+        if not re.search("[a-z]", bare):
+            return False
+        names.append(_VARIANT.sub("", bare))
+    return names[0] != names[1] and "latest" not in asked
+
+
+EXCERPT_BYTES = 200
 """Characters of a damaged reply that are worth showing."""
 MOST_TOKENS = 10**9
 """Of one call. More is no count: a thousand times what any model takes."""
@@ -289,4 +441,4 @@ def _parse_error(error: object) -> ReplyError:
 
 
 def _shape_failure(cause: str, data: bytes) -> CallFailed:
-    return CallFailed("shape", f"{cause}: {data[:EXCERPT].decode(errors='replace')!r}")
+    return CallFailed("shape", f"{cause}: {data[:EXCERPT_BYTES].decode(errors='replace')!r}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
@@ -17,37 +16,23 @@ from engines.core.types import (
     Message,
     RecordRef,
     Reflection,
-    Sampling,
     ToolCall,
     Usage,
     Verdict,
     WeightUpdate,
 )
-from engines.tracing.spans import LONGEST_TEXT, Span, SpanMapper
+from engines.record.journal import Entry
+from engines.record.ledger import Record
+from studio.tracing.spans import LONGEST_TEXT, Span, SpanMapper
 from tests.support.builders import a_lesson, a_run, a_step, an_effect, an_operation
 
 MODEL = CallKey("rollout", 1, 1, 0, 0)
 
 
-@dataclass(frozen=True)
-class Told:
-    """A recorded reply, without the file."""
-
-    reply: Completion
-    key: CallKey = MODEL
-    policy: str = "openai:gpt"
-    base: int = 0
-    messages: tuple[Message, ...] = ()
-    sampling: Sampling = field(default_factory=Sampling)
-    elapsed_s: float = 1.0
-    at: float = 9.0
-
-    @property
-    def is_tool_result(self) -> bool:
-        return self.policy.startswith("tool:")
-
-    def extend(self, messages: tuple[Message, ...]) -> tuple[Message, ...]:
-        return (*messages[: self.base], *self.messages, self.reply.as_message())
+def a_record(reply: Completion, policy: str = "openai:gpt", **more: Any) -> Record:
+    """Return a recorded reply, without the file."""
+    given: dict[str, Any] = {"elapsed_s": 1.0, "at": 9.0, **more}
+    return Record(key=MODEL, policy=policy, reply=reply, **given)
 
 
 def a_ref(number: int) -> RecordRef:
@@ -60,15 +45,17 @@ def an_end(at: int = 0, index: int = 0, **more: Any) -> ev.RolloutFinished:
     return ev.RolloutFinished(step=1, position=at, index=index, **{**given, **more})
 
 
-def spans_of(*events: Any, told: dict[int, Told] | None = None, content: bool = True) -> list[Span]:
+def spans_of(
+    *events: Any, told: dict[int, Record] | None = None, content: bool = True
+) -> list[Span]:
     """The spans of events that are a second apart, behind a run and a step that began."""
     mapper = SpanMapper(lambda ref: (told or {})[ref.offset], content=content)
     every = (a_run(), a_step(), *events)
-    return [s for at, e in enumerate(every) for s in mapper.take(at + 1, 10.0 + at, e)]
+    return [s for at, e in enumerate(every) for s in mapper.take(Entry(at + 1, 10.0 + at, e))]
 
 
 def test_a_try_that_is_made_again_is_a_span_of_its_own_and_its_records_are_told_once() -> None:
-    told = {1: Told(Completion("four")), 2: Told(Completion("five"), base=1)}
+    told = {1: a_record(Completion("four")), 2: a_record(Completion("five"), base=1)}
     failed = an_end(status="failed", answer=None, error="a timeout", refs=(a_ref(1),))
     again = an_end(refs=(a_ref(1), a_ref(2)))
     judged = ev.RolloutJudged(1, 0, 0, Verdict(1.0))
@@ -83,7 +70,7 @@ def test_a_try_that_is_made_again_is_a_span_of_its_own_and_its_records_are_told_
 
 
 def test_a_rollout_begins_before_its_first_call_and_a_group_before_its_first_rollout() -> None:
-    told = {1: Told(Completion("five"), at=5.0, elapsed_s=4.5)}
+    told = {1: a_record(Completion("five"), at=5.0, elapsed_s=4.5)}
     reflection = Reflection(1, 0, "all-right")
     spans = spans_of(
         an_end(refs=(a_ref(1),)), an_end(index=1), ev.GroupReflected(1, 0, reflection), told=told
@@ -143,14 +130,14 @@ def test_a_weight_update_is_below_its_lesson_and_its_decision_below_it() -> None
 def test_a_call_of_a_tool_that_failed_is_an_error_and_a_long_text_loses_its_middle() -> None:
     call = ToolCall("c1", "python", '{"code": "1/0"}')
     told = {
-        1: Told(Completion("", tool_calls=(call,)), messages=(Message("user", "x" * 50_000),)),
-        2: Told(
+        1: a_record(Completion("", tool_calls=(call,)), messages=(Message("user", "x" * 50_000),)),
+        2: a_record(
             Completion("by zero", tool_calls=(ToolCall("c1", "python", ""),), finish="error"),
             policy="tool:python",
         ),
     }
     chat, tool, _ = spans_of(an_end(refs=(a_ref(1), a_ref(2))), told=told)
-    assert (tool.error, tool.attributes["gen_ai.tool.call.arguments"]) == (
+    assert (tool.error, tool.attributes["tool.parameters"]) == (
         "by zero",
         call.arguments,
     )
@@ -169,8 +156,10 @@ def test_the_run_is_told_at_its_first_end_alone_and_ids_follow_from_when_it_bega
     (run,) = spans_of(ended, ended)
     assert (run.parent, run.start, run.end) == (None, 10.0, 12.0)
     assert run.attributes["studio.cost_usd"] == 0.25 and run.error is None
-    mapper = SpanMapper(lambda _: Told(Completion("")))
-    later = [s for at, e in enumerate((a_run(), ended)) for s in mapper.take(at, 99.0 + at, e)]
+    mapper = SpanMapper(lambda _: a_record(Completion("")))
+    later = [
+        s for at, e in enumerate((a_run(), ended)) for s in mapper.take(Entry(at, 99.0 + at, e))
+    ]
     assert (later[0].trace, later[0].id) != (run.trace, run.id)
     (failed,) = spans_of(ev.RunEnded("failed", "nobody answers"))
     assert failed.error == "nobody answers"

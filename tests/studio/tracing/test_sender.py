@@ -10,18 +10,18 @@ import pytest
 
 from engines.core import events as ev
 from engines.core.errors import DamagedError
-from engines.tracing import otel as sender
-from engines.tracing.otel import Entry, SpanSender
-from engines.tracing.spans import Span
+from studio.tracing import collector as sender
+from studio.tracing.collector import Entry, SpanSender
+from studio.tracing.spans import Span
 
 
 def an_entry(number: int) -> Entry:
-    return number, float(number), ev.RunPaused()
+    return Entry(number, float(number), ev.RunPaused())
 
 
 def two_spans(entry: Entry) -> Iterator[Span]:
     for half in (0, 1):
-        yield Span(f"{entry[0]}.{half}", 1, 2 * entry[0] + half + 1, None, 0.0, 1.0)
+        yield Span(f"{entry.seq}.{half}", 1, 2 * entry.seq + half + 1, None, 0.0, 1.0)
 
 
 @dataclass
@@ -108,7 +108,7 @@ def test_a_batch_that_was_refused_is_sent_again_and_counts_as_left_where_it_neve
 
 def test_an_event_whose_records_cannot_be_read_is_counted_and_the_next_is_sent() -> None:
     def make(entry: Entry) -> Iterator[Span]:
-        if entry[0] == 0:
+        if entry.seq == 0:
             raise DamagedError("records", "is damaged.", "Mend it.")
         return two_spans(entry)
 

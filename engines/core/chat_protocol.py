@@ -1,7 +1,7 @@
-"""What a program asks, whatever protocol it speaks, and how its parts are read.
+"""Chat completions as a server speaks them, and how the parts of a request are read.
 
-Raises BadRequest with a sentence for the program's author; nothing is passed over in silence but
-what `Asked.given` names.
+Written after OpenAI's API reference (November 2026). Raises BadRequest with a sentence for the
+client's author; nothing is passed over in silence but what `Asked.given` names.
 """
 
 from collections.abc import Mapping, Sequence
@@ -144,3 +144,92 @@ def error_kind(status: int) -> str:
 def write_event(data: Mapping[str, Any], name: str = "") -> bytes:
     head = f"event: {name}\n".encode() if name else b""
     return head + b"data: " + dumps(data) + b"\n\n"
+
+
+_FINISH = {"cut": "length", "filtered": "content_filter", "calls": "tool_calls", "ended": "stop"}
+
+
+def parse_request(body: Mapping[str, Any]) -> Asked:
+    if body.get("n") not in (None, 1):
+        raise BadRequest('"n" must be 1: a call gives one reply, and each is recorded')
+    return read_request(body, [*map(parse_message, read_objects(body, "messages"))])
+
+
+def parse_message(given: Mapping[str, Any]) -> Message:
+    content = read_text(given.get("content"))
+    match given.get("role"):
+        case "tool":
+            return Message("tool", content, tool_call_id=str(given.get("tool_call_id") or ""))
+        case "assistant":
+            calls = read_list(given.get("tool_calls"), '"tool_calls"')
+            return Message("assistant", content, tool_calls=tuple(map(_parse_call, calls)))
+        case "system" | "developer":
+            return Message("system", content)
+        case "user":
+            return Message("user", content)
+        case role:
+            known = "system, developer, user, assistant, tool"
+            raise BadRequest(f'"role" is {role!r}; known: {known}')
+
+
+def _parse_call(given: Any) -> ToolCall:
+    call = read_object(given, "a tool call")
+    function = read_object(call.get("function"), '"function" of a tool call')
+    return read_call(call.get("id"), function.get("name"), function.get("arguments", ""))
+
+
+class Reply:
+    """Writes one reply: whole, or as a stream's `begin`, `text` and `end`."""
+
+    def __init__(self, asked: Asked, model: str, mark: str, created: int) -> None:
+        self._asked = asked
+        self._head = {"id": f"chatcmpl-{mark}", "created": created, "model": model}
+
+    def whole(self, reply: Completion) -> dict[str, Any]:
+        message: dict[str, Any] = {"role": "assistant", "content": reply.text, "refusal": None}
+        if reply.tool_calls:
+            message["content"] = reply.text or None
+            message["tool_calls"] = [_call(call) for call in reply.tool_calls]
+        choice = {"index": 0, "message": message, "logprobs": None}
+        choice["finish_reason"] = _FINISH[ending(reply)]
+        usage = _usage(reply.usage)
+        return {**self._head, "object": "chat.completion", "choices": [choice], "usage": usage}
+
+    def begin(self, has_text: bool) -> bytes:
+        return self._delta({"role": "assistant", "content": ""})
+
+    def text(self, piece: str) -> bytes:
+        return self._delta({"content": piece})
+
+    def end(self, reply: Completion) -> bytes:
+        calls = [{"index": n, **_call(call)} for n, call in enumerate(reply.tool_calls)]
+        said = self._delta({"tool_calls": calls}) if calls else b""
+        said += self._delta({}, _FINISH[ending(reply)])
+        if self._asked.with_usage:
+            said += self._chunk(choices=[], usage=_usage(reply.usage))
+        return said + b"data: [DONE]\n\n"
+
+    def broken(self, reason: str) -> bytes:
+        return write_event(error_body(400, reason))
+
+    def _delta(self, delta: Mapping[str, Any], finish: str | None = None) -> bytes:
+        choice = {"index": 0, "delta": delta, "finish_reason": finish, "logprobs": None}
+        return self._chunk(choices=[choice])
+
+    def _chunk(self, **parts: Any) -> bytes:
+        return write_event({**self._head, "object": "chat.completion.chunk", **parts})
+
+
+def error_body(status: int, message: str) -> dict[str, Any]:
+    error = {"message": message, "type": error_kind(status), "param": None, "code": None}
+    return {"error": error}
+
+
+def _call(call: ToolCall) -> dict[str, Any]:
+    function = {"name": call.name, "arguments": call.arguments}
+    return {"id": call.id, "type": "function", "function": function}
+
+
+def _usage(usage: Usage) -> dict[str, Any]:
+    parts = {"prompt_tokens": usage.prompt_tokens, "completion_tokens": usage.completion_tokens}
+    return {**parts, "total_tokens": usage.tokens}
