@@ -907,8 +907,8 @@ FAULTS = (
     Fault(
         "replies of a log to one question are problems each",
         "engines/data/dataset.py",
-        "if is_log and group[0] is not problem:",
-        "if is_log and problem is None:",
+        "if key in apart and groups[key][0] is not problem:",
+        "if key in apart and problem is None:",
         ("tests/engines/data/test_dataset.py",),
     ),
     Fault(
@@ -1008,5 +1008,40 @@ FAULTS = (
         'yield from self.close("taken back")',
         "pass",
         ("tests/engines/data/sessions/test_formats.py",),
+    ),
+    Fault(
+        "a shortened result is longer than its limit",
+        "engines/tools/toolbox.py",
+        "kept = max(limit - len(note), 0)",
+        "kept = max(limit, 0)",
+        ("tests/engines/tools/test_shorten.py",),
+    ),
+    Fault(
+        "a call without a required argument is made",
+        "engines/tools/function.py",
+        "if name not in value]:",
+        "if name in value and name not in value]:",
+        ("tests/engines/tools/test_malformed_calls.py",),
+    ),
+    Fault(
+        "an argument that a tool does not have is passed on",
+        "engines/tools/function.py",
+        'if unknown and schema.get("additionalProperties") is False:',
+        'if unknown and schema.get("additionalProperties") is None:',
+        ("tests/engines/tools/test_malformed_calls.py",),
+    ),
+    Fault(
+        "one setting by two names of the same place is accepted",
+        "studio/config/aliases.py",
+        "if first.override == second.override:",
+        "if first.override != second.override:",
+        ("tests/studio/config/test_aliases.py",),
+    ),
+    Fault(
+        "an evaluation without held-out data begins",
+        "studio/config/settings/run.py",
+        "if self.do_eval and not self.data:",
+        "if self.do_eval and self.data is None:",
+        ("tests/studio/config/test_refusals.py",),
     ),
 )
