@@ -44,6 +44,7 @@ from engines.training_free.lint import OperationLinter
 from studio.config.run_yaml import dump_run_yaml
 from studio.config.settings.run import RunConfig
 from studio.render.run_lines import agent_lines
+from studio.run import models
 from studio.run.acting import Acting, Tell, sampling_of
 from studio.run.held_out import (
     evaluated_sets,
@@ -56,21 +57,6 @@ from studio.run.held_out import (
     tried_pool,
 )
 from studio.run.library import check_start, make_publisher, open_library, opening_event
-from studio.run.models import (
-    Roles,
-    apply_pace,
-    make_pausable,
-    make_rollouts,
-    open_budget,
-    open_roles,
-    open_run_verifier,
-    pace_of,
-    prior_usage,
-    rollout_slots,
-    slots_for,
-    tell_each,
-    weights_digest,
-)
 from studio.run.new_or_resume import RunPlan, check_weights, weight_facts
 from studio.secrets.workspace import remember_secrets
 from studio.tracing.curves import check_curves, write_curves
@@ -111,15 +97,15 @@ async def open_run_context(
         reviewers = open_reviewers(plan.reviewer, review.hold_s, review.rejects)
     control = RunControl()
     # Models are opened before anything is written, so that a refusal leaves no trace.
-    models = await _open_models(plan, stack, tell, control)
-    record = await _open_record(plan, stack, tell, open_journal, models)
+    parts = await _open_parts(plan, stack, tell, control)
+    record = await _open_record(plan, stack, tell, open_journal, parts)
     control.record_with(record.recorder)
     # Closed before the journal, whose events refer to its records.
-    stack.push_async_callback(models.ledger.aclose)
-    training = await open_training(plan, models.roles, record.recorder, tell, ranks=ranks)
+    stack.push_async_callback(parts.ledger.aclose)
+    training = await open_training(plan, parts.roles, record.recorder, tell, ranks=ranks)
     if training is not None:
         reviewers = (training.bounds, *reviewers)
-    linter = open_run_linter(plan, models.sets, record.recorder.state, models.embedder)
+    linter = open_run_linter(plan, parts.sets, record.recorder.state, parts.embedder)
     gate = Gate(
         record.recorder,
         record.library,
@@ -144,12 +130,14 @@ async def open_run_context(
         plan=plan,
         tell=tell,
         control=control,
-        models=models,
+        parts=parts,
         record=record,
         training=training,
         gate=gate,
-        reflector=_open_reflector(models, record.recorder, linter),
-        pace=pace_of(plan.loaded.config, watched=watched, played=is_played(models.roles.cassette)),
+        reflector=_open_reflector(parts, record.recorder, linter),
+        pace=models.pace_of(
+            plan.loaded.config, watched=watched, played=is_played(parts.roles.cassette)
+        ),
     )
 
 
@@ -159,7 +147,7 @@ async def check_verifier(plan: RunPlan, stack: AsyncExitStack) -> dict[str, Any]
     Returns what the agent acts with, as `Acting.check`.
     """
     config = plan.loaded.config
-    roles = open_roles(config, stack, workspace=plan.workspace.path)
+    roles = models.open_roles(config, stack, workspace=plan.workspace.path)
     check_training(config)
     _check_monitors(plan)
     if roles.local is not None:
@@ -168,7 +156,7 @@ async def check_verifier(plan: RunPlan, stack: AsyncExitStack) -> dict[str, Any]
     roles.acting.folder = plan.run.path / "programs"
     slots = Slots(config.practice.concurrency)
     judged = (plan.problems, *(held_out.problems for held_out in evaluated_sets(plan.loaded)))
-    verifier = open_run_verifier(
+    verifier = models.open_run_verifier(
         plan.loaded, plan.workspace, roles, ledger, slots, sets=judged, stack=stack
     )
     await verifier.check()
@@ -184,11 +172,11 @@ def _check_monitors(plan: RunPlan, tell: Tell = lambda _: None) -> None:
 
 
 @frozen
-class _Models:
+class _Parts:
     """What a run asks, and what its answers are judged by; each has answered once."""
 
     config: RunConfig
-    roles: Roles  # each call waits while the run is paused, and comes out of the budget
+    roles: models.Roles  # each call waits while the run is paused, and comes out of the budget
     budget: Budget | None
     ledger: RecordLedger
     slots: Slots
@@ -199,9 +187,9 @@ class _Models:
     agent_facts: dict[str, Any]
 
 
-async def _open_models(
+async def _open_parts(
     plan: RunPlan, stack: AsyncExitStack, tell: Tell, control: RunControl
-) -> _Models:
+) -> _Parts:
     """Open models and verifier, and let each answer once; nothing is written."""
     loaded, config = plan.loaded, plan.loaded.config
     check_start(plan)
@@ -215,9 +203,11 @@ async def _open_models(
         tell,
         resumes=plan.mode == "resume",
     )
-    budget = open_budget(loaded, config, plan.run.records, partial(control.give_up, "budget"))
+    budget = models.open_budget(
+        loaded, config, plan.run.records, partial(control.give_up, "budget")
+    )
     ledger = RecordLedger(plan.run.records, config.seed, tell=tell, mask=loaded.mask)
-    roles = open_roles(
+    roles = models.open_roles(
         config,
         stack,
         tell,
@@ -231,12 +221,12 @@ async def _open_models(
     check_training(config)
     acting, local = roles.acting, roles.local
     acting.folder = plan.run.path / "programs"
-    roles = make_pausable(roles, control.wait_before_call)
+    roles = models.make_pausable(roles, control.wait_before_call)
     slots = Slots(config.practice.concurrency, tell)
     sets = evaluated_sets(loaded)
     pool = tried_pool(loaded, plan.problems, sets)
     judged = (plan.problems, pool, *(held_out.problems for held_out in sets))
-    verifier = open_run_verifier(
+    verifier = models.open_run_verifier(
         loaded, plan.workspace, roles, ledger, slots, sets=judged, stack=stack
     )
     with slow_stage(tell, f"loading the verifier {config.verifier.name}"):
@@ -244,9 +234,9 @@ async def _open_models(
     names = ", ".join(dict.fromkeys(policy.name for policy in roles.distinct))
     with slow_stage(tell, f"asking {names} for a first reply"):
         await roles.ping()
-    tell_each(tell, roles.notes)
+    models.tell_each(tell, roles.notes)
     agent_facts = await acting.check()
-    tell_each(tell, agent_lines(agent_facts))
+    models.tell_each(tell, agent_lines(agent_facts))
     stack.callback(roles.tell_strays, tell)
     if local is not None:
         check_demonstrations(plan, local, tell)
@@ -254,7 +244,7 @@ async def _open_models(
             check_weights(*plan.origin, plan.fingerprint, local.local)
     with slow_stage(tell, "asking the embedding model for a first reply"):
         embedder = await open_run_embedder(loaded, plan.workspace, stack, budget, ledger, tape)
-    return _Models(
+    return _Parts(
         config=config,
         roles=roles,
         budget=budget,
@@ -283,10 +273,10 @@ async def _open_record(
     stack: AsyncExitStack,
     tell: Tell,
     open_journal: Callable[..., Journal],
-    models: _Models,
+    parts: _Parts,
 ) -> _Record:
     """Lock the run, open its library and journal, and record that this process begins."""
-    run, loaded, local = plan.run, plan.loaded, models.roles.local
+    run, loaded, local = plan.run, plan.loaded, parts.roles.local
     past = history(plan) if loaded.config.trains else ()
     look, end = f"`studio attach {run.run}`", f"`studio ctl stop {run.run}`"
     stack.enter_context(
@@ -314,8 +304,8 @@ async def _open_record(
     write_atomic(run.run_file, add_seal(dump_run_yaml(loaded.config, loaded.mask).encode()))
     remember_secrets(plan.workspace.path, loaded.secrets)
     await recorder.record(opening_event(plan, state, library, past))
-    if models.agent_facts != dict(state.agent_facts):
-        await recorder.record(AgentOpened(models.agent_facts))
+    if parts.agent_facts != dict(state.agent_facts):
+        await recorder.record(AgentOpened(parts.agent_facts))
     if local is not None:
         local.is_watched = recorder.is_text_read
     return _Record(recorder=recorder, library=library, past=past, recent=journal.entries)
@@ -328,19 +318,17 @@ def _remove_left_files(run: RunDir, state: RunState) -> None:
 
 
 def _open_reflector(
-    models: _Models, recorder: Recorder, linter: OperationLinter
+    parts: _Parts, recorder: Recorder, linter: OperationLinter
 ) -> TrainingFreeEngine:
-    config, state = models.config, recorder.state
-    slots = slots_for(config.reflector, models.slots)
+    config, state = parts.config, recorder.state
+    slots = models.slots_for(config.reflector, parts.slots)
     settings = replace(
         config.practice,
         replies=sampling_of(config.role("reflector")),
         max_words=config.lint.max_words,
     )
-    policy = Throttled(models.roles.reflector, slots, (0,))
-    return TrainingFreeEngine(
-        settings, policy, models.ledger, linter, lambda: state.open_operations
-    )
+    policy = Throttled(parts.roles.reflector, slots, (0,))
+    return TrainingFreeEngine(settings, policy, parts.ledger, linter, lambda: state.open_operations)
 
 
 def _choose_engine(
@@ -362,16 +350,16 @@ def _put_together(
     plan: RunPlan,
     tell: Tell,
     control: RunControl,
-    models: _Models,
+    parts: _Parts,
     record: _Record,
     training: Training | None,
     gate: Gate,
     reflector: TrainingFreeEngine,
     pace: float | None,
 ) -> RunContext:
-    config, roles, ledger = models.config, models.roles, models.ledger
+    config, roles, ledger = parts.config, parts.roles, parts.ledger
     recorder, state = record.recorder, record.recorder.state
-    slots = rollout_slots(config, models.slots)
+    slots = models.rollout_slots(config, parts.slots)
     outage = Outage(partial(control.give_up, "failed"))
     recorder.listen(outage.watch(state))
 
@@ -381,7 +369,7 @@ def _put_together(
             roles,
             ledger,
             slots,
-            models.verifier,
+            parts.verifier,
             wait=control.wait_while_paused,
             outage=outage,
             temperature=temperature,
@@ -390,9 +378,9 @@ def _put_together(
     measured = measure_at(config.evaluation.temperature)
     tried = measure_at(config.practice.temperature)
     # Evaluations are never paced: nobody watches them stream.
-    streamed = apply_pace(roles, pace, control.wait_before_call)
-    rollouts = make_rollouts(config, streamed, ledger, slots, wait=control.wait_while_paused)
-    weights = roles.weights if config.trains else partial(weights_digest, config.policy)
+    streamed = models.apply_pace(roles, pace, control.wait_before_call)
+    rollouts = models.make_rollouts(config, streamed, ledger, slots, wait=control.wait_while_paused)
+    weights = roles.weights if config.trains else partial(models.weights_digest, config.policy)
     writer = prompt_writer(config)
     return RunContext(
         run=plan.run.run,
@@ -400,7 +388,7 @@ def _put_together(
         sampler=plan.sampler,
         group_size=config.rollouts_a_problem,
         rollouts=rollouts,
-        verifier=models.verifier,
+        verifier=parts.verifier,
         engine=_choose_engine(config, state, reflector, training),
         gate=gate,
         recorder=recorder,
@@ -409,14 +397,14 @@ def _put_together(
         control=control,
         publisher=make_publisher(plan.loaded, plan.run, state, record.library),
         mask=plan.loaded.mask,
-        evaluation=open_evaluation(plan, models.sets, measured, writer),
-        budget=models.budget,
-        paid_before=prior_usage(plan.run.records, state),
+        evaluation=open_evaluation(plan, parts.sets, measured, writer),
+        budget=parts.budget,
+        paid_before=models.prior_usage(plan.run.records, state),
         pace_tokens_per_s=pace,
         cohort=roles.local is not None,
         checkpoints=training.checkpoints if training else None,
         history=record.past,
-        effects=open_effect_gate(plan, models.pool, tried, writer, weights),
+        effects=open_effect_gate(plan, parts.pool, tried, writer, weights),
         drafts=config.practice.proposals,
         engine_of_draft=reflector.with_draft,
         rolls_back=config.review.gate.roll_back,
@@ -481,7 +469,7 @@ def check_demonstrations(plan: RunPlan, local: "HFLocal", tell: Tell = lambda _:
 
 async def open_training(
     plan: RunPlan,
-    roles: Roles,
+    roles: models.Roles,
     recorder: Recorder,
     tell: Tell,
     *,

@@ -34,15 +34,8 @@ from studio.config.loading import LoadedRun, load_run
 from studio.config.run_yaml import ACTING_FIELDS
 from studio.config.settings.policy import Role
 from studio.config.settings.run import RunConfig
+from studio.run import models
 from studio.run.acting import Tell
-from studio.run.models import (
-    Roles,
-    count_vectors,
-    endpoint_of,
-    make_rollouts,
-    open_vectors,
-    slots_for,
-)
 from studio.run.new_or_resume import RunPlan
 
 TRIED_PROBLEMS = 40
@@ -112,7 +105,7 @@ def score_book_opener(
     roles: list[Role] = ["policy", "judge"] if asks_judge(config.verifier.spec) else ["policy"]
     asked = {role: config.role(role) for role in roles}
     addresses = {
-        f"{role}.base_url": endpoint_of(settings).url if settings.base_url else None
+        f"{role}.base_url": models.endpoint_of(settings).url if settings.base_url else None
         for role, settings in asked.items()
     }
 
@@ -127,7 +120,7 @@ def score_book_opener(
 
 def measuring_setup(
     config: RunConfig,
-    roles: Roles,
+    roles: models.Roles,
     ledger: Ledger,
     shared: Slots,
     verifier: Verifier,
@@ -141,9 +134,11 @@ def measuring_setup(
     `wait` is awaited before each, so that a paused run rolls out nothing.
     """
     evaluation = config.evaluation
-    slots = slots_for(evaluation, shared)
+    slots = models.slots_for(evaluation, shared)
     temperature = evaluation.temperature if temperature is None else temperature
-    rollouts = make_rollouts(config, roles, ledger, slots, wait=wait, temperature=temperature)
+    rollouts = models.make_rollouts(
+        config, roles, ledger, slots, wait=wait, temperature=temperature
+    )
     return MeasurementSetup(rollouts, verifier, config.seed, evaluation.k, outage)
 
 
@@ -316,8 +311,8 @@ async def open_run_embedder(
     if (wanted := config.lint.embedding) is None:
         return None
 
-    reserve = count_vectors(wanted, budget, ledger)
-    embedder = open_vectors(config, wanted, workspace.path, reserve, cassette)
+    reserve = models.count_vectors(wanted, budget, ledger)
+    embedder = models.open_vectors(config, wanted, workspace.path, reserve, cassette)
     stack.push_async_callback(embedder.aclose)
     await embedder.ping()
     return embedder
