@@ -74,7 +74,6 @@ def apply_aliases(composed: ComposedConfig) -> None:
     if isinstance(judge, str) and not judge.startswith("${"):
         composed.tree["judge"] = {"model": judge}  # so that judge_concurrency finds its place
     _rewrite_held_out(composed)
-    _let_whole_verifier_win(composed)
     for alias, name in ALIASES.items():
         move_value(composed, tuple(alias.split(".")), tuple(name.split(".")))
     _choose_verifier(composed)
@@ -157,17 +156,6 @@ def _rewrite_held_out(composed: ComposedConfig) -> None:
         composed.places[at] = composed.place((*at, "dataset"))
     elif not held_out:
         del composed.tree["evaluation"]["data"]
-
-
-def _let_whole_verifier_win(composed: ComposedConfig) -> None:
-    """An override of the whole verifier replaces also what files say of it by other names."""
-    whole = composed.places.get(("verifier",))
-    if whole is None or not whole.override:
-        return
-    for alias, name in ALIASES.items():
-        key = tuple(alias.split("."))
-        if name.startswith("verifier.") and not composed.place(key).override:
-            pop_value(composed.tree, key)
 
 
 def _choose_verifier(composed: ComposedConfig) -> None:

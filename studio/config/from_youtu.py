@@ -251,8 +251,8 @@ def _leave_out(composed: ComposedConfig, config: YoutuConfig) -> Iterator[str]:
     for key in list(_unsupported_keys(composed.tree, ())):
         below = (at for at in composed.places if at[: len(key)] == key)
         place = composed.place(next(below, key))
-        known = _unsupported_reason(key)
-        if known is None and place.override:
+        reason = _unsupported_reason(key)
+        if reason is None and place.override:
             continue
         value = without_empty(pop_value(composed.tree, key))
         if get_value(composed.tree, key[:-1]) == {} and section_of(key[:-1]) is None:
@@ -260,15 +260,13 @@ def _leave_out(composed: ComposedConfig, config: YoutuConfig) -> Iterator[str]:
         name = dotted_name(key)
         if value is None or (name, value) == ("agent.type", "simple"):
             continue
-        shown = ".".join(key[1:] if len(key) > 1 else key)
-        if known is not None:
-            inside = f" ({', '.join(value)})" if isinstance(value, dict) else ""
-            inside = inside or (f" {value}" if shown.endswith("type") else "")
-            yield _unsupported_text(config, place, shown + inside, known)
+        where = _relative_place(config, place)
+        if reason is not None:
+            said = ", ".join(value) if isinstance(value, dict) else value
+            yield f"{where}: {name} ({said}) has no counterpart here yet: {reason}"
         else:
             parent = section_of(key[:-1]) or RunConfig
             hint = suggest_key(key, declared_settings(parent), every_setting())
-            where = _relative_place(config, place)
             yield f'{where}: "{name}" is unknown and left out. {hint}'
 
 
@@ -294,11 +292,6 @@ def _unsupported_reason(key: Key) -> str | None:
         return _NO_COUNTERPART[key[-2]]
     every = _NO_COUNTERPART.items()
     return next((why for end, why in every if f".{name}".endswith(f".{end}")), None)
-
-
-def _unsupported_text(config: YoutuConfig, place: Place, what: str, instead: str) -> str:
-    where = _relative_place(config, place)
-    return f"{where}: {what} has no counterpart here yet: {instead}"
 
 
 def _relative_place(config: YoutuConfig, place: Place) -> str:

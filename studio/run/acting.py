@@ -201,6 +201,7 @@ def open_acting(
         check_variables(agent, acting.environ)
     from engines.process.confinement import Limits
     from engines.tools.sandbox.sandbox import Sandbox
+    from engines.tools.settings import TOOL_KEYS
     from engines.tools.toolbox import open_toolbox
     from engines.tools.web.tools import WebContext
 
@@ -224,8 +225,9 @@ def open_acting(
     if agent.tools:
         accepted = agent.sandbox == "resource-limits-only"
         tools = [_tool_settings(tool, stack, accepted) for tool in agent.tools]
+        keys = dict.fromkeys(TOOL_KEYS, "played")  # what is played needs none of its own
         web = WebContext(
-            environment=_AllSet() if played else {**config.tool_keys, **acting.environ},
+            environment=keys if played else {**config.tool_keys, **acting.environ},
             open_model=open_tool_model,
             open_embedder=open_vectors,
             cache=workspace and workspace / "cache" / "web",
@@ -235,16 +237,6 @@ def open_acting(
     if agent.team is not None:
         acting.members = _open_members(agent, open_tool_model)
     acting.toolbox, acting.sandbox, acting.models = toolbox, sandbox, tuple(models)
-
-
-class _AllSet(dict[str, str]):
-    """Every variable is set to something: what is played from a cassette needs no key."""
-
-    def get(self, name: str, default: str | None = None) -> str:  # type: ignore[override]
-        return "played"
-
-    def __missing__(self, name: str) -> str:
-        return "played"
 
 
 def _open_members(
