@@ -99,6 +99,10 @@ class Usage:
     def tokens(self) -> int:
         return self.prompt_tokens + self.completion_tokens
 
+    @property
+    def cached_share(self) -> float:
+        return self.cached_tokens / max(1, self.prompt_tokens)
+
     def __add__(self, other: "Usage") -> "Usage":
         """Add two counts. The cost stays unknown as soon as one part of it is."""
         if not self.calls:

@@ -308,8 +308,7 @@ def report(
         studio report rehearsal --html report.html
     """
     from studio.render.page import render_html, render_markdown
-    from studio.report.facts import report_facts
-    from studio.report.page import report_page, write_report
+    from studio.report.page import report_facts, report_page, write_report
     from studio.secrets import output, run_files
     from studio.session.control_socket import is_alive
 

@@ -609,9 +609,7 @@ async def _ready_roles(
         await roles.ping()
         return roles, Outage(give_up)
     # What was not tried is no sign that nothing works.
-    return replace(roles, policy=PausablePolicy(roles.policy, refuse_new_try)), Outage(
-        lambda _: None
-    )
+    return replace(roles, policy=PausablePolicy(roles.policy, refuse_new_try)), Outage()
 
 
 _ASKS_NONE = VerifierConfig(name="math")

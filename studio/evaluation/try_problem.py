@@ -13,7 +13,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from engines.agents.single_turn import first_messages
+from engines.agents.loops import first_messages
 from engines.core.codec import call_seed, digest, fix_surrogates, to_dict
 from engines.core.errors import ConfigError
 from engines.core.library import Library

@@ -28,8 +28,15 @@ from engines.core.waiting import slow_stage
 from engines.policies.tool_use import Protocol, TeamPolicy, ToolUsePolicy
 from engines.process.start import ScratchFolder
 from engines.record.cassette import Cassette, Entry, TapedToolbox, is_played, plain_request
-from engines.rollouts.remote.dispatcher import Dispatcher, RunModels
-from engines.rollouts.remote.worker import RemoteModel, Worker, WorkerParts
+from engines.rollouts.remote.dispatcher import (
+    Dispatcher,
+    RemoteEmbedder,
+    RemoteLedger,
+    RemoteModel,
+    RunModels,
+    Worker,
+    WorkerParts,
+)
 from engines.verifiers.judge import JudgeContext
 from engines.verifiers.open import grades_tasks, open_verifier, parse_spec
 from studio.config.loading import own_programs
@@ -368,7 +375,7 @@ def _open_parts(
 
     def open_vectors(_: object) -> Any:
         place = len(acting.embedders)
-        acting.embedders.append(worker.embedder(place, wanted.embedders[place]))
+        acting.embedders.append(RemoteEmbedder(worker.line, place, wanted.embedders[place]))
         return acting.embedders[place]
 
     later = RemoteModel(("model", -1), "")
@@ -385,7 +392,8 @@ def _open_parts(
     judging = None
     if asked.judge is not None:
         name, sampling = asked.judge
-        judging = JudgeContext(RemoteModel(("judge", 0), name), sampling, worker.ledger)
+        ledger = RemoteLedger(worker.line)
+        judging = JudgeContext(RemoteModel(("judge", 0), name), sampling, ledger)
     spec = rebuild(asked.spec, lambda value: _relocate(value, files, root))
     verifier = open_verifier(
         spec,

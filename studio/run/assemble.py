@@ -361,7 +361,6 @@ def _put_together(
     recorder, state = record.recorder, record.recorder.state
     slots = models.rollout_slots(config, parts.slots)
     outage = Outage(partial(control.give_up, "failed"))
-    recorder.listen(outage.watch(state))
 
     def measure_at(temperature: float) -> MeasurementSetup:
         return measuring_setup(
@@ -396,6 +395,7 @@ def _put_together(
         records=plan.run.records,
         control=control,
         publisher=make_publisher(plan.loaded, plan.run, state, record.library),
+        outage=outage,
         mask=plan.loaded.mask,
         evaluation=open_evaluation(plan, parts.sets, measured, writer),
         budget=parts.budget,

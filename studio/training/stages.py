@@ -392,8 +392,9 @@ def distilled_lines(sets: list[DistilledSet]) -> list[str]:
         for label, side in sides.items():
             change = None if side is one.without else compare(one.without, side)
             effect = "" if change is None else f"  {words.difference_text(change)} against none"
-            rate = f"{evaluation_lines.mean_text(tuple(side.values()))} (n={len(side)})"
-            lines.append(f"  {one.data}  {label:<{width}}  {rate}{effect}")
+            rewards = tuple(side.values())
+            rate = words.rate_text(mean_at_k(rewards), mean_interval(rewards))
+            lines.append(f"  {one.data}  {label:<{width}}  {rate} (n={len(side)}){effect}")
         lines.append(f"  {one.data}  {_share_text(one.effect_share)}")
     return lines
 

@@ -404,9 +404,7 @@ async def test_what_is_mended_in_an_automatic_run_is_decided_with_its_step(
                 state = practice.recorder.state
                 name = next(iter(state.repairs))
                 late = Operation(f"op1.{name[2:]}.1", "add", text="Rule late: mind it.")
-                asking.append(
-                    asyncio.create_task(practice.gate.queue.resubmit(name, [late], "ann"))
-                )
+                asking.append(asyncio.create_task(practice.gate.resubmit(name, [late], "ann")))
 
     held: list[RunContext] = []
     asking: list[asyncio.Task[object]] = []

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from engines.agents.tool_loop import ToolLoop
+from engines.agents.loops import ToolLoop
 from engines.core.errors import ConfigError, ToolError
 from engines.core.types import Completion, Sampling, ToolCall, ToolResult
 from engines.policies.limits import Slots
