@@ -30,8 +30,8 @@ FAULTS = (
     Fault(
         "a proposal is a duplicate of a text that is held no more",
         "engines/core/text/similarity.py",
-        '                self._names[at] = ""\n',
-        "",
+        "        before, self._held = self._held, {}\n",
+        "        before = self._held\n",
         ("tests/engines/core/text/test_similar_texts.py",),
     ),
     Fault(
@@ -360,9 +360,37 @@ FAULTS = (
     Fault(
         "every turn is recorded with all the messages before it",
         "engines/record/ledger.py",
-        "if after else 0",
-        "if not after else 0",
+        "base = calls.shared_prefix(hashes, key.turn)",
+        "base = 0",
         ("tests/engines/record/test_ledger.py",),
+    ),
+    Fault(
+        "one recorded reply answers two equal questions of a rollout",
+        "engines/record/ledger.py",
+        "            if self.given.get((request, recorded), turn) == turn\n",
+        "",
+        ("tests/engines/record/test_earlier_turns.py",),
+    ),
+    Fault(
+        "a tool's call with an effect is made again after a kill, and on the cassette twice",
+        "engines/record/cassette.py",
+        "        if interrupted is not None:\n",
+        "        if interrupted is None and asked is None:\n",
+        ("tests/engines/record/test_cassette.py",),
+    ),
+    Fault(
+        "what stands around the section of a library in AGENTS.md is lost",
+        "engines/record/formats/texts.py",
+        "*new, *lines[ends[0] + 1 :]",
+        "*new",
+        ("tests/engines/record/formats/test_agents.py",),
+    ),
+    Fault(
+        "a broken object of a reply is mended to what it does not say",
+        "engines/core/text/reply.py",
+        "    return {key: _show(value) for key, value in row.items()} if is_whole else None",
+        "    return {key: _show(value) for key, value in row.items()}",
+        ("tests/engines/training_free/test_malformed_replies.py",),
     ),
     Fault(
         "the commit of a removed run of the same name is taken for ours",
@@ -907,8 +935,8 @@ FAULTS = (
     Fault(
         "replies of a log to one question are problems each",
         "engines/data/dataset.py",
-        "if is_log and group[0] is not problem:",
-        "if is_log and problem is None:",
+        "if key in apart and groups[key][0] is not problem:",
+        "if key in apart and problem is None:",
         ("tests/engines/data/test_dataset.py",),
     ),
     Fault(
@@ -1008,6 +1036,41 @@ FAULTS = (
         'yield from self.close("taken back")',
         "pass",
         ("tests/engines/data/sessions/test_formats.py",),
+    ),
+    Fault(
+        "a shortened result is longer than its limit",
+        "engines/tools/toolbox.py",
+        "kept = max(limit - len(note), 0)",
+        "kept = max(limit, 0)",
+        ("tests/engines/tools/test_shorten.py",),
+    ),
+    Fault(
+        "a call without a required argument is made",
+        "engines/tools/function.py",
+        "if name not in value]:",
+        "if name in value and name not in value]:",
+        ("tests/engines/tools/test_malformed_calls.py",),
+    ),
+    Fault(
+        "an argument that a tool does not have is passed on",
+        "engines/tools/function.py",
+        'if unknown and schema.get("additionalProperties") is False:',
+        'if unknown and schema.get("additionalProperties") is None:',
+        ("tests/engines/tools/test_malformed_calls.py",),
+    ),
+    Fault(
+        "one setting by two names of the same place is accepted",
+        "studio/config/aliases.py",
+        "if first.override == second.override:",
+        "if first.override != second.override:",
+        ("tests/studio/config/test_aliases.py",),
+    ),
+    Fault(
+        "an evaluation without held-out data begins",
+        "studio/config/settings/run.py",
+        "if self.do_eval and not self.data:",
+        "if self.do_eval and self.data is None:",
+        ("tests/studio/config/test_refusals.py",),
     ),
     Fault(
         "completions are scored by the states after them",

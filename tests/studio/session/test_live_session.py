@@ -40,7 +40,7 @@ from engines.rollouts.manager import RolloutManager
 from studio.facts.step import step_facts
 from studio.render.run_lines import step_text
 from studio.review.review_run import open_session
-from studio.run.linter import LazyLinter
+from studio.run.held_out import LazyLinter
 from studio.session.requests import Propose
 from tests.engines.pipeline.gate.test_gate import ADD, DELETE, MORE, Desk
 from tests.support.builders import (

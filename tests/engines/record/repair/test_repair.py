@@ -25,7 +25,7 @@ from studio.render.run_lines import run_text
 from studio.review.evidence import EvidenceLoader
 from studio.review.line_mode import LineReview
 from studio.review.review_run import RunReview, open_session
-from studio.run.linter import LazyLinter
+from studio.run.held_out import LazyLinter
 from studio.session.control_socket import ask
 from studio.session.requests import Decide, Drop, Mend, ReadQueue, Request
 from studio.session.server import serve
