@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from engines.agents.single_turn import SingleTurn
+from engines.agents.loops import SingleTurn
 from engines.core.errors import CallFailed, DataError
 from engines.core.types import Message, Sampling
 from engines.data.dataset import read_problems
