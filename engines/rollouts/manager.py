@@ -26,7 +26,7 @@ from engines.core.types import (
     Usage,
 )
 from engines.core.waiting import deadline
-from engines.policies.limits import Slots, bind_to_job, with_congestion
+from engines.policies.limits import Slots, bind_to_job, with_slots
 
 TRAJECTORY_CHARS = 4_000_000
 """Of all replies of one try together; more fails it. Four replies of the greatest length."""
@@ -209,7 +209,7 @@ class RolloutManager:
                 await self.cleared()
             if on_start is not None:
                 on_start()
-            policy = bind_to_job(with_congestion(self.policy, self.slots.congestion), job)
+            policy = bind_to_job(with_slots(self.policy, self.slots), job)
             # Practice alone must come out as it was: held-out tries are known by their scores.
             again = self.attending is not None and job.key.purpose == "rollout"
             recorded = RecordedPolicy(policy, self.ledger, job.key, again)

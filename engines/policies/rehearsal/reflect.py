@@ -34,14 +34,12 @@ for from on so than then there with you your do does up
 """
 _PLAIN = frozenset(_SMALL_WORDS.split())
 _NEGATION = re.compile(r"\b(?:never|not|no|don't|dont|without|avoid|instead)\b", re.I)
-_NAMED = re.compile(r"\s*(?:([^:]{1,80}):\s+)?(.*)", re.S)
 
 
 def split_experience(text: str) -> tuple[str, str]:
     """Return name and sentence of an experience; the name is empty where there is none."""
-    match = _NAMED.fullmatch(text)
-    assert match is not None
-    return (match[1] or "").strip(), match[2].strip()
+    name, colon, sentence = text.partition(": ")
+    return (name.strip(), sentence.strip()) if colon else ("", text.strip())
 
 
 def content_words(text: str) -> frozenset[str]:
@@ -147,11 +145,11 @@ def _lesson_from_labels(
         return None  # a calculation, or the same thing with another outcome: nothing general in it
     condition, rule = _split_condition(clause)
     condition = condition or _condition_before(winner.lines[:n], problem)
-    better_numbers = [w.number for w in winners if step in w.lines]
+    better_numbers = [attempt.number for attempt in winners if step in attempt.lines]
     worse_numbers = [
-        s.number
-        for s in losers
-        if s.lines[:n] == winner.lines[:n] and s.lines[n : n + 1] != (step,)
+        attempt.number
+        for attempt in losers
+        if attempt.lines[:n] == winner.lines[:n] and attempt.lines[n : n + 1] != (step,)
     ]
     contrast = f"“{worse}”" if worse else "nothing of the kind"
     return Lesson(
@@ -196,11 +194,8 @@ def _attempts_text(numbers: Sequence[int]) -> str:
     return f"attempts {', '.join(most)} and {last}" if most else f"attempt {last}"
 
 
-_MARKED = re.compile(r"<<([^=<>]+)=([^<>]+)>>")
-_WRITTEN = re.compile(
-    r"(\$?\d[\d,.]*%?(?:\s*[-+*/x×÷]\s*\$?\d[\d,.]*%?)+)\s*=\s*\$?\s*(-?\d[\d,]*(?:\.\d+)?)"
-)
-_SIGNS = str.maketrans("×x÷", "**/", ",$%")
+_MARKED = re.compile(r"<<([^=<>]+)=([^<>]+)>>")  # as in GSM8K
+_ARTICLE = {"+": "an", "-": "a", "*": "a"}
 _NOUN = {"+": "addition", "-": "subtraction", "*": "multiplication", "/": "division"}
 _USE = {
     "+": "add what belongs to one whole",
@@ -222,11 +217,10 @@ class Calculation:
 def parse_calculations(attempt: ShownAttempt) -> tuple[Calculation, ...]:
     calculations: list[Calculation] = []
     for line in attempt.lines:
-        for expression, result in _MARKED.findall(line.body) or _WRITTEN.findall(line.body):
-            plain = expression.translate(_SIGNS)
-            signs = re.findall(r"(?<=[\d.)\s])[-+*/]", plain)
-            numbers = re.findall(r"\d*\.?\d+", plain)
-            if not signs or not numbers:
+        for expression, result in _MARKED.findall(line.body):
+            signs = re.findall(r"[-+*/]", expression)
+            numbers = re.findall(r"[\d.]+", expression)
+            if not signs:
                 continue
             if set(signs) in ({"+"}, {"*"}):
                 numbers.sort()
@@ -242,46 +236,35 @@ def _lesson_from_calculations(winner: ShownAttempt, loser: ShownAttempt) -> Less
     if n == len(better):
         return None  # the loser only goes on longer
     good = better[n]
-    noun = _NOUN[good.sign]
     if n == len(worse):
         name = "Go on to what is asked"
         sentence = (
             "when a number has been found, compare it with what the problem asks for and go on "
             "while something is left to do"
         )
-        seen = f"the better one goes on with {_with_article(noun)} where the other ends"
     elif (good.sign, good.numbers) == (worse[n].sign, worse[n].numbers):
         name = "Check each result"
         sentence = "when a calculation is done, work it out a second time before you go on"
-        seen = f"both do the same {noun} with different results"
     elif good.sign == worse[n].sign:
         name = "Right amounts"
         sentence = (
             "when a problem gives several amounts, say what each of them counts before you "
             "calculate with them"
         )
-        seen = f"both do {_with_article(noun)} there, with different amounts"
     else:
         # The same lesson whichever of the two was right: it tells how to choose.
         first, second = (sign for sign in _NOUN if sign in (good.sign, worse[n].sign))
-        name = f"{_NOUN[first].capitalize()} or {_NOUN[second]}"
+        name = f"{_NOUN[first]} or {_NOUN[second]}".capitalize()
         sentence = (
-            f"when a step could be {_with_article(_NOUN[first])} or "
-            f"{_with_article(_NOUN[second])}, look at what happens to the amounts: "
-            f"{_USE[first]}, and {_USE[second]}"
+            f"when a step could be {_ARTICLE[first]} {_NOUN[first]} or a {_NOUN[second]}, look at "
+            f"what happens to the amounts: {_USE[first]}, and {_USE[second]}"
         )
-        other = _with_article(_NOUN[worse[n].sign])
-        seen = f"the better one does {_with_article(noun)} there, the other {other}"
     return Lesson(
         name=name,
         sentence=sentence,
-        reason=f"Attempt {winner.number} against attempt {loser.number}: {seen}.",
+        reason=f"Attempts {winner.number} and {loser.number} part at calculation {n + 1}.",
         attempts=(winner.number, loser.number),
     )
-
-
-def _with_article(noun: str) -> str:
-    return f"an {noun}" if noun == "addition" else f"a {noun}"
 
 
 _TASK = re.compile(r"# Task: (summarise|extract|consolidate|repair|judge)\s*$", re.M)
@@ -338,7 +321,7 @@ def reflector_reply(
     problem = prompt.quoted_text(sections, "Problem")
     slip = next((slip for words, slip in slips.items() if words in problem), None)
     rows = [_row(operation, "attempts") for operation in extract(sections, slip)]
-    if any('{"credit"' in line for line in sections.get("Reply", ())):
+    if any('{"credit"' in line for line in sections["Reply"]):
         rows += credit_rows(sections)
     reply = _json_reply(rows, fenced and slip != "broken")
     return reply.rstrip("]}\n") if slip == "broken" else reply
@@ -363,7 +346,7 @@ def repair(sections: Mapping[str, Sequence[str]], *, careful: bool) -> str:
 
     Where it is not `careful` the reply comes back as it was.
     """
-    shown = "\n".join(line[2:] for line in sections.get("The reply", ()) if line.startswith("|"))
+    shown = "\n".join(line[2:] for line in sections["The reply"] if line.startswith("|"))
     if not careful:
         return shown
     with suppress(ReplyProblem):
@@ -382,10 +365,10 @@ def summarise(sections: Mapping[str, Sequence[str]]) -> str:
 
 
 def extract(sections: Mapping[str, Sequence[str]], slip: Slip | None = None) -> list[Operation]:
-    library = prompt.parse_library(sections.get("Library now", ()))
-    truth = prompt.parse_expected_answers(sections.get("Expected answer", ()))
+    library = prompt.parse_library(sections["Library now"])
+    truth = prompt.parse_expected_answers(sections["Expected answer"])
     problem = prompt.quoted_text(sections, "Problem")
-    attempts = prompt.parse_attempts(sections.get("Attempts", ()))
+    attempts = prompt.parse_attempts(sections["Attempts"])
     operations: list[Operation] = []
     for lesson in find_lessons(*prompt.split_winners(attempts, truth), problem):
         if slip in ("copy", "opposite", "leak"):
@@ -418,9 +401,9 @@ def _reword_carelessly(lesson: Lesson, slip: Slip, problem: str, truth: Sequence
 
 def credit_rows(sections: Mapping[str, Sequence[str]]) -> list[dict[str, Any]]:
     """Return what each experience did in the attempts shown."""
-    attempts = prompt.parse_attempts(sections.get("Attempts", ()))
+    attempts = prompt.parse_attempts(sections["Attempts"])
     rows: list[dict[str, Any]] = []
-    for id, text in prompt.parse_library(sections.get("Library now", ())).items():
+    for id, text in prompt.parse_library(sections["Library now"]).items():
         rule = split_experience(text)[1]
         uses: dict[str, list[int]] = {"used": [], "ignored": []}
         for attempt in attempts:
@@ -437,7 +420,7 @@ def credit_rows(sections: Mapping[str, Sequence[str]]) -> list[dict[str, Any]]:
 
 def _parse_limit(number: re.Pattern[str], sections: Mapping[str, Sequence[str]]) -> int | None:
     """Return a number that the instructions for the reply name; None where they do not."""
-    match = number.search("\n".join(sections.get("Reply", ())))
+    match = number.search("\n".join(sections["Reply"]))
     return int(match[1]) if match else None
 
 
@@ -471,9 +454,9 @@ def consolidate(
 
     Additions stay as they are where not `careful`.
     """
-    library = prompt.parse_library(sections.get("Library now", ()))
+    library = prompt.parse_library(sections["Library now"])
     groups: list[list[Operation]] = []
-    for heading, lines in prompt.split_blocks(sections.get("Proposals", ()), _PROPOSAL):
+    for heading, lines in prompt.split_blocks(sections["Proposals"], _PROPOSAL):
         text = " ".join(line for line in lines if not line.startswith(_BECAUSE))
         reason = " ".join(
             line.removeprefix(_BECAUSE) for line in lines if line.startswith(_BECAUSE)
