@@ -1,8 +1,7 @@
 """Rehearsal as reflector: finds where attempts part, and retells, extracts and consolidates.
 
-Reads nothing but its prompt. Steps tell most; where attempts are plain sentences with calculations,
-the kind of calculation that differs is the lesson. On purpose it is careless here and there, so
-that a reviewer has something to find.
+Reads nothing but its prompt. Steps with labels tell most; where they have none, how far attempts go
+is the lesson. On purpose it is careless here and there, so that a reviewer has something to find.
 """
 
 import re
@@ -99,11 +98,10 @@ def find_lessons(
     lessons: dict[str, Lesson] = {}
     for loser in losers:
         # The winner that goes along longest shows the parting most clearly.
-        winner = max(winners, key=lambda w: _shared_count(_chain(w), _chain(loser)))
+        winner = max(winners, key=lambda winner: _shared_count(winner.lines, loser.lines))
+        lesson: Lesson | None = _lesson_from_lengths(winner, loser)
         if any(line.label for line in winner.lines):
             lesson = _lesson_from_labels(winner, loser, winners, losers, problem)
-        else:
-            lesson = _lesson_from_calculations(winner, loser)
         if lesson:
             first = lessons.setdefault(lesson.name, lesson)
             attempts = tuple(sorted({*first.attempts, *lesson.attempts}))
@@ -111,15 +109,8 @@ def find_lessons(
     return sorted(lessons.values(), key=lambda lesson: -len(lesson.attempts))
 
 
-def _chain(attempt: ShownAttempt) -> Sequence[object]:
-    """Return the steps of an attempt, or its calculations where no step has a label."""
-    if any(line.label for line in attempt.lines):
-        return attempt.lines
-    return parse_calculations(attempt)
-
-
-def _shared_count(a: Sequence[object], b: Sequence[object]) -> int:
-    """Return how many steps two chains have in common from their start."""
+def _shared_count(a: Sequence[AttemptLine], b: Sequence[AttemptLine]) -> int:
+    """Return how many steps two attempts have in common from their start."""
     shared = 0
     for step_a, step_b in zip(a, b, strict=False):
         if step_a != step_b:
@@ -194,75 +185,21 @@ def _attempts_text(numbers: Sequence[int]) -> str:
     return f"attempts {', '.join(most)} and {last}" if most else f"attempt {last}"
 
 
-_MARKED = re.compile(r"<<([^=<>]+)=([^<>]+)>>")  # as in GSM8K
-_ARTICLE = {"+": "an", "-": "a", "*": "a"}
-_NOUN = {"+": "addition", "-": "subtraction", "*": "multiplication", "/": "division"}
-_USE = {
-    "+": "add what belongs to one whole",
-    "-": "subtract what is used up, given away or compared",
-    "*": "multiply where the same amount comes again and again",
-    "/": "divide where something is shared out in equal parts",
-}
-
-
-@dataclass(frozen=True, slots=True)
-class Calculation:
-    """One calculation of an attempt. Order counts only where it changes the result."""
-
-    sign: str
-    numbers: tuple[str, ...]
-    result: str
-
-
-def parse_calculations(attempt: ShownAttempt) -> tuple[Calculation, ...]:
-    calculations: list[Calculation] = []
-    for line in attempt.lines:
-        for expression, result in _MARKED.findall(line.body):
-            signs = re.findall(r"[-+*/]", expression)
-            numbers = re.findall(r"[\d.]+", expression)
-            if not signs:
-                continue
-            if set(signs) in ({"+"}, {"*"}):
-                numbers.sort()
-            answer = prompt.normalise_answer(result)
-            calculations.append(Calculation(signs[0], tuple(numbers), answer))
-    return tuple(calculations)
-
-
-def _lesson_from_calculations(winner: ShownAttempt, loser: ShownAttempt) -> Lesson | None:
-    """Return the lesson from the first calculation at which two attempts part, if they do."""
-    better, worse = parse_calculations(winner), parse_calculations(loser)
-    n = _shared_count(better, worse)
-    if n == len(better):
-        return None  # the loser only goes on longer
-    good = better[n]
-    if n == len(worse):
+def _lesson_from_lengths(winner: ShownAttempt, loser: ShownAttempt) -> Lesson:
+    """Return a lesson from two attempts whose steps have no labels: which of them goes further."""
+    if len(loser.lines) < len(winner.lines):
         name = "Go on to what is asked"
         sentence = (
             "when a number has been found, compare it with what the problem asks for and go on "
             "while something is left to do"
         )
-    elif (good.sign, good.numbers) == (worse[n].sign, worse[n].numbers):
+    else:
         name = "Check each result"
         sentence = "when a calculation is done, work it out a second time before you go on"
-    elif good.sign == worse[n].sign:
-        name = "Right amounts"
-        sentence = (
-            "when a problem gives several amounts, say what each of them counts before you "
-            "calculate with them"
-        )
-    else:
-        # The same lesson whichever of the two was right: it tells how to choose.
-        first, second = (sign for sign in _NOUN if sign in (good.sign, worse[n].sign))
-        name = f"{_NOUN[first]} or {_NOUN[second]}".capitalize()
-        sentence = (
-            f"when a step could be {_ARTICLE[first]} {_NOUN[first]} or a {_NOUN[second]}, look at "
-            f"what happens to the amounts: {_USE[first]}, and {_USE[second]}"
-        )
     return Lesson(
         name=name,
         sentence=sentence,
-        reason=f"Attempts {winner.number} and {loser.number} part at calculation {n + 1}.",
+        reason=f"Attempt {winner.number} is better than attempt {loser.number}.",
         attempts=(winner.number, loser.number),
     )
 
