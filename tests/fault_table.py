@@ -30,8 +30,8 @@ FAULTS = (
     Fault(
         "a proposal is a duplicate of a text that is held no more",
         "engines/core/text/similarity.py",
-        '                self._names[at] = ""\n',
-        "",
+        "        before, self._held = self._held, {}\n",
+        "        before = self._held\n",
         ("tests/engines/core/text/test_similar_texts.py",),
     ),
     Fault(
@@ -144,7 +144,7 @@ FAULTS = (
     Fault(
         "failures end a run although what is under way may yet work",
         "engines/pipeline/control.py",
-        "streak >= most and streak > others",
+        "streak >= most and streak > under_way",
         "streak >= most",
         ("tests/engines/pipeline/test_outage.py",),
     ),
@@ -290,7 +290,7 @@ FAULTS = (
     ),
     Fault(
         "a reply whose calls were cut is run",
-        "engines/agents/tool_loop.py",
+        "engines/agents/loops.py",
         "if is_cut(reply.finish):  # before",
         "if False:  # before",
         ("tests/engines/agents/test_tool_loop.py",),
@@ -315,7 +315,7 @@ FAULTS = (
     ),
     Fault(
         "expected words are compared as they are written",
-        "engines/verifiers/text.py",
+        "engines/verifiers/answers.py",
         "_contains_words(words, normalise_text(gold))",
         "_contains_words(words, gold)",
         ("tests/engines/verifiers/test_text.py",),
@@ -360,9 +360,37 @@ FAULTS = (
     Fault(
         "every turn is recorded with all the messages before it",
         "engines/record/ledger.py",
-        "if after else 0",
-        "if not after else 0",
+        "base = calls.shared_prefix(hashes, key.turn)",
+        "base = 0",
         ("tests/engines/record/test_ledger.py",),
+    ),
+    Fault(
+        "one recorded reply answers two equal questions of a rollout",
+        "engines/record/ledger.py",
+        "            if self.given.get((request, recorded), turn) == turn\n",
+        "",
+        ("tests/engines/record/test_earlier_turns.py",),
+    ),
+    Fault(
+        "a tool's call with an effect is made again after a kill, and on the cassette twice",
+        "engines/record/cassette.py",
+        "        if interrupted is not None:\n",
+        "        if interrupted is None and asked is None:\n",
+        ("tests/engines/record/test_cassette.py",),
+    ),
+    Fault(
+        "what stands around the section of a library in AGENTS.md is lost",
+        "engines/record/formats/texts.py",
+        "*new, *lines[ends[0] + 1 :]",
+        "*new",
+        ("tests/engines/record/formats/test_agents.py",),
+    ),
+    Fault(
+        "a broken object of a reply is mended to what it does not say",
+        "engines/core/text/reply.py",
+        "    return {key: _show(value) for key, value in row.items()} if is_whole else None",
+        "    return {key: _show(value) for key, value in row.items()}",
+        ("tests/engines/training_free/test_malformed_replies.py",),
     ),
     Fault(
         "the commit of a removed run of the same name is taken for ours",
@@ -419,7 +447,7 @@ FAULTS = (
     ),
     Fault(
         "the calculator answers once more after the last turn",
-        "engines/agents/calculator.py",
+        "engines/agents/loops.py",
         "if expression is None or turn == self.max_turns:",
         "if expression is None:",
         ("tests/engines/agents/test_calculator_agent.py",),
@@ -443,10 +471,10 @@ FAULTS = (
         ),
     ),
     Fault(
-        "what pads a short demonstration is learnt",
+        "a token that nothing predicts is learnt",
         "engines/grpo/engine/sft.py",
-        " - 1) : len(example) - 1] = True",
-        " - 1) : len(row) - 1] = True",
+        "learnt = (bool(example.prompt_ids), *[True] * (size - 1))",
+        "learnt = (True,) * size",
         ("tests/engines/grpo/loss/test_sft.py",),
     ),
     Fault(
@@ -579,7 +607,7 @@ FAULTS = (
     ),
     Fault(
         "what was read for an older choice is shown as that of the newer one",
-        "studio/tui/pages/loader.py",
+        "studio/tui/pages/lists.py",
         "            if key != self.wanted:\n                continue",
         "            if False:\n                continue",
         ("tests/studio/tui/pages/test_loader.py",),
@@ -587,7 +615,7 @@ FAULTS = (
     Fault(
         "an operation that was never drawn is decided by a key that came too early",
         "studio/tui/pages/review/decisions.py",
-        " or not self._change.has_painted(item)",
+        " or item != self.shown.change.painted",
         "",
         (
             "tests/studio/tui/pages/test_review.py::test_a_key_right_after_a_move_decides_nothing_that_was_not_drawn",
@@ -595,7 +623,7 @@ FAULTS = (
     ),
     Fault(
         "what the draft of a library deletes has no mark",
-        "studio/tui/pages/library/view.py",
+        "studio/tui/pages/library/page.py",
         "        elif new is None:\n",
         "        elif new == text == None:\n",
         ("tests/studio/tui/pages/test_library_view.py",),
@@ -653,7 +681,7 @@ FAULTS = (
     ),
     Fault(
         "an unknown setting of the screen is taken for one",
-        "studio/tui/settings/file.py",
+        "studio/tui/settings.py",
         "            if name not in known:",
         "            if not name:",
         ("tests/studio/tui/settings/test_settings.py",),
@@ -907,8 +935,8 @@ FAULTS = (
     Fault(
         "replies of a log to one question are problems each",
         "engines/data/dataset.py",
-        "if is_log and group[0] is not problem:",
-        "if is_log and problem is None:",
+        "if key in apart and groups[key][0] is not problem:",
+        "if key in apart and problem is None:",
         ("tests/engines/data/test_dataset.py",),
     ),
     Fault(
@@ -1008,5 +1036,89 @@ FAULTS = (
         'yield from self.close("taken back")',
         "pass",
         ("tests/engines/data/sessions/test_formats.py",),
+    ),
+    Fault(
+        "a shortened result is longer than its limit",
+        "engines/tools/toolbox.py",
+        "kept = max(limit - len(note), 0)",
+        "kept = max(limit, 0)",
+        ("tests/engines/tools/test_shorten.py",),
+    ),
+    Fault(
+        "a call without a required argument is made",
+        "engines/tools/function.py",
+        "if name not in value]:",
+        "if name in value and name not in value]:",
+        ("tests/engines/tools/test_malformed_calls.py",),
+    ),
+    Fault(
+        "an argument that a tool does not have is passed on",
+        "engines/tools/function.py",
+        'if unknown and schema.get("additionalProperties") is False:',
+        'if unknown and schema.get("additionalProperties") is None:',
+        ("tests/engines/tools/test_malformed_calls.py",),
+    ),
+    Fault(
+        "one setting by two names of the same place is accepted",
+        "studio/config/aliases.py",
+        "if first.override == second.override:",
+        "if first.override != second.override:",
+        ("tests/studio/config/test_aliases.py",),
+    ),
+    Fault(
+        "an evaluation without held-out data begins",
+        "studio/config/settings/run.py",
+        "if self.do_eval and not self.data:",
+        "if self.do_eval and self.data is None:",
+        ("tests/studio/config/test_refusals.py",),
+    ),
+    Fault(
+        "completions are scored by the states after them",
+        "engines/grpo/loss/loss.py",
+        "at = (rows.begins[:, None] - 1 + steps)",
+        "at = (rows.begins[:, None] + steps)",
+        ("tests/engines/grpo/forward/test_forward.py",),
+    ),
+    Fault(
+        "long prompts do not count in the size of a pass",
+        "engines/grpo/loss/loss.py",
+        "max(len(samples[i].prompt) + len(samples[i].completion) for i in indices)",
+        "max(len(samples[i].completion) for i in indices)",
+        ("tests/engines/grpo/loss/test_sft.py",),
+    ),
+    Fault(
+        "a rollout that a person killed counts as a failure of the model",
+        "engines/pipeline/control.py",
+        "elif not why.startswith(KILLED):",
+        "else:",
+        ("tests/studio/session/test_live_session.py::test_killed_rollouts_are_no_outage",),
+    ),
+    Fault(
+        "a budget forgets what endpoints count beyond estimates",
+        "engines/pipeline/budget.py",
+        "prompt = asked + self.uncounted.most",
+        "prompt = asked",
+        ("tests/engines/pipeline/test_budget.py",),
+    ),
+    Fault(
+        "a letter that is no option is a choice",
+        "engines/verifiers/answers.py",
+        "if (alone := _ALONE.fullmatch(text)) and alone[1].upper() in texts:",
+        "if alone := _ALONE.fullmatch(text):",
+        ("tests/engines/verifiers/test_text.py", "tests/engines/verifiers/test_answer_pairs.py"),
+    ),
+    Fault(
+        "a short answer earns more than its reward",
+        "engines/verifiers/compose.py",
+        "beyond = max(0, length - self.max_length)",
+        "beyond = length - self.max_length",
+        ("tests/engines/verifiers/test_shaping.py",),
+    ),
+    Fault(
+        "a labelled step counts for none",
+        "engines/verifiers/compose.py",
+        'sum("=" in line or bool(_LABEL.match(line))',
+        'sum("=" in line',
+        ("tests/engines/verifiers/test_shaping.py",),
     ),
 )

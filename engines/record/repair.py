@@ -13,6 +13,7 @@ import re
 import shutil
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -31,7 +32,6 @@ from engines.record.journal import (
     closed_files,
     closed_number,
     closed_path,
-    first_line,
     parse_entry,
     read_head,
     read_undamaged,
@@ -67,26 +67,10 @@ class Finding:
 
 # -- cutting, moving and removing files ------------------------------------------------------
 
-_WORDS = {
-    "OperationDecided": "decision",
-    "OperationsDecided": "joint decision",
-    "LessonCommitted": "commit",
-    "LibraryCommitted": "version",
-    "LibraryCurated": "remembered rejection",
-    "LibraryCredited": "use count",
-    "LibraryMeasured": "measurement",
-    "LibraryLabelled": "label",
-    "LessonProposed": "lesson",
-    "LessonsCompared": "choice of a lesson",
-    "ReplyMended": "reply correction",
-    "OperationProposed": "hand-made operation",
-    "EvaluationFinished": "evaluation",
-    "GroupReflected": "reflection",
-    "RolloutJudged": "verdict",
-    "RolloutFinished": "rollout",
-}
-_KIND = re.compile(rb'"kind":"(\w+)"')
-_CURATES = re.compile(rb'"curates":"([^"\\]*)')
+_DECISION = re.compile(
+    rb'"kind":"(?:OperationDecided|OperationsDecided|OperationProposed|ReplyMended|LibraryLabelled)"'
+)
+"""Of entries of a journal: what persons have done."""
 
 
 def cut_with_backup(path: Path, end: int) -> str:
@@ -108,8 +92,7 @@ def cut_with_backup(path: Path, end: int) -> str:
     else:
         os.truncate(path, end)
         sync_folder(path.parent)
-    rest = "; nothing is left of it" if not end and path.name == "journal.jsonl" else ""
-    return f"cut; {names} is the file as it was; cut: {lost}{rest}"
+    return f"cut; {names} is the file as it was; cut: {lost}"
 
 
 def _parts_behind(path: Path) -> list[Path]:
@@ -121,16 +104,14 @@ def _parts_behind(path: Path) -> list[Path]:
     return [*closed, path.with_name("journal.jsonl")]
 
 
-def _describe(path: Path, rest: bytes, behind: Iterable[Path]) -> str:
+def _describe(path: Path, lost: bytes, behind: Iterable[Path]) -> str:
     """Return in words what a piece of a journal or of a record file amounts to."""
-    rest += b"".join(part.read_bytes() for part in behind)
+    lost += b"".join(part.read_bytes() for part in behind)
+    n = max(1, lost.count(b"\n"))
     if not _is_journal(path):
-        replies = max(1, rest.count(b"\n"))
-        return "1 reply" if replies == 1 else f"{replies} replies"
-    kinds = Counter(_WORDS.get(kind.decode()) for kind in _KIND.findall(rest))
-    counts = [(kinds[word], word) for word in _WORDS.values() if kinds[word]]
-    counted = ", ".join(f"{n} {word}" if n == 1 else f"{n} {word}s" for n, word in counts)
-    return counted or f"{len(rest)} bytes that hold nothing of weight"
+        return f"replies: {n}"
+    decisions = len(_DECISION.findall(lost))
+    return f"entries: {n}, decisions of persons among them: {decisions}"
 
 
 def _is_journal(path: Path) -> bool:
@@ -143,11 +124,11 @@ def cut_finding(folder: Path, path: Path, end: int, place: str, cause: str) -> F
     `folder` is the one whose lock its writers hold.
     """
     lost = _describe(path, path.read_bytes()[end:], _parts_behind(path))
-    after = "a resume makes what it can again from the recorded replies."
+    after = (
+        "a resume makes what it can again, by the recorded replies; an import is to be repeated."
+    )
     if not _is_journal(path):
         after = "a resume asks again for those that it still needs."
-    elif curates := _CURATES.search(first_line(path)):
-        after = f"no resume makes it again: repeat the {curates[1].decode('utf-8', 'replace')}."
     elif survivors := LibraryFolder(path.parent).describe_survivors():
         after = f"before that, {survivors}"
     move = (
@@ -222,38 +203,24 @@ def written_finding(folder: Path, path: Path, expected: bytes | None) -> Iterato
 # -- one file ---------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class FileCheck:
-    """A chained or unchained file as far as it can be trusted."""
-
-    lines: tuple[StoredLine, ...]
-    contents: Contents | None  # None where a complete line is damaged
-    error: DamagedError | None = None
-
-    @property
-    def end(self) -> int:
-        """Bytes up to the end of the last whole line before any damage."""
-        return self.lines[-1].offset + self.lines[-1].length if self.lines else 0
-
-
-def examine(path: Path, *, chained: bool) -> FileCheck:
-    """Read a file up to its first damaged line."""
+def read_whole_lines(
+    path: Path, *, chained: bool
+) -> tuple[list[StoredLine], Contents | DamagedError]:
+    """Return the lines before any damage, and how the file ends or what is damaged."""
     whole: list[StoredLine] = []
     try:
-        contents = lines.read(path, chained=chained, visit=whole.append)
+        return whole, lines.read(path, chained=chained, visit=whole.append)
     except DamagedError as error:
-        return FileCheck(tuple(whole), None, error)
-    return FileCheck(tuple(whole), contents)
+        return whole, error
 
 
 def file_findings(path: Path, *, chained: bool, folder: Path) -> Iterator[Finding]:
     """Damage and torn ends of one file; `folder` is the one whose lock its writers hold."""
-    check = examine(path, chained=chained)
-    if check.error is not None:
-        yield cut_finding(folder, path, check.end, check.error.place, check.error.cause)
+    whole, contents = read_whole_lines(path, chained=chained)
+    if isinstance(contents, DamagedError):
+        end = whole[-1].offset + whole[-1].length if whole else 0
+        yield cut_finding(folder, path, end, contents.place, contents.cause)
         return
-    contents = check.contents
-    assert contents is not None
     if not (contents.torn or contents.newline_missing) or is_held(folder):
         return
 
@@ -262,9 +229,7 @@ def file_findings(path: Path, *, chained: bool, folder: Path) -> Iterator[Findin
             lines.repair_end(path, lines.read(path, chained=chained))
         return "its end is whole again"
 
-    cause = f"its last {len(contents.torn)} bytes are a line that was never finished."
-    if contents.newline_missing:
-        cause = "its last line lacks its newline."
+    cause = "its last line was never finished."
     move = "Nothing need be done: whoever writes there next mends it."
     yield Finding("note", str(path), cause, move, repair)
 
@@ -298,9 +263,9 @@ def library_findings(folder: LibraryFolder) -> Iterator[Finding]:
     """What is wrong with a library: its journal, then the version files that follow from it."""
     journal = folder.journal_path
     yield from file_findings(journal, chained=True, folder=folder.path)
-    check = examine(journal, chained=True)
+    whole, contents = read_whole_lines(journal, chained=True)
     versions: list[tuple[Library, str]] = []  # with the run that made it
-    for line in check.lines:
+    for line in whole:
         event = parse_entry(journal, line).event
         try:
             library = fold_library(versions[-1][0] if versions else None, event)
@@ -312,7 +277,7 @@ def library_findings(folder: LibraryFolder) -> Iterator[Finding]:
             versions[-1] = library, versions[-1][1]
         else:
             versions.append((library, getattr(event, "run", "")))
-    if check.error is not None:
+    if isinstance(contents, DamagedError):
         return
     expected = {version_path(folder.path, made.version): (made, run) for made, run in versions}
     survivors = folder.describe_survivors()
@@ -322,10 +287,8 @@ def library_findings(folder: LibraryFolder) -> Iterator[Finding]:
             data = None if made is None else format_version(made, run)
             yield from written_finding(folder.path, path, data)
     elif survivors or journal.exists():
-        cause = "it tells of no version, and "
-        cause += "files of some are left." if survivors else "nothing of this library is left."
-        move = f"Restore it from a copy; {survivors}" if survivors else folder.describe_nothing()
-        yield Finding("note", str(journal), cause, move)
+        move = f"Restore it from a copy, or remove it. {survivors}".rstrip()
+        yield Finding("note", str(journal), "it tells of no version.", move)
 
 
 # -- runs -------------------------------------------------------------------------------------
@@ -424,45 +387,37 @@ def _find_refs(value: object) -> Iterator[RecordRef]:
 def _reply_findings(run: RunDir, story: _Story) -> Iterator[Finding]:
     """Replies that are named and gone: the first that a resume needs, and how many it does not."""
     read = cache(_read_checksums)
-    named: Counter[str] = Counter()
     gone: Counter[str] = Counter()
     for at, (path, place, ref) in enumerate(story.refs):
-        checksums, is_whole = read(run.records / ref.file)
-        is_gone = checksums.get(ref.offset) != ref.digest
+        file = run.records / ref.file
+        if read(file).get(ref.offset) == ref.digest:
+            continue
         if at < story.needed_from:
-            named[ref.file] += 1
-            gone[ref.file] += is_gone and is_whole  # damage is told of where files are looked at
-        elif is_gone:
-            where = ", which is not there."
-            if (run.records / ref.file).exists():
-                where = f" at byte {ref.offset} that is not there, or behind damage."
-            cause = f"it names a reply in {ref.file}{where}"
-            where = f"{path}:{place.line.number}"
-            yield cut_finding(run.path, path, place.line.offset, where, cause)
-            break
-    for name in sorted(name for name in gone if gone[name]):
-        there = "some of it is" if (run.records / name).exists() else "it is"
-        yield Finding(
-            "note",
-            str(run.records / name),
-            f"{there} gone: {gone[name]} of {named[name]} replies that the journal names.",
-            "The run needs none of them to go on. Restore the file from a copy if they are "
-            "to be shown again; nothing else brings them back.",
-        )
+            gone[ref.file] += 1
+            continue
+        where = f"at byte {ref.offset} that is not there, or behind damage."
+        if not file.exists():
+            where = "which is not there."
+        line = f"{path}:{place.line.number}"
+        cause = f"it names a reply in {ref.file}, {where}"
+        yield cut_finding(run.path, path, place.line.offset, line, cause)
+        break
+    for name, n in sorted(gone.items()):
+        cause = f"replies that the journal names are gone: {n}."
+        move = "The run needs none of them to go on. Restore the file from a copy to see them."
+        yield Finding("note", str(run.records / name), cause, move)
 
 
-def _read_checksums(path: Path) -> tuple[dict[int, str], bool]:
-    """Return the checksum of each record by its offset up to any damage, and if there is none."""
-    check_sums: dict[int, str] = {}
+def _read_checksums(path: Path) -> dict[int, str]:
+    """Return the checksum of each record by its offset, up to any damage."""
+    checksums: dict[int, str] = {}
 
     def note(line: StoredLine) -> None:
-        check_sums[line.offset] = line.digest
+        checksums[line.offset] = line.digest
 
-    try:
+    with suppress(RecordError):  # told of where files are looked at
         lines.read(path, chained=False, visit=note)
-    except RecordError:
-        return check_sums, False
-    return check_sums, True
+    return checksums
 
 
 def _mismatch_finding(run: RunDir, story: _Story, mismatch: _Mismatch) -> Finding:
@@ -477,11 +432,9 @@ def _mismatch_finding(run: RunDir, story: _Story, mismatch: _Mismatch) -> Findin
     is_finished = state.ending == "finished"
     if mismatch.can_cut and not is_finished:
         return cut_finding(run.path, path, line.offset, where, cause)
-    again = f"begin a new run with --restart-step {mismatch.finished}"
-    if state.curates:
-        again = f"repeat the {state.curates}"
     grade: Grade = "note" if is_finished and versions else "fix"
-    return Finding(grade, where, cause, f"Restore the library from a copy, or {again}.")
+    move = "Restore the library from a copy, or begin a new run with --restart-step "
+    return Finding(grade, where, cause, f"{move}{mismatch.finished}.")
 
 
 def _untold_version_findings(
@@ -509,7 +462,7 @@ def _untold_version_findings(
         yield Finding("fix", place, cause, move)
         return
     journal = folder.journal_path
-    for line in examine(journal, chained=True).lines:
+    for line in read_whole_lines(journal, chained=True)[0]:
         event = parse_entry(journal, line).event
         if isinstance(event, LibraryCommitted) and event.version == own[0]:
             cut = cut_finding(folder.path, journal, line.offset, place, cause)

@@ -10,7 +10,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from engines.agents import function, single_turn
+from engines.agents import function, loops
 from engines.agents.agentscope_classes import Msg as Msg
 from engines.core.errors import ConfigError
 from engines.core.types import Completion, Message, Sampling
@@ -284,7 +284,7 @@ def tune_prompt(
         own["evaluation"] = {"do_eval": True, "data": [eval_dataset.as_setting()]}
     learned = _practise(own, workspace, {}, anew=True).library
     guidance = practise.find_library(learned, workspace=workspace).prompt(cite=False)
-    return single_turn.system_messages(init_system_prompt, guidance)[0].content
+    return loops.system_messages(init_system_prompt, guidance)[0].content
 
 
 def select_model(

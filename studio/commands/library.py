@@ -547,7 +547,7 @@ def _put_up(
     """Open a curation run, and print what waits in it."""
     from studio.library.curation import open_curation
     from studio.render.library_lines import curation_lines
-    from studio.run.linter import LazyLinter
+    from studio.run.held_out import LazyLinter
 
     linter_of = None if dry_run else partial(LazyLinter, workspace, tell=to_stderr)
     opened = open_curation(

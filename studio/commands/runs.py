@@ -47,7 +47,7 @@ def list_runs(context: typer.Context, json: AsJson = False) -> None:
     """
     from studio.workspace.listing import listed_runs, runs_table
 
-    found = listed_runs(open_workspace(context), to_stderr)
+    found = listed_runs(open_workspace(context))
     if json:
         print_json([run.data for run in found])
     elif found:
@@ -308,8 +308,7 @@ def report(
         studio report rehearsal --html report.html
     """
     from studio.render.page import render_html, render_markdown
-    from studio.report.facts import report_facts
-    from studio.report.page import report_page, write_report
+    from studio.report.page import report_facts, report_page, write_report
     from studio.secrets import output, run_files
     from studio.session.control_socket import is_alive
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from engines.agents.single_turn import first_messages
+from engines.agents.loops import first_messages
 from engines.core.codec import call_seed, digest, fix_surrogates, to_dict
 from engines.core.errors import ConfigError
 from engines.core.library import Library
@@ -35,8 +35,7 @@ from studio.render.json import print_result
 from studio.render.lines import to_stderr
 from studio.run.held_out import prompt_writer
 from studio.run.library import choose_library
-from studio.run.models import make_rollouts, open_roles
-from studio.run.verifier import open_run_verifier
+from studio.run.models import make_rollouts, open_roles, open_run_verifier
 from studio.secrets.sanitize import sanitize
 
 KEY = CallKey("rollout", epoch=1, step=1, position=0, index=0)

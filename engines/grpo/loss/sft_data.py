@@ -10,7 +10,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from engines.agents.single_turn import prompt_messages
+from engines.agents.loops import prompt_messages
 from engines.core.codec import from_dict
 from engines.core.errors import CallFailed, DataError
 from engines.core.types import Message, Problem

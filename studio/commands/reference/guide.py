@@ -236,7 +236,7 @@ def every_setting() -> "list[Setting]":
 def _screen_settings() -> "Iterator[Setting]":
     from studio.config.settings.reference import section_settings
     from studio.tui.drawing.themes import NAMES
-    from studio.tui.settings.file import NOTIFICATION, ScreenSettings
+    from studio.tui.settings import NOTIFICATION, ScreenSettings
 
     for setting in section_settings(ScreenSettings):
         key, value = setting.key, setting.example.partition("=")[2]

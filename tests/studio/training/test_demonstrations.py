@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import sample_data
-from engines.agents.single_turn import prompt_messages
+from engines.agents.loops import prompt_messages
 from engines.core import events as ev
 from engines.core.errors import ConflictError, DataError
 from engines.core.types import (

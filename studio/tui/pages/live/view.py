@@ -26,6 +26,7 @@ from studio.tui.drawing.lines import (
     Row,
     Span,
     crop_line,
+    legend_line,
     line,
     paragraph,
     plain_text,
@@ -35,7 +36,6 @@ from studio.tui.drawing.pane import PaneModel
 from studio.tui.header import SessionStatus
 from studio.tui.pages import training_view
 from studio.tui.pages.live.batch import Batch, HeldOutTry, RolloutStatus
-from studio.tui.pages.text import legend_line
 from studio.tui.pages.training_view import panel_lines
 
 STRIP_CELLS = 16

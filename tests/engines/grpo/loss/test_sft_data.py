@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from engines.agents.single_turn import prompt_messages
+from engines.agents.loops import prompt_messages
 from engines.core.errors import DataError
 from engines.core.types import Message, Problem
 from engines.data.dataset import read_problems

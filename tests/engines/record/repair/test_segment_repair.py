@@ -71,7 +71,7 @@ async def test_damage_is_told_cut_where_it_begins_and_kept(run: RunDir, damage: 
     told = next(one for one in findings(run) if one.grade == "fix")
     assert told.place.startswith(str(segment))
     if damage in ("flipped", "torn"):
-        assert "takes away" in told.move and " rollouts" in told.move
+        assert "takes away" in told.move and "entries: " in told.move
     repair(run)
     assert findings(run) == []
     assert [entry.event for entry in read_journal(run.journal)] == EVENTS[:kept]
