@@ -24,12 +24,12 @@ from engines.record.run_dir import RunDir, Workspace
 from studio.render.words import DONE, misfit_text
 from studio.review import decider, evidence, scripted
 from studio.review.wording import flag_text, operation_text
-from studio.run.linter import LazyLinter
+from studio.run.held_out import LazyLinter
 from studio.secrets.output import current_mask, mask_text
 from studio.secrets.sanitize import one_line, sanitize
 from studio.serving.library_mcp import Context, serve_stdio
 from studio.session import live, offline
-from studio.session.requests import Commit, Decide, Preview, ReadQueue, ReviewQueue, Undo
+from studio.session.requests import Commit, Decide, ReadQueue, ReviewQueue, Undo
 
 HOLDER = "a person's `studio review --mcp`, which lets go a few seconds after a decision,"
 WAIT_S = 5.0
@@ -191,10 +191,10 @@ class ReviewService:
             took_s=round(time.monotonic() - question.asked_at, 3),
         )
         if decision.action == "edit":
-            (preview,) = await self._session.send(Preview((decision,)))
-            if preview.objection:
-                raise ConflictError(place, f"{preview.objection}.", NOTHING)
-            if new := decider.new_flags(operation, preview):
+            objection, new = await decider.check_wording(self._session, operation, decision)
+            if objection:
+                raise ConflictError(place, f"{objection}.", NOTHING)
+            if new:
                 flags = "\n".join(f"flag  {flag_text(flag)}" for flag in new)
                 wording = sanitize(decision.text or "")
                 ask = {"anyway": {"type": "boolean", "title": "Approve it anyway"}}

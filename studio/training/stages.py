@@ -35,7 +35,7 @@ from studio.facts import evaluation, next_command
 from studio.render import evaluation_lines, words
 from studio.render.json import print_result
 from studio.render.lines import tell_next, to_stderr
-from studio.run import headless, models, training, verifier
+from studio.run import assemble, headless, models
 from studio.run.new_or_resume import RunPlan, RunRequest, load_plan
 from studio.training.demonstrations import write_demonstrations
 
@@ -77,7 +77,7 @@ def train_reward_model(loaded: LoadedRun, workspace: Workspace, run: RunDir, *, 
         "held_out_pairs": pairs,
         "held_out_agreement": round(agrees, 4),
     }
-    folder = run.path / verifier.REWARD_MODEL
+    folder = run.path / models.REWARD_MODEL
     head.save(folder, card)
     text = (
         f"reward model of run {run.run}: {len(rows)} answers, {contrasts} groups with a "
@@ -188,7 +188,7 @@ def _tell_next(asked: RunRequest, plan: RunPlan, json: bool) -> None:
 
 
 async def _run_plan(plan: RunPlan, json: bool, *, tells_next: bool = True) -> int:
-    for warning in training.training_warnings(plan.loaded.config):
+    for warning in assemble.training_warnings(plan.loaded.config):
         to_stderr(f"warning: {warning}")
     return await headless.run_headless(
         plan, json=json, tell_estimate=tell_estimate, tells_next=tells_next
@@ -392,8 +392,9 @@ def distilled_lines(sets: list[DistilledSet]) -> list[str]:
         for label, side in sides.items():
             change = None if side is one.without else compare(one.without, side)
             effect = "" if change is None else f"  {words.difference_text(change)} against none"
-            rate = f"{evaluation_lines.mean_text(tuple(side.values()))} (n={len(side)})"
-            lines.append(f"  {one.data}  {label:<{width}}  {rate}{effect}")
+            rewards = tuple(side.values())
+            rate = words.rate_text(mean_at_k(rewards), mean_interval(rewards))
+            lines.append(f"  {one.data}  {label:<{width}}  {rate} (n={len(side)}){effect}")
         lines.append(f"  {one.data}  {_share_text(one.effect_share)}")
     return lines
 

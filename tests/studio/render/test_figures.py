@@ -94,7 +94,7 @@ def test_a_run_and_its_end() -> None:
     library = workspace.library("demo")
     before, after = library.at(facts.library_before), library.at(facts.library_after)
     end = end_facts(facts, before, after)
-    assert missing_figures(summary_text(facts, before, after), end, besides=P_BELOW) == []
+    assert missing_figures(summary_text(end), end, besides=P_BELOW) == []
 
 
 def test_a_run_that_trains_weights(tmp_path: Path) -> None:

@@ -147,7 +147,7 @@ async def _type_keys(seed: int, count: int, opened: set[str]) -> None:
         app, session, coming = app_before_lesson(Path(folder))
         app.leave = lambda: None  # type: ignore[method-assign]
         async with app.run_test(size=(120, 36)) as pilot:
-            app.navigation.page("review").keys.in_editor = lambda text: None  # type: ignore[attr-defined]
+            app.navigation.page("review").in_editor = lambda text: None  # type: ignore[attr-defined]
             app.navigation.page("start").action_check = lambda: None  # type: ignore[attr-defined]
             session.objected = flagged = DecisionPreview(flags=(Flag("leak"),))
             await session.push(EventReceived(with_a_modify(coming.pop(0), session)))

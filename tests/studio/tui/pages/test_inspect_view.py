@@ -213,10 +213,10 @@ def test_the_step_where_it_parts_is_marked_by_signs_beside_any_colour() -> None:
     rows = view.rollout_rows(marked.parts, 60, hits=marked.hits, step=marked.step)
     at = view.find_hit_row(marked.step, marked.parts, 60)
     row = next(row for row in rows if row.key == at)
-    assert plain_text(row.line).rstrip() == "        > Then 7 [---] 2 = [-5-]."
-    assert ("[-5-]", "removed") in row.line
+    assert plain_text(row.line).rstrip() == "        > Then 7 [---] 2 = [-5.-]"
+    assert ("[-5.-]", "removed") in row.line
     other = view.mark_parting(won, found.winner, "added")
-    assert "Then 7 {+*+} 2 = {+14+}." in "\n".join(drawn(view.rollout_rows(other.parts, 60)))
+    assert "Then 7 {+*+} 2 = {+14.+}" in "\n".join(drawn(view.rollout_rows(other.parts, 60)))
     assert len(rows) == len(view.rollout_rows(lost, 60)), "what was folded stays so"
 
 
