@@ -31,6 +31,8 @@ Learns = Literal["", "library", "weights"]
 """What a step of an alternating run learns; "" of other runs, whose steps all learn the same."""
 AttemptStatus = Literal["ok", "truncated", "failed"]
 
+Names = tuple[str, ...]
+
 NO_ANSWER = "found no answer"
 """What a critique ends with where an answer was looked for and none was stated."""
 

@@ -20,8 +20,8 @@ from engines.core.settings import setting
 from engines.core.types import NO_USAGE, Attempt, Problem, Rollout, Verdict
 from engines.core.waiting import gather_all
 from engines.process.pool import Trouble
+from engines.verifiers.answers import check_pattern, pattern_pool
 from engines.verifiers.stated_answer import trouble_verdict, unjudgeable_verdict
-from engines.verifiers.text import check_pattern, pattern_pool
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,13 +115,11 @@ def _combined_error(failed: Sequence[tuple[str, str]]) -> str | None:
     """Begins with the kind of the first error, as every error does, then names criteria."""
     if not failed:
         return None
-    texts = {error for _, error in failed}
-    if len(failed) > 1 and len(texts) == 1:
+    if len({error for _, error in failed}) == 1 and failed[1:]:
         return failed[0][1]  # the rollout itself failed: no criterion did
-    name, error = failed[0]
-    kind, _, rest = error.partition(": ")
-    others = "".join(f"; {name}: {error}" for name, error in failed[1:])
-    return f"{kind}: {name}: {rest or kind}{others}"
+    kind = failed[0][1].partition(": ")[0]
+    named = "; ".join(f"{name}: {error.removeprefix(f'{kind}: ')}" for name, error in failed)
+    return f"{kind}: {named}"
 
 
 Score = Callable[[Sequence[tuple[str, str]]], Sequence[float]]

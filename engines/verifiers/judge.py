@@ -33,8 +33,8 @@ from engines.core.types import (
     Verdict,
 )
 from engines.core.waiting import gather_all
+from engines.verifiers.answers import TextSettings, TextVerifier
 from engines.verifiers.stated_answer import short_text, strip_thoughts, unjudgeable_verdict
-from engines.verifiers.text import TextSettings, TextVerifier
 
 
 @dataclass(frozen=True, slots=True)

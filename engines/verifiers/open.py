@@ -19,6 +19,13 @@ from pydantic import TypeAdapter, ValidationError
 from engines.core.errors import VerifierError, did_you_mean
 from engines.core.protocols import Verifier
 from engines.core.settings import is_derived
+from engines.verifiers.answers import (
+    MathSettings,
+    MathVerifier,
+    TextSettings,
+    TextVerifier,
+    judge_choice,
+)
 from engines.verifiers.compose import (
     AccuracySettings,
     EachVerifier,
@@ -36,8 +43,6 @@ from engines.verifiers.compose import (
 )
 from engines.verifiers.harbor import HarborVerifier
 from engines.verifiers.judge import JudgeContext, JudgeSettings, JudgeVerifier
-from engines.verifiers.math.verifier import MathSettings, MathVerifier
-from engines.verifiers.text import TextSettings, TextVerifier, judge_choice
 
 S = TypeVar("S")
 At = tuple[str, ...]

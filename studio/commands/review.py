@@ -65,7 +65,7 @@ def review(
     from studio.facts.next_command import command_after_review
     from studio.review import evidence, line_mode, review_run, scripted
     from studio.review.editor import EditorReview, edit_text
-    from studio.run.linter import LazyLinter
+    from studio.run.held_out import LazyLinter
     from studio.session.control_socket import is_alive
     from studio.workspace.run_control import choose_run
 
@@ -121,7 +121,6 @@ def _say(text: str) -> None:
 
 
 def _tell(text: str) -> None:
-
     wide = shutil.get_terminal_size().columns
     to_stderr(wrap_text(text, wide) if sys.stderr.isatty() else text)
 

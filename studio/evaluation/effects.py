@@ -36,8 +36,9 @@ from studio.library import curation, references
 from studio.render.json import print_json, print_result
 from studio.render.lines import table, tell_next, to_stderr, wrap_text
 from studio.render.words import count_text, usage_text
-from studio.run import models, new_or_resume, verifier
+from studio.run import models, new_or_resume
 from studio.run.held_out import (
+    LazyLinter,
     evaluated_sets,
     held_out_sets,
     measurement_settings,
@@ -46,7 +47,6 @@ from studio.run.held_out import (
     trial_text,
     tried_pool,
 )
-from studio.run.linter import LazyLinter
 from studio.secrets.sanitize import one_line
 from studio.session import control_socket, live, offline, requests
 
@@ -301,7 +301,7 @@ def plan_utility(
     loaded = _with_evaluation(loaded, k=k)
     label = f"{priced.label}, a random half in each try"
     subject = evaluate.Subject(label, priced.library, prompt_writer(config), halves=config.seed)
-    facts = measurement_settings(config, verifier.fingerprint_of(loaded, workspace))
+    facts = measurement_settings(config, models.fingerprint_of(loaded, workspace))
     weights = models.weights_digest(config.policy)
     plan = evaluate.EvalPlan(loaded, workspace, (chosen,), (subject,), facts, weights=weights)
     return plan, tuple(kept)

@@ -42,7 +42,8 @@ from studio.facts.run import REHEARSAL
 from studio.render import evaluation_lines, words
 from studio.render.json import json_data, print_json, print_result
 from studio.render.lines import tell_next, to_stderr
-from studio.run import linter, models
+from studio.run import models
+from studio.run.acting import Tell
 from studio.run.held_out import (
     detectable_effect,
     held_out_sets,
@@ -54,7 +55,7 @@ from studio.run.held_out import (
     set_size_line,
 )
 from studio.run.library import choose_library
-from studio.run.verifier import fingerprint_of, masked_answers_warning, open_run_verifier
+from studio.run.models import fingerprint_of, masked_answers_warning, open_run_verifier
 from studio.secrets.sanitize import one_line
 
 
@@ -198,7 +199,7 @@ def plan_eval(
 
 async def measure_missing(
     plan: EvalPlan,
-    tell: models.Tell,
+    tell: Tell,
     progress: Callable[[], None],
     give_up: Callable[[GivenUp, str], None],
     account: Callable[[Usage], None] = lambda _: None,
@@ -546,7 +547,7 @@ async def open_measuring(
     workspace: Workspace,
     records: Path,
     stack: AsyncExitStack,
-    tell: models.Tell,
+    tell: Tell,
     give_up: Callable[[GivenUp, str], None],
     *,
     judged: Sequence[Sequence[Problem]],
@@ -565,14 +566,20 @@ async def open_measuring(
     asked = config if unjudged is None else config.model_copy(update={"verifier": _ASKS_NONE})
     what = f"an evaluation of {config.exp_id}"
     tape = cassette.open_cassette(loaded.tape, what, stack, loaded.mask, tell, resumes=True)
-    roles = models.open_roles(asked, stack, tell, workspace=workspace.path, cassette=tape)
-    roles = models.apply_budget(roles, config, budget)
-    roles.acting.folder = programs = records / "programs"
-    stack.callback(shutil.rmtree, programs, ignore_errors=True)  # the unscored are made again
     ledger = RecordLedger(records, config.seed, tell=tell, mask=loaded.mask)
     stack.callback(lambda: account(ledger.paid))
     stack.push_async_callback(ledger.aclose)
-    roles.acting.reserve = lambda wanted: linter.count_vectors(wanted, budget, ledger)
+    roles = models.open_roles(
+        asked,
+        stack,
+        tell,
+        workspace=workspace.path,
+        cassette=tape,
+        budget=budget,
+        ledger=ledger,
+    )
+    roles.acting.folder = programs = records / "programs"
+    stack.callback(shutil.rmtree, programs, ignore_errors=True)  # the unscored are made again
     slots = Slots(config.practice.concurrency, tell)
     verifier: protocols.Verifier = unjudged or open_run_verifier(
         loaded, workspace, roles, ledger, slots, sets=judged, stack=stack
@@ -602,9 +609,7 @@ async def _ready_roles(
         await roles.ping()
         return roles, Outage(give_up)
     # What was not tried is no sign that nothing works.
-    return replace(roles, policy=PausablePolicy(roles.policy, refuse_new_try)), Outage(
-        lambda _: None
-    )
+    return replace(roles, policy=PausablePolicy(roles.policy, refuse_new_try)), Outage()
 
 
 _ASKS_NONE = VerifierConfig(name="math")

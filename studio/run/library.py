@@ -208,18 +208,14 @@ def make_publisher(
         at = "" if step is None else f"@{step}"
         return f"run:{run.run}{at}" if trained else None
 
-    in_files: dict[Path, Hashable] = {}  # most steps of a long run change none
-    made: tuple[Hashable, bytes] = ((), b"")  # the best agent is often the last one
+    written: dict[Path, Hashable] = {}  # most steps of a long run change nothing
 
     def write(file: Path, library: Library, trained: str | None, made_by: str) -> None:
-        nonlocal made
-        held = (trained, library.name, library.version, library.experiences)
-        if in_files.get(file) == held or only not in (None, file):
-            return
-        if made[0] != held:
-            made = (held, format_agent_body(agent_description(config, trained), library, mask))
-        write_atomic(file, add_seal(format_agent_head(library, made_by) + made[1]))
-        in_files[file] = held
+        content = (trained, library.name, library.version, library.experiences)
+        if written.get(file) != content and only in (None, file):
+            body = format_agent_body(agent_description(config, trained), library, mask)
+            write_atomic(file, add_seal(format_agent_head(library, made_by) + body))
+            written[file] = content
 
     def publish(library: Library) -> None:
         write(run.agent_file, library, adapter(), run.run)

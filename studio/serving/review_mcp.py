@@ -24,7 +24,7 @@ from engines.record.run_dir import RunDir, Workspace
 from studio.render.words import DONE, misfit_text
 from studio.review import decider, evidence, scripted
 from studio.review.wording import flag_text, operation_text
-from studio.run.linter import LazyLinter
+from studio.run.held_out import LazyLinter
 from studio.secrets.output import current_mask, mask_text
 from studio.secrets.sanitize import one_line, sanitize
 from studio.serving.library_mcp import Context, serve_stdio

@@ -1,6 +1,6 @@
 """Rollouts of a run as documents of ATIF, the trajectories of Harbor and others.
 
-Their reader is `engines.data.sessions.agents`. A step is a message; the results of a tool stand
+Their reader is `engines.data.sessions.formats`. A step is a message; the results of a tool stand
 with the step that calls it. What a member of a team says is a step of the agent, its name in
 `extra`. Source: Harbor RFC 0001, version 1.7.
 """

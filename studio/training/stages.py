@@ -35,7 +35,7 @@ from studio.facts import evaluation, next_command
 from studio.render import evaluation_lines, words
 from studio.render.json import print_result
 from studio.render.lines import tell_next, to_stderr
-from studio.run import headless, models, training, verifier
+from studio.run import assemble, headless, models
 from studio.run.new_or_resume import RunPlan, RunRequest, load_plan
 from studio.training.demonstrations import write_demonstrations
 
@@ -77,7 +77,7 @@ def train_reward_model(loaded: LoadedRun, workspace: Workspace, run: RunDir, *, 
         "held_out_pairs": pairs,
         "held_out_agreement": round(agrees, 4),
     }
-    folder = run.path / verifier.REWARD_MODEL
+    folder = run.path / models.REWARD_MODEL
     head.save(folder, card)
     text = (
         f"reward model of run {run.run}: {len(rows)} answers, {contrasts} groups with a "
@@ -188,7 +188,7 @@ def _tell_next(asked: RunRequest, plan: RunPlan, json: bool) -> None:
 
 
 async def _run_plan(plan: RunPlan, json: bool, *, tells_next: bool = True) -> int:
-    for warning in training.training_warnings(plan.loaded.config):
+    for warning in assemble.training_warnings(plan.loaded.config):
         to_stderr(f"warning: {warning}")
     return await headless.run_headless(
         plan, json=json, tell_estimate=tell_estimate, tells_next=tells_next

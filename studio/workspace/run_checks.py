@@ -26,7 +26,7 @@ from studio.config.settings.policy import EmbeddingConfig, PolicyConfig
 from studio.config.settings.run import RunConfig
 from studio.config.source import Source
 from studio.render.words import count_text
-from studio.run import acting, assemble, models, new_or_resume, remote
+from studio.run import acting, assemble, models, new_or_resume
 from studio.workspace import machine
 
 _ASKED = (Message("user", "Write twelve random English nouns, separated by commas."),)
@@ -347,7 +347,7 @@ def load_new(workspace: Path, runfile: str, overrides: Sequence[str]) -> new_or_
 def look_at_parts(workspace: str, runfile: str, overrides: list[str]) -> list[Finding]:
     """In the other process. Raises StudioError: a part cannot be opened."""
     plan = load_new(Path(workspace), runfile, overrides)
-    config: RunConfig = remote.rebuild(plan.loaded.config, _without_weights)
+    config: RunConfig = acting.rebuild(plan.loaded.config, _without_weights)
     told = [count_text(len(plan.problems), "problem"), f"verifier {config.verifier.name} is there"]
     if config.dispatch == "ray" and installed_version("ray"):
         address = config.ray.address or machine.find_address(os.environ) or "local"

@@ -3,10 +3,8 @@
 The ids are exactly those that were shown and sampled: text is never tokenised again. The losses
 are functions of tensors, with no settings object and no model inside.
 
-Log-probabilities are those under the weights as they are. Each distinct prompt is computed once,
-and its keys and values are repeated to the rows that continue it. Where a family's cache cannot be
-shared so, whole sequences are computed instead; both give the same. No pass has dropout: a ratio of
-two differently dropped passes is noise.
+Log-probabilities are those under the weights as they are. No pass has dropout: a ratio of two
+differently dropped passes is noise.
 """
 
 from __future__ import annotations
@@ -16,6 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
+from torch.nn.utils.rnn import pad_sequence
 from torch.utils.checkpoint import checkpoint
 
 from engines.core.types import Group, LostWork, Rollout, Turn
@@ -363,55 +362,34 @@ def _is_continuation(sample: Sample, turn: Turn) -> bool:
 class Rows:
     """Samples as padded tensors, for one forward.
 
-    Prompts are padded on the right: attention masks the gap between a short prompt and its
-    completion, and no query is left without a key.
+    A sequence is prompt and completion without a gap. It is padded on the right, where causality
+    hides that.
     """
 
-    prompts: Tensor  # (U, P) distinct prompts
-    prompt_lengths: Tensor  # (U,)
-    prompt_of: Tensor  # (B,) row of `prompts`
+    ids: Tensor  # (B, L) whole sequences
+    begins: Tensor  # (B,) where completions begin in them
     completions: Tensor  # (B, T)
-    lengths: Tensor  # (B,)
+    lengths: Tensor  # (B,) of completions
     trainable: Tensor  # (B, T) bool
     advantages: Tensor  # (B, T) float32, 0 where not trainable
     sampled: Tensor  # (B, T) float32
-    repeats: int  # rows per prompt where all have as many, standing together; else 0
-
-    def repeat_prompts(self, values: Tensor) -> Tensor:
-        """(U, …) of prompts to (B, …) of rows."""
-        if not self.repeats:
-            return values[self.prompt_of]
-        # The backward pass of an expansion is a plain sum, that of an index is not.
-        wide = values[:, None].expand(-1, self.repeats, *[-1] * (values.dim() - 1))
-        return wide.reshape(-1, *values.shape[1:])
 
 
 def pad_samples(samples: Sequence[Sample], pad_id: int, device: torch.device | str = "cpu") -> Rows:
-    """Lay samples out as tensors; equal prompts become one row of `prompts`."""
-    found: dict[tuple[int, ...], int] = {}
-    prompt_of = [found.setdefault(sample.prompt, len(found)) for sample in samples]
-    prompts = list(found)
-    wide = max(len(prompt) for prompt in prompts)
-    long = max(len(sample.completion) for sample in samples)
-    each = len(samples) // len(prompts)
-    regular = prompt_of == [n for n in range(len(prompts)) for _ in range(each)]
+    """Lay samples out as tensors."""
 
-    def pad_grid(
-        rows: Sequence[Sequence[float]], width: int, fill: float, kind: torch.dtype
-    ) -> Tensor:
-        filled = [[*row, *[fill] * (width - len(row))] for row in rows]
-        return torch.tensor(filled, dtype=kind).to(device)
+    def pad(rows: Sequence[Sequence[float]], kind: torch.dtype, fill: int = 0) -> Tensor:
+        tensors = [torch.tensor(row, dtype=kind) for row in rows]
+        return pad_sequence(tensors, batch_first=True, padding_value=fill).to(device)
 
     return Rows(
-        prompts=pad_grid(prompts, wide, pad_id, torch.long),
-        prompt_lengths=torch.tensor([len(prompt) for prompt in prompts], device=device),
-        prompt_of=torch.tensor(prompt_of, device=device),
-        completions=pad_grid([s.completion for s in samples], long, pad_id, torch.long),
+        ids=pad([(*s.prompt, *s.completion) for s in samples], torch.long, pad_id),
+        begins=torch.tensor([len(s.prompt) for s in samples], device=device),
+        completions=pad([s.completion for s in samples], torch.long, pad_id),
         lengths=torch.tensor([len(s.completion) for s in samples], device=device),
-        trainable=pad_grid([s.trainable for s in samples], long, False, torch.bool),
-        advantages=pad_grid([s.advantages for s in samples], long, 0.0, torch.float32),
-        sampled=pad_grid([s.sampled for s in samples], long, 0.0, torch.float32),
-        repeats=each if regular else 0,
+        trainable=pad([s.trainable for s in samples], torch.bool),
+        advantages=pad([s.advantages for s in samples], torch.float32),
+        sampled=pad([s.sampled for s in samples], torch.float32),
     )
 
 
@@ -429,7 +407,7 @@ def split_micro_batches(
         groups.setdefault(sample.group, []).append(index)
 
     def padded_length(indices: Sequence[int]) -> int:
-        return max(len(samples[i].completion) for i in indices)
+        return max(len(samples[i].prompt) + len(samples[i].completion) for i in indices)
 
     parts: list[list[int]] = []
     for group in sorted(groups.values(), key=lambda indices: (-padded_length(indices), indices[0])):
@@ -450,9 +428,6 @@ def split_micro_batches(
     return parts
 
 
-SHARING = frozenset({"llama", "mistral", "qwen2", "qwen3", "gemma"})
-"""Families whose cache is one pair of keys and values to a layer, and nothing more."""
-
 LOGITS_AT_ONCE = 2**27
 """Entries of a logits tensor above which it is computed in pieces, again in the backward pass."""
 
@@ -464,19 +439,13 @@ class TokenScores(NamedTuple):
     entropy: Tensor  # (B, T) float32, without gradient
 
 
-def completion_logps(
-    local: LocalModel, rows: Rows, *, temperature: float, share: bool | None = None
-) -> TokenScores:
+def completion_logps(local: LocalModel, rows: Rows, *, temperature: float) -> TokenScores:
     """log_softmax(logits / T)[token] of every trainable completion token.
 
-    The caller holds the model's lock; `rows` are on its device. `share` computes each distinct
-    prompt once; None: wherever that is possible and pays.
+    The caller holds the model's lock; `rows` are on its device.
     """
     base = local.base
-    if share is None:
-        share = len(rows.prompts) < len(rows.completions) and can_share_prompts(local)
-    hidden = (_shared_prompt_states if share else _whole_sequence_states)(base, rows)
-    picked = hidden[rows.trainable]  # (N, H)
+    picked = _completion_states(base, rows)[rows.trainable]  # (N, H)
     targets = rows.completions[rows.trainable]
     logp, entropy = score_tokens(base, picked, targets, temperature)
     flat = rows.trainable.flatten().nonzero()[:, 0]
@@ -487,71 +456,14 @@ def completion_logps(
     )
 
 
-def can_share_prompts(local: LocalModel) -> bool:
-    """Whether a prompt's cache may be repeated: full attention, and no recomputation."""
-    config = local.base.config
-    layers = getattr(config, "layer_types", None)
-    if layers:
-        full = all(kind == "full_attention" for kind in layers)
-    else:
-        full = getattr(config, "sliding_window", None) is None
-    return config.model_type in SHARING and full and not local.settings.gradient_checkpointing
-
-
-def _shared_prompt_states(base: Any, rows: Rows) -> Tensor:
-    """(B, T, H) hidden states that predict each completion token, prompts computed once."""
-    from transformers import DynamicCache
-
-    backbone = getattr(base, base.base_model_prefix)
-    device = rows.prompts.device
-    wide, long = rows.prompts.shape[1], rows.completions.shape[1]
-    steps = torch.arange(max(wide, long), device=device)
-    shown = steps[:wide] < rows.prompt_lengths[:, None]  # (U, P)
-    cache = DynamicCache(config=base.config)
-    prefix = backbone(
-        input_ids=rows.prompts,
-        attention_mask=shown,
-        position_ids=steps[None, :wide],
-        cache=cache,
-        use_cache=True,
-    ).last_hidden_state
-    ends = prefix[torch.arange(len(prefix), device=device), rows.prompt_lengths - 1]  # (U, H)
-    first = rows.repeat_prompts(ends)[:, None]  # (B, 1, H)
-    if long == 1:
-        return first
-    for layer in cache.layers:
-        layer.keys = rows.repeat_prompts(layer.keys)
-        layer.values = rows.repeat_prompts(layer.values)
-    begins = rows.prompt_lengths[rows.prompt_of, None]  # (B, 1)
-    fed = rows.completions[:, :-1]
-    rest = backbone(
-        input_ids=fed,
-        # The prompt's own tokens, and all of the completion: what pads that comes after it,
-        # where causality hides it.
-        attention_mask=torch.cat(
-            [shown[rows.prompt_of], torch.ones_like(fed, dtype=torch.bool)], 1
-        ),
-        position_ids=begins + steps[None, : long - 1],
-        cache=cache,
-        use_cache=True,
-    ).last_hidden_state
-    return torch.cat([first, rest], dim=1)
-
-
-def _whole_sequence_states(base: Any, rows: Rows) -> Tensor:
-    """The same from whole sequences, each of them prompt and completion without a gap."""
-    begins = rows.prompt_lengths[rows.prompt_of, None]  # (B, 1)
-    wide, long = rows.prompts.shape[1], rows.completions.shape[1]
-    device = rows.prompts.device
-    spots = torch.arange(wide + long, device=device)[None]  # (1, P + T)
-    after = (spots - begins).clamp(0, long - 1)
-    prompts = torch.nn.functional.pad(rows.prompts[rows.prompt_of], (0, long))
-    ids = torch.where(spots < begins, prompts, rows.completions.gather(1, after))
-    kept = spots < begins + rows.lengths[:, None]
+def _completion_states(base: Any, rows: Rows) -> Tensor:
+    """(B, T, H) hidden states that predict each completion token."""
+    # No mask: what pads comes last, where causality hides it.
     hidden: Tensor = getattr(base, base.base_model_prefix)(
-        input_ids=ids, attention_mask=kept, position_ids=spots.expand(len(ids), -1), use_cache=False
+        input_ids=rows.ids, use_cache=False
     ).last_hidden_state
-    at = begins - 1 + torch.arange(long, device=device)[None]  # (B, T)
+    steps = torch.arange(rows.completions.shape[1], device=hidden.device)
+    at = (rows.begins[:, None] - 1 + steps).clamp(0, hidden.shape[1] - 1)  # (B, T)
     return hidden.gather(1, at[..., None].expand(-1, -1, hidden.shape[-1]))
 
 
@@ -567,8 +479,10 @@ def score_tokens(
         logits = _adjust_logits(wide, base.config)
         if temperature != 1:
             logits = logits / temperature
-        scored: tuple[Tensor, Tensor] = _TokenLogps.apply(logits, ids)  # type: ignore[no-untyped-call]
-        return scored
+        logps = torch.log_softmax(logits, dim=-1)
+        with torch.no_grad():
+            entropy = -(logps.exp() * logps).sum(-1)
+        return logps.gather(1, ids[:, None])[:, 0], entropy
 
     size = max(1, LOGITS_AT_ONCE // head.weight.shape[0])
     if len(hidden) <= size:
@@ -591,23 +505,3 @@ def _adjust_logits(logits: Tensor, config: Any) -> Tensor:
     if scale != 1:
         logits = logits * scale
     return logits if share == 1 else logits / share
-
-
-class _TokenLogps(torch.autograd.Function):
-    """Log-probabilities and entropies from (n, V) logits, in few passes over them."""
-
-    @staticmethod
-    def forward(ctx: Any, logits: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
-        logps = torch.log_softmax(logits, dim=-1)
-        found = logps.gather(1, ids[:, None])[:, 0]
-        shares = logps.exp()
-        entropy = logps.mul_(shares).sum(-1).neg_()
-        ctx.save_for_backward(shares, ids)
-        ctx.mark_non_differentiable(entropy)
-        return found, entropy
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor, None]:
-        shares, ids = ctx.saved_tensors
-        into = shares * -grad[:, None]
-        return into.scatter_add_(1, ids[:, None], grad[:, None]), None

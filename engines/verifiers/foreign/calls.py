@@ -20,7 +20,6 @@ import inspect
 import json
 import logging
 import math
-import re
 import sys
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextvars import ContextVar
@@ -77,7 +76,6 @@ def _message_fields(message: Message) -> dict[str, Any]:
 def build_arguments(
     chosen: ChosenFunction,
     order: Mapping[str, Any],
-    ask: Ask,
     logged: dict[str, float],
     *,
     as_messages: bool,
@@ -92,13 +90,12 @@ def build_arguments(
     problem, rollouts = order["problem"], order["rollouts"]
     match chosen.signature:
         case "youtu":
-            llm = SimplifiedAsyncOpenAI().bind(ask)
-            offered = {"timeout_score": order["timeout_score"], "llm": llm}
+            offered = {"timeout_score": order["timeout_score"], "llm": SimplifiedAsyncOpenAI()}
             return [build_sample(problem, rollouts[0])], accepted_arguments(
                 chosen.call, offered, skip=1
             )
         case "agentscope":
-            models = AuxiliaryModels(judge=ChatModelBase().bind(ask))
+            models = AuxiliaryModels(judge=ChatModelBase())
             named = accepted_arguments(chosen.call, {"auxiliary_models": models}, skip=2)
             return [build_row(problem), agentscope.Answer(rollouts[0]["answer"])], named
         case "trl":
@@ -441,7 +438,7 @@ Ask = Callable[[list[dict[str, str]]], Awaitable[str]]
 """Puts chat messages to the run's judge and returns its reply as text."""
 
 current_ask: ContextVar[Ask] = ContextVar("current_ask")
-"""Of the call under way, for clients that the user's file makes itself."""
+"""Of the call under way."""
 
 
 class Fields(SimpleNamespace):
@@ -509,17 +506,13 @@ class ChatResponse(agentscope.Msg):
 
 
 class JudgeClient:
-    """A client bound to one call; unbound, it asks for whichever call makes use of it."""
+    """A client that asks for whichever call makes use of it."""
 
     def __init__(self, *_: Any, **__: Any) -> None:
-        self._ask: Ask | None = None
-
-    def bind(self, ask: Ask) -> Any:
-        self._ask = ask
-        return self
+        """Whatever a file gives, its questions go to the run's judge."""
 
     async def _reply(self, messages: Any) -> str:
-        return await (self._ask or current_ask.get())(agentscope.to_chat_messages(messages))
+        return await current_ask.get()(agentscope.to_chat_messages(messages))
 
 
 class SimplifiedAsyncOpenAI(JudgeClient):
@@ -612,8 +605,6 @@ def serve_imports(file: Path) -> None:
 unread: ContextVar[list[str]] = ContextVar("unread")
 """What the call under way asked for in vain."""
 
-_FIELD = re.compile(r"\{\{-?\s*(\w+)\s*-?\}\}")
-
 
 class CannotRead(Exception):
     """A prompt or a template cannot be had."""
@@ -624,7 +615,7 @@ class CannotRead(Exception):
 
 
 class Template:
-    """A Jinja template; without that package only one that puts in values by their names."""
+    """A Jinja template. CannotRead: that package is not installed."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -632,16 +623,9 @@ class Template:
     def render(self, **fields: Any) -> str:
         try:
             import jinja2
-        except ImportError:
-            return render_fields(self._text, fields)
+        except ImportError as error:
+            raise CannotRead("a template needs the package jinja2") from error
         return str(jinja2.Template(self._text).render(**fields))
-
-
-def render_fields(text: str, fields: dict[str, Any]) -> str:
-    """Put in `{{ name }}`, as Jinja does. CannotRead: the template has more than that."""
-    if "{%" in text or "{{" in _FIELD.sub("", text):
-        raise CannotRead("the template has more than {{ names }}, which needs the package jinja2")
-    return _FIELD.sub(lambda found: str(fields.get(found[1], "")), text).removesuffix("\n")
 
 
 class FileUtils:

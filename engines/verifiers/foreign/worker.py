@@ -135,7 +135,7 @@ class FunctionCall:
         unread.set(self._unread)
         loaded, order = self._loaded, self._order
         given, named = build_arguments(
-            loaded.chosen, order, self.ask, self._logged, as_messages=loaded.messages
+            loaded.chosen, order, self._logged, as_messages=loaded.messages
         )
         return loaded.chosen.call(*given, **named)
 

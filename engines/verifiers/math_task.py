@@ -175,7 +175,7 @@ def is_decimal_comma(one: str, other: str) -> bool:
 
 
 # Kind, factor and names. An s may follow a name; a name of one letter keeps its case.
-_TABLE = (files("engines.verifiers.math") / "units.txt").read_text("utf-8")
+_TABLE = (files("engines.verifiers") / "units.txt").read_text("utf-8")
 _NAMES = {
     form: (kind, Fraction(factor))
     for kind, factor, *names in map(str.split, _TABLE.splitlines())

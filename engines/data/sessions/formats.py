@@ -1,32 +1,40 @@
-"""Sessions of coding agents: Claude Code, Codex CLI, opencode, and ATIF of Harbor and others.
+"""Sessions of agents, in the formats of coding agents, Harbor, inspect and OpenTelemetry.
 
 Claude Code keeps `~/.claude/projects/*/*.jsonl`, a session a file, and its sub-agents beside it
 (last looked at with 2.1.x); Codex `~/.codex/sessions/**/rollout-*.jsonl`, where two logs run
 through one file, of which the one that the model is given is read, and of the screen's what only it
 holds; opencode a database (`opencode.db`, since 1.2) and exports; ATIF (1.0 to 1.7) a JSON file
-each, with the reward of a trial beside it. Their lines change with their versions: what is not
-known is counted.
+each, with the reward of a trial beside it; inspect samples with their scores, in `.eval` files (a
+zip of JSON) or JSON logs; OpenTelemetry spans of models in OTLP JSON, one export a file or a line.
+Their lines change with their versions: what is not known is counted.
 
-Source: Harbor RFC 0001.
+Sources: Harbor RFC 0001; EvalSample of inspect_ai/log/_log.py (0.3), whose entries are compressed
+    by Zstandard today, which zipfile knows from Python 3.14 on.
 """
 
+import json
 import re
 import sqlite3
+import zipfile
 from collections.abc import Iterable, Iterator
-from contextlib import closing, suppress
-from dataclasses import dataclass
+from contextlib import closing, contextmanager, suppress
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from engines.core.codec import JsonObject
 from engines.core.errors import DataError
-from engines.data.sessions import inspect_log, otel
+from engines.core.frozen import frozen
+from engines.data.rows import import_zstd
 from engines.data.sessions.steps import (
+    LONGEST_FILE,
     Intake,
     Reader,
     Session,
     Step,
     as_object,
     call_step,
+    chat_steps,
     objects,
     parse_json,
     result_step,
@@ -80,7 +88,7 @@ def _claude_steps(path: Path, session: Session, intake: Intake) -> Iterator[Step
             turn_of[uuid] = turns
 
 
-def _claude_user(line: dict[str, Any], message: dict[str, Any], intake: Intake) -> Iterator[Step]:
+def _claude_user(line: JsonObject, message: JsonObject, intake: Intake) -> Iterator[Step]:
     content, told = message.get("content"), as_object(line.get("toolUseResult"))
     others: list[Any] = [] if isinstance(content, list) else [content]
     for block in content if isinstance(content, list) else ():
@@ -103,7 +111,7 @@ def _claude_user(line: dict[str, Any], message: dict[str, Any], intake: Intake) 
         yield Step("user", text)
 
 
-def _claude_reply(line: dict[str, Any], message: dict[str, Any], intake: Intake) -> Iterator[Step]:
+def _claude_reply(line: JsonObject, message: JsonObject, intake: Intake) -> Iterator[Step]:
     model, content = str(message.get("model") or ""), message.get("content")
     if line.get("isApiErrorMessage") or model == "<synthetic>":
         yield Step("error", intake.text_of(content))
@@ -143,9 +151,9 @@ def read_codex(path: Path, intake: Intake) -> Iterator[Session]:
             yield Session(str(meta["id"]), _codex_steps(lines, intake))
 
 
-def _codex_steps(lines: Iterator[dict[str, Any]], intake: Intake) -> Iterator[Step]:
+def _codex_steps(lines: Iterator[JsonObject], intake: Intake) -> Iterator[Step]:
     model, asked, turns = "", "", 0  # the request that nothing has followed yet
-    exits: dict[str, Any] = {}
+    exits: JsonObject = {}
     for line in lines:
         # Before there were envelopes, what is in them stood alone.
         kind = line.get("type") if line.get("type") in _ENVELOPES else "response_item"
@@ -192,7 +200,7 @@ def _codex_steps(lines: Iterator[dict[str, Any]], intake: Intake) -> Iterator[St
 
 
 _MARKS = ("step-start", "step-finish", "snapshot", "patch", "agent")
-Rows = Iterable[tuple[dict[str, Any], list[dict[str, Any]]]]
+Rows = Iterable[tuple[JsonObject, list[JsonObject]]]
 """Messages in order, each with its parts."""
 
 
@@ -215,8 +223,11 @@ def _read_database(path: Path, intake: Intake) -> Iterator[Session]:
                 info = {"id": name, "parentID": parent}
                 yield from _opencode_session(info, _opencode_rows(base, name), intake)
     except sqlite3.Error as error:
-        move = "Give opencode.db of opencode 1.2 or later, or what `opencode export` writes."
-        raise DataError(str(path), f"it is no such database ({error}).", move) from error
+        raise DataError(
+            str(path),
+            f"it is no such database ({error}).",
+            "Give opencode.db of opencode 1.2 or later, or what `opencode export` writes.",
+        ) from error
 
 
 def _opencode_rows(base: sqlite3.Connection, session: str) -> Rows:
@@ -227,7 +238,7 @@ def _opencode_rows(base: sqlite3.Connection, session: str) -> Rows:
         yield as_object(parse_json(data)) | {"id": name}, found
 
 
-def _opencode_session(info: dict[str, Any], rows: Rows, intake: Intake) -> Iterator[Session]:
+def _opencode_session(info: JsonObject, rows: Rows, intake: Intake) -> Iterator[Session]:
     session = Session(str(info.get("id") or "unknown"), part_of=str(info.get("parentID") or ""))
     if session.id in intake.seen:  # in the database, and exported from it
         intake.drop("sessions that are stored twice")
@@ -268,7 +279,7 @@ def _opencode_steps(rows: Rows, reverted: object, intake: Intake) -> Iterator[St
             yield Step("interrupted") if aborted else Step("error", str(told))
 
 
-def _opencode_tool(part: dict[str, Any]) -> Iterator[Step]:
+def _opencode_tool(part: JsonObject) -> Iterator[Step]:
     state, call = as_object(part.get("state")), part.get("callID")
     yield call_step(part.get("tool"), call, state.get("input"))
     failed, code = state.get("status") == "error", as_object(state.get("metadata")).get("exit")
@@ -287,7 +298,7 @@ def read_atif(path: Path, intake: Intake) -> Iterator[Session]:
         )
 
 
-def _atif_steps(found: dict[str, Any], intake: Intake) -> Iterator[Step]:
+def _atif_steps(found: JsonObject, intake: Intake) -> Iterator[Step]:
     default = as_object(found.get("agent")).get("model_name")
     for step in objects(found.get("steps")):
         if step.get("is_copied_context"):
@@ -309,7 +320,7 @@ def _atif_steps(found: dict[str, Any], intake: Intake) -> Iterator[Step]:
             yield result_step(intake.text_of(one.get("content")), one.get("source_call_id"), code)
 
 
-def _atif_reward(found: dict[str, Any], path: Path) -> dict[str, Any]:
+def _atif_reward(found: JsonObject, path: Path) -> JsonObject:
     """What the trajectory says itself, else what the verifier of its trial left beside it."""
     metrics = as_object(found.get("final_metrics"))
     told = [metrics, as_object(metrics.get("extra")), as_object(found.get("extra"))]
@@ -325,7 +336,236 @@ def _atif_reward(found: dict[str, Any], path: Path) -> dict[str, Any]:
     return {} if score is None else {"score": float(score), "score_name": "reward"}
 
 
-@dataclass(frozen=True, slots=True)
+MOVE = "Give a .eval or .json log as inspect writes it."
+# By name, since zstd's are its own; encrypted or unknown ones are refused by the rest.
+_DAMAGED = {"BadZipFile", "EOFError", "ZstdError", "LZMAError", "error"}
+_DAMAGED |= {"RuntimeError", "NotImplementedError", "OSError"}
+GRADES = {"c": 1.0, "p": 0.5, "i": 0.0, "n": 0.0, "yes": 1.0, "true": 1.0, "no": 0.0, "false": 0.0}
+_ZSTANDARD = 93
+_ATTACHED = re.compile(r"attachment://([0-9a-f]{32})")
+
+
+@contextmanager
+def open_archive(path: Path) -> Iterator[Any]:
+    """A `.eval` file as a zip; raises DataError where it is damaged, also while it is read."""
+    try:
+        with _open_zip(path) as archive:
+            yield archive
+    except Exception as error:
+        no_file = isinstance(error, OSError) and error.errno is not None
+        if no_file or type(error).__name__ not in _DAMAGED:
+            raise
+        raise DataError(str(path), f"it is cut, or no zip ({error}).", MOVE) from error
+
+
+def _open_zip(path: Path) -> Any:
+    archive = zipfile.ZipFile(path)
+    packed = any(entry.compress_type == _ZSTANDARD for entry in archive.filelist)
+    if not packed or hasattr(zipfile, "ZIP_ZSTANDARD"):
+        return archive
+    archive.close()
+    import_zstd(path)  # says how to get it where it is missing
+    return import_module("backports.zstd.zipfile").ZipFile(path)
+
+
+def read_inspect(path: Path, intake: Intake) -> Iterator[Session]:
+    if path.suffix != ".eval":
+        whole = as_object(intake.read_whole(path))
+        for sample in objects(whole.get("samples")):
+            yield _inspect_session(sample, whole, intake)
+        return
+    with open_archive(path) as archive:
+        names = archive.namelist()
+        heads = [name for name in ("header.json", "_journal/start.json") if name in names]
+        head = as_object(parse_json(archive.read(heads[0]))) if heads else {}
+        for name in names:
+            if name.startswith("samples/"):
+                small = archive.getinfo(name).file_size <= LONGEST_FILE
+                if sample := as_object(parse_json(archive.read(name)) if small else None):
+                    yield _inspect_session(sample, head, intake)
+                else:
+                    intake.drop("unreadable samples")
+
+
+def _inspect_session(sample: JsonObject, head: JsonObject, intake: Intake) -> Session:
+    told, target = as_object(head.get("eval")), sample.get("target")
+    answers = [target] if isinstance(target, str) else target if isinstance(target, list) else []
+    name = f"{told.get('task', 'task')}/{sample.get('id')}/{sample.get('epoch', 1)}"
+    session = Session(
+        name, _inspect_steps(sample, str(told.get("model") or ""), intake), whole=True
+    )
+    session.answer = str(answers[0]) if answers and answers[0] else None
+    for scorer, score in as_object(sample.get("scores")).items():
+        value = as_object(score).get("value")
+        value = GRADES.get(value.lower()) if isinstance(value, str) else value
+        if isinstance(value, int | float):
+            session.score, session.score_name = float(value), f"score of {scorer}"
+            break
+    return session
+
+
+def _inspect_steps(sample: JsonObject, model: str, intake: Intake) -> Iterator[Step]:
+    attached = as_object(sample.get("attachments"))
+
+    def attach(value: Any) -> Any:
+        """Long texts stand elsewhere in the sample, once each."""
+        if isinstance(value, str):
+            return _ATTACHED.sub(lambda found: str(attached.get(found[1], found[0])), value)
+        if isinstance(value, dict):
+            return {key: attach(inner) for key, inner in value.items()}
+        return [attach(inner) for inner in value] if isinstance(value, list) else value
+
+    messages = objects(attach(sample.get("messages")))
+    if not any(message.get("role") == "user" for message in messages):
+        yield Step("user", intake.text_of(attach(sample.get("input"))))
+    for message in messages:
+        yield from chat_steps(message, intake, model)
+    if error := as_object(sample.get("error")):
+        yield Step("error", str(error.get("message") or ""))
+
+
+_SIDES = (
+    ("gen_ai.input.messages", "llm.input_messages.", "gen_ai.prompt."),
+    ("gen_ai.output.messages", "llm.output_messages.", "gen_ai.completion."),
+)
+
+
+def read_otel(path: Path, intake: Intake) -> Iterator[Session]:
+    exports = intake.read_lines(path) if path.suffix == ".jsonl" else [intake.read_whole(path)]
+    spans = [
+        _Span(span)
+        for export in exports
+        for resource in objects(as_object(export).get("resourceSpans"))
+        for scope in objects(resource.get("scopeSpans"))
+        for span in objects(scope.get("spans"))
+    ]
+    by_id = {span.id: span for span in spans}
+    sessions: dict[str, list[_Span]] = {}
+    for span in sorted(spans, key=lambda span: span.start):
+        span.find_agents(by_id)
+        sessions.setdefault(span.session, []).append(span)
+    for name, found in sessions.items():
+        calls = [span for span in found if span.messages]
+        intake.drop("spans without messages", len(found) - len(calls))
+        if calls:
+            main = min(len(span.agents) for span in calls)
+            own = [span for span in calls if len(span.agents) == main]
+            inner = dict.fromkeys(span.agents[0] for span in calls if len(span.agents) > main)
+            score = next((span.score for span in found if span.score is not None), None)
+            steps = _otel_steps(own, intake)
+            yield Session(name, steps, subagents=[*inner], score=score, score_name="evaluation")
+
+
+class _Span:
+    def __init__(self, span: JsonObject) -> None:
+        of: JsonObject = {}
+        for event in objects(span.get("events")):
+            of |= _values(event.get("attributes"))
+        of |= _values(span.get("attributes"))
+        self.id, self._parent = str(span.get("spanId")), str(span.get("parentSpanId") or "")
+        began = str(span.get("startTimeUnixNano"))
+        self.start = int(began) if began.isdecimal() else 0
+        self.status = as_object(span.get("status"))
+        score = of.get("gen_ai.evaluation.score.value")
+        self.score = float(score) if isinstance(score, int | float) else None
+        own = of.get("gen_ai.conversation.id") or of.get("session.id")
+        self.session = str(own or span.get("traceId") or "unknown")
+        self.model = str(of.get("gen_ai.request.model") or of.get("llm.model_name") or "")
+        self._is_agent = of.get("gen_ai.operation.name") == "invoke_agent"
+        self._is_agent = self._is_agent or of.get("openinference.span.kind") == "AGENT"
+        self._name = str(of.get("gen_ai.agent.name") or "sub-agent")
+        self.agents: list[str] = []  # it runs within, the innermost first
+        # What went in, then what came out; an agent's own span only repeats its calls'.
+        sides = () if self._is_agent else _SIDES
+        self.messages = [one for side in sides for one in _side_messages(of, *side)]
+
+    def find_agents(self, spans: "dict[str, _Span]") -> None:
+        above, met = spans.get(self._parent), {self.id}
+        while above is not None and above.id not in met:
+            met.add(above.id)
+            self.agents += [above._name] if above._is_agent else []
+            above = spans.get(above._parent)
+
+
+def _side_messages(of: JsonObject, whole: str, *flat: str) -> list[JsonObject]:
+    if (told := of.get(whole)) is not None:
+        return objects(parse_json(told) if isinstance(told, str) else told)
+    found = [one for prefix in flat for one in _unflatten(of, prefix)]
+    return objects([one.get("message", one) for one in objects(found)])
+
+
+def _otel_steps(spans: list[_Span], intake: Intake) -> Iterator[Step]:
+    seen: set[int] = set()
+    for span in spans:
+        for message in span.messages:
+            told = {name: v for name, v in message.items() if name != "finish_reason"}
+            key = hash(json.dumps(told, sort_keys=True))
+            if key not in seen:
+                seen.add(key)
+                yield from _message_steps(message, intake, span.model)
+        if span.status.get("code") in (2, "STATUS_CODE_ERROR"):
+            yield Step("error", str(span.status.get("message") or ""))
+
+
+def _message_steps(message: JsonObject, intake: Intake, model: str) -> Iterator[Step]:
+    if not isinstance(message.get("parts"), list):
+        calls = [call.get("tool_call", call) for call in objects(message.get("tool_calls"))]
+        contents = [one.get("message_content", one) for one in objects(message.get("contents"))]
+        content = message.get("content") or contents or None
+        yield from chat_steps({**message, "content": content, "tool_calls": calls}, intake, model)
+        return
+    for part in objects(message["parts"]):
+        if part.get("type") == "tool_call":
+            yield call_step(part.get("name"), part.get("id"), part.get("arguments"))
+        elif part.get("type") == "tool_call_response":
+            text = intake.text_of(part.get("response", part.get("result")))
+            yield result_step(text, part.get("id"))
+        elif part.get("type") == "text":
+            yield from chat_steps({**message, "content": part.get("content")}, intake, model)
+        else:
+            intake.drop_kind(part)
+
+
+def _values(attributes: Any) -> JsonObject:
+    return {str(one.get("key")): _value(one.get("value")) for one in objects(attributes)}
+
+
+def _value(value: Any) -> Any:
+    """An AnyValue of OTLP, whose whole numbers are texts in JSON."""
+    for kind, inner in as_object(value).items():
+        if kind == "arrayValue":
+            return [_value(one) for one in objects(as_object(inner).get("values"))]
+        if kind == "kvlistValue":
+            return _values(as_object(inner).get("values"))
+        return int(inner) if kind == "intValue" and str(inner).lstrip("-").isdigit() else inner
+    return None
+
+
+def _unflatten(attributes: JsonObject, prefix: str) -> list[Any]:
+    """The list that stands in keys such as `PREFIX0.message.role`, with what is inside it."""
+    tree: JsonObject = {}
+    for key, value in attributes.items():
+        if key.startswith(prefix):
+            *path, last = key.removeprefix(prefix).split(".")
+            node = tree
+            for name in path:
+                inner = node.setdefault(name, {})
+                node = inner if isinstance(inner, dict) else node
+            node[last] = value
+    found = _as_lists(tree)
+    return found if isinstance(found, list) else []
+
+
+def _as_lists(tree: Any) -> Any:
+    if not isinstance(tree, dict):
+        return tree
+    inner = {key: _as_lists(value) for key, value in tree.items()}
+    if inner and all(key.isdigit() for key in inner):
+        return [inner[key] for key in sorted(inner, key=int)]
+    return inner
+
+
+@frozen
 class Format:
     read: Reader
     patterns: tuple[str, ...]  # of its files in a folder
@@ -339,8 +579,8 @@ FORMATS = {
         read_opencode, ("opencode*.db", "ses*.json"), "opencode.db, or an export of opencode"
     ),
     "atif": Format(read_atif, ("*.json",), "ATIF trajectories, *.json"),
-    "inspect": Format(inspect_log.read, ("*.eval", "*.json"), "logs of inspect, .eval or .json"),
-    "otel": Format(otel.read, ("*.json", "*.jsonl"), "spans in OTLP JSON, *.json or *.jsonl"),
+    "inspect": Format(read_inspect, ("*.eval", "*.json"), "logs of inspect, .eval or .json"),
+    "otel": Format(read_otel, ("*.json", "*.jsonl"), "spans in OTLP JSON, *.json or *.jsonl"),
 }
 
 
