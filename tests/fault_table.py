@@ -1186,6 +1186,8 @@ FAULTS = (
         'sum("=" in line or bool(_LABEL.match(line))',
         'sum("=" in line',
         ("tests/engines/verifiers/test_shaping.py",),
+    ),
+    Fault(
         "an experience whose deletion is approved stays in the library as it would become",
         "studio/review/decider.py",
         "self.texts.pop(name, None)",
