@@ -576,7 +576,7 @@ FAULTS = (
     Fault(
         "an editor's wording is lost where the edit was not decided",
         "studio/review/line_mode.py",
-        "            self._wordings[operation.id] = decision.text\n",
+        "            self._texts[operation.id] = decision.text\n",
         "",
         ("tests/studio/review/test_line_mode.py",),
     ),
