@@ -629,6 +629,44 @@ FAULTS = (
         ("tests/studio/tui/pages/test_library_view.py",),
     ),
     Fault(
+        "evidence of another run is offered to be opened",
+        "studio/tui/pages/library/page.py",
+        "        if mark.run == run:\n",
+        "        if mark.run:\n",
+        ("tests/studio/tui/pages/test_library_view.py",),
+    ),
+    Fault(
+        "a place beyond the problems of a step is taken for a group",
+        "studio/tui/pages/inspect/page.py",
+        "int(match[2]) < len(step.problems)",
+        "int(match[2]) <= len(step.problems)",
+        ("tests/studio/tui/pages/test_inspect_view.py",),
+    ),
+    Fault(
+        "money that is not known is shown as zero",
+        "studio/tui/pages/runs/page.py",
+        'f"${cost:.2f}" if cost is not None else',
+        'f"${cost or 0:.2f}" if row else',
+        ("tests/studio/tui/pages/test_runs_view.py",),
+    ),
+    Fault(
+        "a run that asks a model for money starts without a question",
+        "studio/tui/pages/start/page.py",
+        "        if is_there or facts.costs:\n",
+        "        if is_there:\n",
+        (
+            "tests/studio/tui/pages/test_start.py"
+            "::test_what_costs_money_shows_its_estimate_and_waits_for_a_yes",
+        ),
+    ),
+    Fault(
+        "a pipe hears of each rollout that was judged",
+        "studio/report/progress.py",
+        "        if self._detailed:\n",
+        "        if lines is not None:\n",
+        ("tests/studio/report/test_progress.py",),
+    ),
+    Fault(
         "tries without a reward count in the score of a group",
         "studio/tui/pages/live/view.py",
         'one.state in ("won", "lost") for one',
@@ -797,6 +835,34 @@ FAULTS = (
         "trust_env=trust_env,\n                transport",
         "trust_env=trust_env,\n                follow_redirects=True,\n                transport",
         ("tests/engines/policies/chat/test_addresses.py",),
+    ),
+    Fault(
+        "one reply calls tools without end",
+        "engines/agents/loops.py",
+        "if made > MAX_CALLS:",
+        "if made > 2 * MAX_CALLS:",
+        ("tests/engines/agents/test_tool_loop.py",),
+    ),
+    Fault(
+        "any web page of a browser may ask the gateway",
+        "engines/agents/gateway/server.py",
+        'elif not self.token and b"origin" in headers:',
+        'elif self.token and b"origin" in headers:',
+        ("tests/engines/agents/gateway/test_gateway.py",),
+    ),
+    Fault(
+        "the gateway takes any token",
+        "engines/agents/gateway/server.py",
+        "return not self.token or hmac.compare_digest(token, self.token.encode())",
+        "return not self.token or bool(token)",
+        ("tests/engines/agents/gateway/test_gateway.py",),
+    ),
+    Fault(
+        "a spent quota is asked for again and again",
+        "engines/policies/chat/endpoint.py",
+        'transient=is_transient(status) and "insufficient_quota" not in text,',
+        "transient=is_transient(status),",
+        ("tests/engines/policies/chat/test_client.py",),
     ),
     Fault(
         "a dated release counts as another model",
@@ -1129,20 +1195,6 @@ FAULTS = (
         ("tests/studio/compare/test_formats.py",),
     ),
     Fault(
-        "an adapter is served with a smaller rank than its own",
-        "studio/training/export.py",
-        "if one >= rank), rank)",
-        "if one > rank), rank)",
-        ("tests/studio/training/test_export.py",),
-    ),
-    Fault(
-        "an archive is not compared with what was packed",
-        "studio/workspace/archive.py",
-        "if _read(temporary, lambda _: None) != packed:",
-        "if _read(temporary, lambda _: None) == {}:",
-        ("tests/studio/workspace/test_archive.py",),
-    ),
-    Fault(
         "a reply that comes all at once is told as streamed",
         "studio/workspace/run_checks.py",
         "streams |= pieces[-1] - pieces[0] >= AT_ONCE_S",
@@ -1162,12 +1214,5 @@ FAULTS = (
         "bisect_left(ends, record.at)].append(record)",
         "0].append(record)",
         ("tests/studio/session/test_replay.py",),
-    ),
-    Fault(
-        "a commit of another step than was looked at is made",
-        "studio/session/server.py",
-        "if step != state.step:",
-        "if step > state.step:",
-        ("tests/studio/session/test_live_session.py",),
     ),
 )
