@@ -296,7 +296,7 @@ def test_a_journal_that_is_a_folder_is_told_and_hides_no_other_run(practised: Pa
         assert f"{odd}: cannot be read: it is a folder. Move it away" in refused.stderr
     code, told = doctor(practised)
     assert code == 2
-    assert f"{odd}: cannot be read: it is a folder." in causes(told)
+    assert f"{odd}: it is gone, or a folder, and its run is there." in causes(told)
 
 
 @pytest.mark.skipif(not Path("/proc/self/mem").exists(), reason="needs a file that fails to read")
@@ -323,7 +323,7 @@ def test_what_stands_beside_runs_and_libraries_and_is_none_is_listed(practised: 
     assert code == 0
     for place, why in (
         ("runs/empty", "it is no run: it has no journal."),
-        ("runs/notes.txt", "it is no run: it is a file."),
+        ("runs/notes.txt", "it is no run: it has no journal."),
         ("libraries/copy", "it is no library: it has no journal."),
     ):
         assert f"{practised / place}: {why}" in causes(told)
@@ -334,7 +334,7 @@ def test_a_run_without_its_journal_is_damaged(practised: Path) -> None:
     journal.unlink()
     code, told = doctor(practised)
     assert code == 2
-    assert f"{journal}: it is gone, and its run's records are there." in causes(told)
+    assert f"{journal}: it is gone, or a folder, and its run is there." in causes(told)
 
 
 @pytest.mark.parametrize("name", ["runs", "libraries"])
