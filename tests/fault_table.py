@@ -854,7 +854,7 @@ FAULTS = (
     ),
     Fault(
         "a call is asked again once too often",
-        "engines/policies/chat/endpoint.py",
+        "engines/policies/chat/retry.py",
         "if not lost.transient or faults > own.max_retries:",
         "if not lost.transient or faults > own.max_retries + 1:",
         ("tests/engines/policies/chat/test_client.py",),

@@ -19,13 +19,8 @@ from engines.core.protocols import OnText
 from engines.core.types import Completion, Message, Sampling, Usage, meaning_of
 from engines.core.waiting import deadline, gather_all
 from engines.policies.chat.client import PING_S, Replicas, parse_listing
-from engines.policies.chat.endpoint import (
-    EndpointClient,
-    EndpointFailed,
-    EndpointSettings,
-    Sleep,
-    retry_call,
-)
+from engines.policies.chat.endpoint import EndpointClient, EndpointFailed, EndpointSettings
+from engines.policies.chat.retry import Sleep, retry_call
 
 Encode = Callable[[Sequence[Message], Sequence[Mapping[str, Any]]], list[int]]
 """The ids of messages and of the tools on offer, as the policy that is trained is shown them."""

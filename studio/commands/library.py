@@ -316,7 +316,7 @@ def label(
         studio library label rehearsal@production stable
         studio library label rehearsal stable --remove
     """
-    from studio.library.curation import set_label
+    from studio.library.labels import set_label
 
     workspace = open_workspace(context, masks=True)
     print(set_label(workspace, reference, label, person=login_name(), reason=reason, remove=remove))

@@ -12,7 +12,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from shlex import quote
 from typing import Any
 
 from engines.core import events as ev
@@ -34,14 +33,13 @@ from engines.record.appender import sync_folder, write_atomic
 from engines.record.derived.catalogue import refresh_catalogue
 from engines.record.formats.source import ForeignEntry, ForeignLibrary
 from engines.record.journal import Journal
-from engines.record.libraries import check_name, is_label
+from engines.record.libraries import check_name
 from engines.record.lock import write_lock
 from engines.record.run_dir import RunDir, Workspace
 from engines.record.seal import add_seal, seal_fits
 from engines.record.yaml_text import dump_yaml
 from engines.training_free.consolidation import flag_repeats
 from studio.facts.library import CurationFacts, FoundVersion
-from studio.library.references import follow_version
 
 Row = Mapping[str, Any]  # a run as the catalogue has it
 _LOCK_WAIT_S = 10.0
@@ -353,35 +351,6 @@ def commit_changes(
         done = library.commit(reviewed).library
     refresh_catalogue(workspace)
     return done
-
-
-def set_label(
-    workspace: Workspace, reference: str, label: str, *, person: str, reason: str, remove: bool
-) -> str:
-    """Journal that a version is called so from now on, or that none is; returns what was done.
-
-    Raises ConflictError: there is no such version, or no such label to remove.
-    """
-    if not is_label(label):
-        cause = "it must be at most 64 letters, digits, '.', '_' or '-', a letter first."
-        if label.lower() in ("best", "last", "head"):
-            cause = "best, last and head, in any case, name places in a run and are no labels."
-        raise ConflictError(f"label {label!r}", cause, "Choose another label.")
-    folder, read_version = follow_version(reference, workspace)
-    if remove and reference != folder.name:
-        raise ConflictError(
-            reference,
-            "a label is removed from the whole library.",
-            f"Write `studio library label {quote(folder.name)} {label} --remove`.",
-        )
-    with folder.lock_for_commit() as library:
-        before = folder.labelled(label) if remove else folder.labels().get(label)
-        version, called = None if remove else read_version().version, f"{folder.name}@{label}"
-        if version == before:
-            return f"{called} is v{version} already" + ("; no reason is recorded" if reason else "")
-        library.label(label, version, who=person, why=reason)
-    was = "" if before is None else f" (was v{before})"
-    return f"{called} is {'removed' if version is None else f'v{version}'}{was}"
 
 
 def requested_change(

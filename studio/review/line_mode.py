@@ -407,7 +407,8 @@ class LineReview:
 
     def _undo(self, queue: ReviewQueue) -> bool:
         last = [one.id for step in self._decider.sitting.steps[-1:] for one in step]
-        done = self.review.wait_for(self._decider.undo(self.review.session, dict(queue.draft)))
+        undone = self._decider.sitting.undo(self.review.session, dict(queue.draft))
+        done = self.review.wait_for(undone)
         if done.failed:
             self._say(done.text)
             return False

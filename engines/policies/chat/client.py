@@ -28,12 +28,10 @@ from engines.policies.chat.endpoint import (
     EndpointFailed,
     EndpointSettings,
     MakeTransport,
-    RetryHooks,
-    Sleep,
     is_transient,
-    retry_call,
 )
 from engines.policies.chat.exchange import Dialect, ReplyError, StreamedReply, chat_request
+from engines.policies.chat.retry import RetryHooks, Sleep, retry_call
 from engines.policies.limits import CROWDED, Slots
 
 PING_S = 30.0

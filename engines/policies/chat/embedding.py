@@ -23,14 +23,9 @@ from engines.core.protocols import EmbeddingResult
 from engines.core.text.similarity import list_features
 from engines.core.types import NO_USAGE, Usage
 from engines.policies.chat.client import PING_S
-from engines.policies.chat.endpoint import (
-    EndpointClient,
-    EndpointFailed,
-    EndpointSettings,
-    Sleep,
-    retry_call,
-)
+from engines.policies.chat.endpoint import EndpointClient, EndpointFailed, EndpointSettings
 from engines.policies.chat.exchange import is_token_count
+from engines.policies.chat.retry import Sleep, retry_call
 
 BATCH = 64
 """Texts a request: hosted services take 2,048, small local servers fewer."""

@@ -20,7 +20,8 @@ import pytest
 import yaml
 
 from engines.record.run_dir import Workspace
-from studio.library.curation import commit_changes, set_label
+from studio.library.curation import commit_changes
+from studio.library.labels import set_label
 from tests.support import older_mcp_client
 from tests.support.forked_studio import STUDIO, ForkedStudio
 from tests.support.run_studio import studio

@@ -17,7 +17,8 @@ from textual.binding import BindingType
 from engines.core.errors import StudioError
 from engines.core.types import Decision, DecisionAction, Flag, Operation
 from studio.review import decider, wording
-from studio.review.decider import ActionResult, Decider, Pair
+from studio.review.decider import Decider, Pair
+from studio.review.undo import ActionResult, renew_decision
 from studio.secrets.sanitize import sanitize
 from studio.session.requests import Commit, Drop, Mend, TryOperations
 from studio.session.session import Session
@@ -183,7 +184,7 @@ class DecidingPage(Page):
             return
         text, current = text.strip(), self.queue.current_item(item)
         if current is not None and current.decision is not None:
-            again = decider.renew_decision(current.decision)
+            again = renew_decision(current.decision)
             self.submit([(op, replace(again, reason=text, reviewer=host.person))])
             return
         notes.pop(op.id, None)
@@ -234,10 +235,10 @@ class DecidingPage(Page):
 
     async def _undo(self, session: Session, again: bool) -> None:
         if again:
-            outcome = replace(await self.decider.redo(session), made=())
+            outcome = replace(await self.decider.sitting.redo(session), made=())
         else:
             texts = self.queue.draft.texts
-            outcome = await self.decider.undo(session, texts, self.host.person)
+            outcome = await self.decider.sitting.undo(session, texts, self.host.person)
         self._show_outcome(outcome)
 
     # -- many at once --------------------------------------------------------------------------

@@ -16,15 +16,15 @@ from engines.core.library import Experience, Library
 from engines.core.state.run_state import RunState
 from engines.core.text.similarity import format_changes
 from engines.core.types import Decision, Flag, Operation, UnparsedReply, Usage, Verdict
-from studio.review.decider import (
-    Draft,
+from studio.review.decider import Draft
+from studio.review.evidence import EvidenceRollout, GroupEvidence, PartingWords
+from studio.review.undo import (
     UndoEntry,
     UndoStack,
     decision_line,
     inverse_operation,
     last_step_of,
 )
-from studio.review.evidence import EvidenceRollout, GroupEvidence, PartingWords
 from studio.review.wording import find_similar
 from studio.session.replay import ReplaySession
 from studio.tui.drawing.cells import GLYPHS_ASCII, GLYPHS_UNICODE

@@ -12,7 +12,7 @@ from engines.core.state.run_state import RunState
 from engines.core.types import Decision, Operation, operation_step
 from studio.render.training_lines import step_summary
 from studio.report.progress import LinePrinter
-from studio.review.decider import UndoEntry, inverse_operation
+from studio.review.undo import UndoEntry, inverse_operation
 from studio.tui.drawing.cells import GLYPHS_ASCII
 from studio.tui.drawing.lines import Line, plain_text, width_of
 from studio.tui.header import SessionStatus
