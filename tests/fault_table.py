@@ -670,7 +670,7 @@ FAULTS = (
     ),
     Fault(
         "a tool's result stands beside its call twice",
-        "studio/tui/drawing/pane.py",
+        "studio/tui/drawing/canvas.py",
         "                    self._count -= len(entry.rows)\n",
         "",
         ("tests/studio/tui/drawing/test_tool_block.py",),

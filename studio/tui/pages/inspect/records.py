@@ -16,7 +16,7 @@ from studio.session.session import Session, TextPiece
 from studio.tui.page import Page
 from studio.tui.pages.inspect import view
 from studio.tui.pages.inspect.view import GroupSummary, Part
-from studio.tui.pages.live.batch import describe_rollout
+from studio.tui.pages.live.view import describe_rollout
 from studio.tui.pages.loader import Loader
 
 if TYPE_CHECKING:

@@ -23,8 +23,7 @@ from studio.secrets.sanitize import one_line
 from studio.session.session import Session
 from studio.tui.drawing.lines import BLANK, Line, Row, line, note_rows, paragraph
 from studio.tui.page import Page
-from studio.tui.pages.live.batch import current_batch
-from studio.tui.pages.live.view import status_line
+from studio.tui.pages.live.view import current_batch, status_line
 from studio.tui.pages.loader import Loader
 from studio.tui.pages.review.panes import ReviewPanes
 from studio.tui.pages.review.view import (

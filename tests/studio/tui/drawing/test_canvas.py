@@ -15,8 +15,7 @@ from textual.app import App, ComposeResult
 from textual.geometry import Region
 
 from studio.tui.drawing import themes
-from studio.tui.drawing.canvas import StreamCanvas, grid
-from studio.tui.drawing.pane import PaneModel
+from studio.tui.drawing.canvas import PaneModel, StreamCanvas, grid
 from studio.tui.terminal.frames import (
     ScreenBuffer,
     compact_update,

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engines.core.text.sanitize import escape_unsafe
+from studio.tui.drawing.canvas import TailBuffer
 from studio.tui.drawing.cells import ROW_CHARS, normalize_width, wrap
-from studio.tui.drawing.pane import TailBuffer
 from tests.studio.tui.drawing.test_cells import AWKWARD
 
 ENGLAND = "\U0001f3f4\U000e0067\U000e0062\U000e0065\U000e006e\U000e0067\U000e007f"

@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 
 from engines.core.text.tool_text import call_mark, result_mark
 from engines.core.types import ToolCall, ToolResult, ToolStatus
-from studio.tui.drawing.canvas import StreamCanvas
+from studio.tui.drawing.canvas import ROWS, Pane, PaneModel, StreamCanvas
 from studio.tui.drawing.cells import GLYPHS_ASCII, GLYPHS_UNICODE, cell_width
-from studio.tui.drawing.pane import ROWS, Pane, PaneModel
 from tests.studio.tui.drawing.test_canvas import Stage, drawn
 
 CODE = "total = sum(range(10))\nprint(total)"

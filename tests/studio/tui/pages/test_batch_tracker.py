@@ -10,8 +10,8 @@ from engines.core.state.fold import fold, fold_events
 from engines.core.state.run_state import RunState
 from engines.core.types import CallKey
 from studio.report.progress import activity_lines
-from studio.tui.pages.live.batch import BatchTracker
 from studio.tui.pages.live.page import load_event_history
+from studio.tui.pages.live.view import BatchTracker
 from tests.studio.tui.stage import finished_workspace, held_workspace
 from tests.support.builders import a_rollout_finished, a_run, a_step
 

@@ -23,9 +23,8 @@ from studio.session.session import (
     TextReceived,
 )
 from studio.tui.app import StudioApp
-from studio.tui.pages.live.batch import BatchTracker
-from studio.tui.pages.live.page import LivePage
-from studio.tui.pages.live.wall import BatchCursor, Streams, load_rollout_texts
+from studio.tui.pages.live.page import BatchCursor, LivePage, Streams, load_rollout_texts
+from studio.tui.pages.live.view import BatchTracker
 from studio.tui.widgets.line_view import Activity, LineView
 from tests.studio.tui.stage import FakeSession, app_on, finished_workspace, held_workspace, picture
 
@@ -510,7 +509,7 @@ async def test_a_resize_storm_leaves_every_pane_in_place(tmp_path: Path) -> None
 
 def test_texts_of_no_record_are_sentences(tmp_path: Path) -> None:
     from engines.core.types import RecordRef
-    from studio.tui.pages.live.wall import load_rollout_texts
+    from studio.tui.pages.live.page import load_rollout_texts
 
     gone = RecordRef("step-0001.jsonl", 0, 10, "x")
     (said,) = load_rollout_texts(RunDir(tmp_path).records, {"s1p0r0": (gone,)}).values()

@@ -10,9 +10,12 @@ from studio.report.progress import activity_lines
 from studio.tui.drawing.cells import cell_width
 from studio.tui.drawing.lines import Line, plain_text, width_of
 from studio.tui.header import SessionStatus
-from studio.tui.pages.live.batch import MOST_SHOWN, Batch, HeldOut, current_batch
 from studio.tui.pages.live.view import (
+    MOST_SHOWN,
+    Batch,
+    HeldOut,
     StageClock,
+    current_batch,
     facts_lines,
     group_line,
     group_rows,

@@ -16,8 +16,8 @@ from studio.review.decider import UndoEntry, inverse_operation
 from studio.tui.drawing.cells import GLYPHS_ASCII
 from studio.tui.drawing.lines import Line, plain_text, width_of
 from studio.tui.header import SessionStatus
-from studio.tui.pages.live.batch import current_batch
 from studio.tui.pages.live.view import (
+    current_batch,
     facts_lines,
     run_summary_lines,
     stage_line,
