@@ -34,7 +34,6 @@ from studio.tui.navigation import Navigation
 from studio.tui.pages.demo_hint import DemoHints, is_demo
 from studio.tui.palette import commands
 from studio.tui.settings.file import ScreenSettings
-from studio.tui.terminal.frames import install_frame_clock
 from studio.tui.terminal.look import apply_look, register_themes
 from studio.tui.terminal.notify import Notifier
 from studio.tui.terminal.opening import resume_collection
@@ -120,8 +119,8 @@ class StudioApp(TerminalApp, inherit_bindings=False):
     def on_mount(self) -> None:
         self.keys = remap_keys(self.settings.keys, self.settings.place)
         self.set_keymap(dict(self.settings.keys))
-        clock = install_frame_clock(self, self.environ, low_bandwidth=self.settings.low_bandwidth)
-        clock.drains.append(self.draw_frame)
+        self.frame_clock.drains.append(self.draw_frame)
+        self.start_frames()
         stop_between_events(self)
         # After ctrl+z and fg the terminal is another page; Textual draws only what changed.
         self.app_resume_signal.subscribe(self, lambda _: self.redraw_all())

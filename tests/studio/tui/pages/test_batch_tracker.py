@@ -57,12 +57,12 @@ def test_a_rollout_is_under_way_from_its_beginning_or_first_text_to_its_end(tmp_
     watched.handle_text("s1p0r1")
     watched.handle_text("s9p0r1")  # of no rollout of this batch
     assert watched.under_way == {"s1p0r0", "s1p0r1"}
-    assert watched.take_changes() == ({"s1p0r0"}, set())
+    assert watched.take_begun() == {"s1p0r0"}
     hear(watched, state, begun(0, 0))
-    assert watched.take_changes() == ({"s1p0r0"}, set()), "it begins once more"
+    assert watched.take_begun() == {"s1p0r0"}, "it begins once more"
     hear(watched, state, a_rollout_finished(0, 0))
     assert watched.under_way == {"s1p0r1"}
-    assert watched.take_changes() == (set(), {"s1p0r0"})
+    assert watched.take_begun() == set()
     hear(watched, state, ev.RunEnded("stopped"))
     assert watched.under_way == set()
 

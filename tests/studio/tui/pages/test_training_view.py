@@ -20,7 +20,6 @@ from studio.tui.pages.live.view import (
     current_batch,
     facts_lines,
     run_summary_lines,
-    stage_line,
     stage_lines,
     status_line,
 )
@@ -139,7 +138,6 @@ def test_the_stages_of_a_training_batch_end_with_its_update() -> None:
     rollouts = current_batch(under_way)
     assert rollouts is not None
     assert plain_text(stage_lines(rollouts, under_way, 40)[-1]) == "update     not computed yet"
-    assert stage_line(batch, state).endswith("reflected 3/3  update needs your review (2)")
     assert "training  policy v0" in text(facts_lines(state, batch, LIVES, width=30))
 
 
@@ -168,7 +166,6 @@ def test_a_library_step_among_weight_steps_speaks_of_operations_everywhere() -> 
     assert state.trains_weights and state.alternates and not state.step_trains
     assert "1 operation to decide" in plain_text(status_line(state, batch, LIVES, None))
     assert plain_text(stage_lines(batch, state, 40)[-1]).startswith("operations 1")
-    assert stage_line(batch, state).endswith("ops 1")
     drawing = a_state(*begun(), replace(begins, learns="library"), *others)
     told = plain_text(status_line(drawing, current_batch(drawing), LIVES, None))
     assert "drawing operations from 2 groups" in told
