@@ -18,7 +18,7 @@ from studio.tui.drawing.lines import Lines, Row, line, paragraph
 from studio.tui.keymap import Key, format_key, offer_keys
 from studio.tui.page import Host
 from studio.tui.terminal.textual_parts import Box, is_visible, make_compact
-from studio.tui.widgets.line_view import Chrome, LineView, RowList, footer_line, footer_presses
+from studio.tui.widgets.line_view import Chrome, LineView, RowList, footer_line
 
 ASK_KEYS = offer_keys({"enter": "hands it in", "escape": "leaves"})
 """What the bottom line tells of while a text is asked for."""
@@ -201,8 +201,7 @@ class Confirm(Question[str]):
         self._lay_out()
         offered = self.query_one(Chrome)
         for number, (key, what) in enumerate(self._keys.items()):
-            shown = format_key(key)
-            offered.show_line(number, line(" ", (shown, "key"), f" {what}"), {shown: (key,)})
+            offered.show_line(number, line(" ", (format_key(key), "key"), f" {what}"))
 
     def on_resize(self, event: events.Resize) -> None:
         self._lay_out()
@@ -283,7 +282,7 @@ class TickList(Question[tuple[str, ...] | None]):
         listed.styles.height = max(1, min(lines, self.size.height - 7))
         offered = self.query_one(Chrome)
         offered.styles.height = 1
-        offered.show_line(0, footer_line(self.offered, width), footer_presses(self.offered))
+        offered.show_line(0, footer_line(self.offered, width))
         self._draw()
 
     def _draw(self) -> None:

@@ -524,8 +524,9 @@ def node_lines(nodes: Sequence[str] | None, places: Mapping[str, str], width: in
 
 
 def held_out_title(rollout: RolloutStatus) -> str:
-    """Return such as `problem 7, rollout 2` of one of an evaluation."""
-    return f"problem {rollout.position + 1}, rollout {rollout.index + 1}"
+    """Return such as `problem 7`, and `problem 7 #2` of the second rollout at it."""
+    again = f" #{rollout.index + 1}" if rollout.index else ""
+    return f"problem {rollout.position + 1}{again}"
 
 
 def pane_model(
