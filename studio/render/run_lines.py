@@ -19,7 +19,7 @@ from studio.render.evaluation_lines import (
     measured_line,
 )
 from studio.render.library_lines import counts_text, experience_line, tokens_text
-from studio.render.lines import LEVELS, indent_text, table
+from studio.render.lines import indent_text, table
 from studio.render.training_lines import figure_text, training_lines
 from studio.render.words import (
     acted_text,
@@ -157,7 +157,7 @@ def _origin_lines(facts: RunFacts) -> list[str]:
 
 
 def practice_sections(
-    facts: RunFacts, levels: str = LEVELS, *, place: str = "", every_epoch: bool = False
+    facts: RunFacts, *, place: str = "", every_epoch: bool = False
 ) -> list[Section]:
     """Return rewards, training and held-out sets, for every face.
 
@@ -170,7 +170,7 @@ def practice_sections(
         title = f"practice reward (with the {learned} as it was at each step)"
         sections.append((title, _practice_lines(facts)))
     if facts.training:
-        sections.append(("training", training_lines(facts.training, levels, place=place)))
+        sections.append(("training", training_lines(facts.training, place=place)))
     if facts.evaluations:
         title = f"held-out reward (one version of the {learned} each)"
         measured = [measured_line(evaluation) for evaluation in facts.evaluations]

@@ -24,10 +24,10 @@ from engines.core.text.sanitize import escape_unsafe
 from engines.core.text.tool_text import MARK, CallMark, ResultMark
 from studio.tui.drawing import themes
 from studio.tui.drawing.cells import (
-    GLYPHS_UNICODE,
-    Glyphs,
+    GLYPHS_UNICODE as _SIGNS,
+)
+from studio.tui.drawing.cells import (
     cell_width,
-    choose_glyphs,
     crop,
     fit,
     normalize_width,
@@ -65,19 +65,19 @@ class ToolBlock:
     call: CallMark
     result: ResultMark | None = None
 
-    def rows(self, width: int, signs: Glyphs, *, unfolded: bool) -> list[str]:
+    def rows(self, width: int, *, unfolded: bool) -> list[str]:
         """Rows of at most `width` cells; at least one."""
         if not unfolded:
-            return [self._folded_row(width, signs)]
-        name = fit(f"{signs.unfolded} {_join_lines(self.call.name)}", width, signs.ellipsis)
-        code = _add_rail(tool_text.argument_text(self.call.arguments), width, signs)
-        status = fit(f"-> {self._status_text(signs)}", width, signs.ellipsis)
-        return [name, *code, status, *_add_rail(self._result_text, width, signs)]
+            return [self._folded_row(width)]
+        name = fit(f"{_SIGNS.unfolded} {_join_lines(self.call.name)}", width, _SIGNS.ellipsis)
+        code = _add_rail(tool_text.argument_text(self.call.arguments), width)
+        status = fit(f"-> {self._status_text()}", width, _SIGNS.ellipsis)
+        return [name, *code, status, *_add_rail(self._result_text, width)]
 
-    def _folded_row(self, width: int, signs: Glyphs) -> str:
-        head = f"{signs.folded} {_join_lines(self.call.name)}  "
+    def _folded_row(self, width: int) -> str:
+        head = f"{_SIGNS.folded} {_join_lines(self.call.name)}  "
         first = _join_lines(self._result_text.strip().partition("\n")[0])
-        outcome = self._status_text(signs)
+        outcome = self._status_text()
         if self.result is not None and self.result.status == "ok":
             outcome = first or "(nothing)"
         elif first:
@@ -85,15 +85,15 @@ class ToolBlock:
         arguments = _join_lines(tool_text.argument_text(self.call.arguments))
         room = width - cell_width(head)
         # What came back has half of the row at least, and all that the call leaves.
-        end = fit(f"  -> {outcome}", max(width // 2, room - cell_width(arguments)), signs.ellipsis)
-        arguments = fit(arguments, max(0, room - cell_width(end)), signs.ellipsis)
-        return fit(head + arguments + end, width, signs.ellipsis)
+        end = fit(f"  -> {outcome}", max(width // 2, room - cell_width(arguments)), _SIGNS.ellipsis)
+        arguments = fit(arguments, max(0, room - cell_width(end)), _SIGNS.ellipsis)
+        return fit(head + arguments + end, width, _SIGNS.ellipsis)
 
-    def _status_text(self, signs: Glyphs) -> str:
+    def _status_text(self) -> str:
         """In a word, with a sign where it went wrong."""
         if self.result is None:
-            return f"running {signs.ellipsis}"
-        return "ok" if self.result.status == "ok" else f"{signs.error} {self.result.status}"
+            return f"running {_SIGNS.ellipsis}"
+        return "ok" if self.result.status == "ok" else f"{_SIGNS.error} {self.result.status}"
 
     @property
     def _result_text(self) -> str:
@@ -114,11 +114,11 @@ def _join_lines(text: str) -> str:
     return escape_unsafe(" ".join(text.split()))
 
 
-def _add_rail(text: str, width: int, signs: Glyphs) -> list[str]:
+def _add_rail(text: str, width: int) -> list[str]:
     """Its lines, each behind a rail that says where it begins and ends."""
     text = text.strip("\n")
     rows = wrap(escape_unsafe(text), max(1, width - 2)) if text else []
-    return [f"{signs.v} {row}" for row in rows]
+    return [f"{_SIGNS.v} {row}" for row in rows]
 
 
 def _sanitize(text: str) -> str:
@@ -150,14 +150,13 @@ class Pane:
     its way; tool calls stand in it as rows of their own. Secrets are masked where it comes from.
     """
 
-    def __init__(self, model: PaneModel, signs: Glyphs = GLYPHS_UNICODE) -> None:
+    def __init__(self, model: PaneModel) -> None:
         self.model = model
         self.head = model  # what its title was drawn from
         self.lead = ""  # what its line on the wall begins with
         self.shown: list[str] = []  # rows as they are drawn
         self.above = 0  # rows of the text before those
         self.pending: list[str] = []  # what came since it was drawn
-        self._signs = signs
         self._width, self._unfolds = 20, False
         self._raw = ""  # as it came, with marks
         self._top = 0
@@ -223,7 +222,7 @@ class Pane:
                 continue
             if self._line:
                 self._wrap("\n")
-            rows = part.rows(self._width, self._signs, unfolded=self._unfolds)
+            rows = part.rows(self._width, unfolded=self._unfolds)
             self._rows += [f"{row}\n" for row in rows]
 
     def _wrap(self, text: str) -> None:
@@ -263,10 +262,10 @@ class Pane:
             row = row.rstrip(" \n")
             out.append(row if row.isascii() else crop(row, columns))
         if not any(out) and self.model.note:
-            return [fit(self.model.note, columns, self._signs.ellipsis)]
+            return [fit(self.model.note, columns, _SIGNS.ellipsis)]
         ends_here = start + len(out) == total and any(out)
         if grows and ends_here and cell_width(out[-1]) < columns - 1:
-            out[-1] += f" {self._signs.cursor}"
+            out[-1] += f" {_SIGNS.cursor}"
         return out
 
     def _set_width(self, columns: int) -> bool:
@@ -296,12 +295,12 @@ class Pane:
 
     def wall_parts(self, columns: int) -> tuple[str, str]:
         """Its one line on the wall: the head, and the text after it."""
-        model, signs = self.head, self._signs
+        model = self.head
         tokens = f"{model.tokens:>5}t" if model.tokens is not None else " " * 6
-        head = crop(f"{model.title} {getattr(signs, model.state, '?')} {tokens} ", columns)
+        head = crop(f"{model.title} {getattr(_SIGNS, model.state, '?')} {tokens} ", columns)
         footer = f"{normalize_width(model.footer)} " if model.footer else ""
         room = max(1, columns - cell_width(head) - cell_width(footer))
-        lead = f"{signs.ellipsis} "
+        lead = f"{_SIGNS.ellipsis} "
         self._set_width(max(1, room - len(lead)))
         line = self.last_line()
         if model.state == "streaming" and line:
@@ -309,10 +308,10 @@ class Pane:
             rows = wrap(line, self._width)
             text = lead + rows[-1] if len(rows) > 1 else line
             if cell_width(text) < room - 1:
-                text += f" {signs.cursor}"
+                text += f" {_SIGNS.cursor}"
         else:
             # Of a text that is whole how its last line begins: there the answer stands.
-            text = fit(model.note or line, room, signs.ellipsis)
+            text = fit(model.note or line, room, _SIGNS.ellipsis)
         return head, crop(footer + text, columns - cell_width(head))
 
     def title(self, *, with_footer: bool) -> str:
@@ -322,7 +321,7 @@ class Pane:
         tokens = f" {about}{model.tokens}t" if model.tokens is not None else ""
         footer = f" {model.footer}" if with_footer and model.footer else ""
         above = f"  {self.above} above" if self.above and model.state != "queued" else ""
-        return f"{model.title} {getattr(self._signs, model.state, '?')}{tokens}{footer}{above}"
+        return f"{model.title} {getattr(_SIGNS, model.state, '?')}{tokens}{footer}{above}"
 
 
 class StreamCanvas(Widget, can_focus=True):
@@ -333,13 +332,12 @@ class StreamCanvas(Widget, can_focus=True):
     class Changed(Message):
         """Other panes are in view, or keys mean another one."""
 
-    def __init__(self, *, ascii: bool = False, id: str | None = None) -> None:
+    def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
         self.follow = True
         self.mode: Mode = "group"
         self.focused_id = ""  # the pane that keys mean
         self._caption = ""  # the line above the wall
-        self._glyphs = choose_glyphs(ascii)
         self._panes: dict[str, Pane] = {}
         self._order: tuple[str, ...] = ()
         self._boxes: dict[str, Box] = {}  # of the panes on screen
@@ -375,7 +373,7 @@ class StreamCanvas(Widget, can_focus=True):
         order = tuple(model.id for model in models)
         for model in models:
             if (pane := self._panes.get(model.id)) is None:
-                self._panes[model.id] = Pane(model, self._glyphs)
+                self._panes[model.id] = Pane(model)
             else:
                 pane.model = model
         if order == self._order:
@@ -598,7 +596,6 @@ class StreamCanvas(Widget, can_focus=True):
 
     def _row_spans(self, id: str, y: int) -> list[Span]:
         pane, box = self._panes[id], self._boxes[id]
-        signs = self._glyphs
         style = "focus" if id == self.focused_id else pane.head.state
         if self.mode == "wall":
             drawn = pane.shown[0] if pane.shown else ""
@@ -606,14 +603,14 @@ class StreamCanvas(Widget, can_focus=True):
             return [(pane.lead, style), (text, "")]
         if y == box.y:
             title = pane.title(with_footer=not _has_footer(pane, box))
-            border = signs.top_border(title, box.width)
-            inner = border[3:].rstrip(signs.h + signs.tr).rstrip()
+            border = _SIGNS.top_border(title, box.width)
+            inner = border[3:].rstrip(_SIGNS.h + _SIGNS.tr).rstrip()
             return [(border[:3], ""), (inner, style), (border[3 + len(inner) :], "")]
         if y == box.y + box.height - 1:
-            return [(signs.bottom_border(box.width), "")]
+            return [(_SIGNS.bottom_border(box.width), "")]
         at = y - box.y - 1
         text = pane.shown[at] if at < len(pane.shown) else ""
-        return [(f"{signs.v}{pad(text, box.width - 2)}{signs.v}", "")]
+        return [(f"{_SIGNS.v}{pad(text, box.width - 2)}{_SIGNS.v}", "")]
 
 
 def _changed_range(before: str, after: str) -> tuple[int, int]:

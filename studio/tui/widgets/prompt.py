@@ -13,7 +13,7 @@ from textual.content import Content
 from textual.widget import Widget
 from textual.widgets import Input, Static
 
-from studio.tui.drawing.cells import Glyphs, choose_glyphs
+from studio.tui.drawing.cells import GLYPHS_UNICODE
 from studio.tui.drawing.lines import Lines, Row, line, paragraph
 from studio.tui.keymap import Key, format_key, offer_keys
 from studio.tui.page import Host
@@ -244,16 +244,15 @@ async def choose(
 
     Await it in a worker, never in a key's own handler.
     """
-    signs = choose_glyphs(app.has_class("-ascii"))
-    return await app.push_screen_wait(TickList(title, rows, signs, enter=enter))
+    return await app.push_screen_wait(TickList(title, rows, enter=enter))
 
 
 class TickList(Question[tuple[str, ...] | None]):
     """Rows that are all ticked at first."""
 
-    def __init__(self, title: Title, rows: RowsFor, signs: Glyphs, *, enter: str) -> None:
+    def __init__(self, title: Title, rows: RowsFor, *, enter: str) -> None:
         super().__init__()
-        self._title, self._make_rows, self._signs, self._enter = title, rows, signs, enter
+        self._title, self._make_rows, self._enter = title, rows, enter
         self._rows: Sequence[Row] = ()
         self._off: set[str] = set()
 
@@ -298,7 +297,7 @@ class TickList(Question[tuple[str, ...] | None]):
         self.query_one(Vertical).border_subtitle = Content(text)
 
     def _ticked(self, row: Row) -> Row:
-        sign = " " if row.key in self._off else self._signs.approved
+        sign = " " if row.key in self._off else GLYPHS_UNICODE.approved
         tick = line((f"[{sign}] " if row.key else " " * _TICK, "focus"))
         return replace(
             row,

@@ -27,7 +27,7 @@ from studio.review.wording import Near, find_similar
 from studio.secrets.sanitize import one_line
 from studio.session.requests import Propose
 from studio.session.session import EventReceived, Message, Session, SnapshotReceived
-from studio.tui.drawing.cells import choose_glyphs
+from studio.tui.drawing.cells import GLYPHS_UNICODE
 from studio.tui.drawing.lines import Line, line, note_rows, paragraph
 from studio.tui.keymap import Key
 from studio.tui.page import Page, write_export
@@ -218,7 +218,7 @@ class LibraryPage(Page):
             width,
             pane.size.height,
             cited=bool(contents.uses),
-            signs=choose_glyphs(self.app.has_class("-ascii")),
+            signs=GLYPHS_UNICODE,
         )
         target = self._target if self._target in {item.id for item in self.items} else None
         if target:

@@ -29,14 +29,12 @@ from studio.session import session as sessions
 from studio.session.requests import Kill, ReadQuestions
 from studio.session.session import Session, TextPiece
 from studio.tui.drawing.canvas import Mode, PaneModel, StreamCanvas
-from studio.tui.drawing.cells import Glyphs, choose_glyphs
 from studio.tui.drawing.lines import line, note_rows, paragraph
 from studio.tui.keymap import bindings
 from studio.tui.page import Host, Page
 from studio.tui.pages.live import view
 from studio.tui.pages.live.view import Batch, BatchTracker, RolloutStatus, StageClock, current_batch
 from studio.tui.pages.progress.page import ProgressStrip
-from studio.tui.terminal.look import wants_ascii
 from studio.tui.terminal.textual_parts import is_visible
 from studio.tui.widgets.line_view import Activity, Chrome, LineView, RowList
 
@@ -261,7 +259,7 @@ class RolloutWall(Vertical):
         self.question = Chrome(id="live-question")  # what the selected problem asks
 
     def compose(self) -> ComposeResult:
-        self.canvas = StreamCanvas(ascii=self.uses_ascii, id="live-streams")
+        self.canvas = StreamCanvas(id="live-streams")
         self._page.host.frame_clock.canvas = self.canvas
         yield Chrome(id="live-now")
         yield self.question
@@ -269,21 +267,17 @@ class RolloutWall(Vertical):
         yield self.placeholder
 
     @property
-    def uses_ascii(self) -> bool:
-        return wants_ascii(self._page.host.settings, self._page.host.environ)
-
-    @property
     def focused_rollout(self) -> RolloutStatus | None:
         return self._cursor.rollout(self.canvas.focused_id)
 
-    def draw(self, state: RunState | None, signs: Glyphs) -> None:
+    def draw(self, state: RunState | None) -> None:
         cursor, canvas = self._cursor, self.canvas
         canvas.display = self.question.display = cursor.is_showing_streams
         self.placeholder.display = not cursor.is_showing_streams
         if not cursor.is_showing_streams:
             canvas.set_panes(())
             self._streams.set_panes(())
-            self._draw_placeholder(state, signs)
+            self._draw_placeholder(state)
             return
         batch, rollouts = cursor.batch, cursor.shown_rollouts()
         self._streams.set_panes([rollout.id for rollout in rollouts])
@@ -330,11 +324,11 @@ class RolloutWall(Vertical):
             footer=footer,
         )
 
-    def _draw_placeholder(self, state: RunState | None, signs: Glyphs) -> None:
+    def _draw_placeholder(self, state: RunState | None) -> None:
         title, lines = "Rollouts", [line(("rollouts appear here as they stream", "dim"))]
         if self._cursor.is_showing_end and state is not None:
             title = "How it ended"
-            lines = view.run_summary_lines(state, self.placeholder.line_width, signs)
+            lines = view.run_summary_lines(state, self.placeholder.line_width)
         if str(self.placeholder.border_title or "") != title:
             self.placeholder.border_title = Text(title)
         self.placeholder.show_lines(lines)
@@ -459,24 +453,22 @@ class LivePage(Page):
         state, cursor = self.state, self.cursor
         self.tracker.update(state)
         self.has_nothing = cursor.batch is None and not cursor.is_measuring
-        signs = choose_glyphs(self.wall.uses_ascii)
         self._arrange()
         self._progress.draw(state)
         self._load_questions()
-        self._draw_groups(state, signs)
-        self._draw_facts(state, signs)
-        self.wall.draw(state, signs)
+        self._draw_groups(state)
+        self._draw_facts(state)
+        self.wall.draw(state)
         self.activity.draw()
         self.streams.subscribe()
 
-    def _draw_groups(self, state: RunState | None, signs: Glyphs) -> None:
+    def _draw_groups(self, state: RunState | None) -> None:
         """The groups of the batch that hold the filter's text, and their number."""
         batch, cursor, width = self.cursor.batch, self.cursor, self._groups.line_width - 2
         rows = view.group_rows(
             batch,
             self.tracker.under_way,
             self.filter_text,
-            signs,
             questions=self.questions,
             width=width,
         )
@@ -502,11 +494,11 @@ class LivePage(Page):
         if str(self._left.border_subtitle or "") != under:
             self._left.border_subtitle = Text(under)
 
-    def _draw_facts(self, state: RunState | None, signs: Glyphs) -> None:
+    def _draw_facts(self, state: RunState | None) -> None:
         """The figures of the run, and the line that says what it does now."""
         batch, status, width = self.cursor.batch, self.host.session_status, self._facts.line_width
         facts = view.node_lines(self.tracker.nodes, self.tracker.places, width)
-        facts += view.facts_lines(state, batch, status, width=width, signs=signs)
+        facts += view.facts_lines(state, batch, status, width=width)
         self._facts.show_lines(facts)
         evaluating, doing = self.tracker.evaluating, self.tracker.doing
         now = view.status_line(state, batch, status, evaluating, doing=doing)

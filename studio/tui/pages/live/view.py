@@ -23,7 +23,8 @@ from studio.render.words import (
 )
 from studio.secrets.sanitize import one_line
 from studio.tui.drawing.canvas import Mode, PaneModel
-from studio.tui.drawing.cells import GLYPHS_UNICODE, Glyphs, fit
+from studio.tui.drawing.cells import GLYPHS_UNICODE as _SIGNS
+from studio.tui.drawing.cells import fit
 from studio.tui.drawing.lines import (
     BLANK,
     Line,
@@ -34,7 +35,6 @@ from studio.tui.drawing.lines import (
     width_of,
 )
 from studio.tui.header import SessionStatus
-from studio.tui.pages import training_view
 from studio.tui.pages.text import legend_line
 from studio.tui.pages.training_view import panel_lines
 
@@ -335,16 +335,16 @@ def style_of(state: str) -> str:
     return _STYLES.get(state, state)
 
 
-def rollout_glyphs(tries: Sequence[RolloutStatus], signs: Glyphs = GLYPHS_UNICODE) -> Line:
+def rollout_glyphs(tries: Sequence[RolloutStatus]) -> Line:
     """`++-+>>>>`, one glyph a rollout; numbers where a group is large: `+12 -3 >1`."""
     if len(tries) <= STRIP_CELLS:
         runs = groupby(tries, key=lambda one: one.state)
         return tuple(
-            (getattr(signs, state) * sum(1 for _ in many), style_of(state)) for state, many in runs
+            (getattr(_SIGNS, state) * sum(1 for _ in many), style_of(state)) for state, many in runs
         )
     counted = Counter(one.state for one in tries)
     return tuple(
-        (f"{getattr(signs, state)}{counted[state]} ", style_of(state))
+        (f"{getattr(_SIGNS, state)}{counted[state]} ", style_of(state))
         for state in _ORDER
         if counted[state]
     )
@@ -354,7 +354,6 @@ def group_line(
     batch: Batch,
     position: int,
     under_way: Set[str],
-    signs: Glyphs = GLYPHS_UNICODE,
     *,
     question: str = "",
     width: int = 60,
@@ -371,10 +370,10 @@ def group_line(
     score = f"{won}/{known}" if begun else ""
     mark = ("  ", "")
     if through is not None and through.outcome in SKIPPED:
-        mark = (f" {signs.skipped}", "skipped")
+        mark = (f" {_SIGNS.skipped}", "skipped")
     elif through is not None and through.outcome == "failed":
-        mark = (f" {signs.error}", "failed")
-    shown = rollout_glyphs(tries, signs)
+        mark = (f" {_SIGNS.error}", "failed")
+    shown = rollout_glyphs(tries)
     room = " " * max(0, min(batch.group_size, STRIP_CELLS) - width_of(shown))
     name = (f"{batch.group(position):<6}", "")
     out = (name, *shown, (f"{room} {score:>4}", ""), mark, (" ", ""))
@@ -386,7 +385,6 @@ def group_rows(
     batch: Batch | None,
     under_way: Set[str],
     filter_text: str = "",
-    signs: Glyphs = GLYPHS_UNICODE,
     *,
     questions: Mapping[str, str] = NO_QUESTIONS,
     width: int = 60,
@@ -398,7 +396,7 @@ def group_rows(
     for position, problem in enumerate(batch.problems):
         through = batch.reflections.get(position)
         asked = questions.get(problem, "")
-        shown = group_line(batch, position, under_way, signs, question=asked, width=width)
+        shown = group_line(batch, position, under_way, question=asked, width=width)
         row = Row(batch.group(position), shown)
         words = f"{plain_text(row.line)} {problem} {asked} {through.outcome if through else ''}"
         if filter_text.casefold() in words.casefold():
@@ -415,11 +413,11 @@ def question_lines(name: str, question: str, width: int, most: int) -> list[Line
     return out
 
 
-def legend_lines(signs: Glyphs = GLYPHS_UNICODE) -> list[Line]:
+def legend_lines() -> list[Line]:
     rows = ("won", "lost", "streaming"), ("queued", "error", "skipped")
     return [
-        *(legend_line(*((getattr(signs, s), style_of(s), s) for s in states)) for states in rows),
-        ((signs.open, "flag"), (" no reward yet, or none known", "dim")),
+        *(legend_line(*((getattr(_SIGNS, s), style_of(s), s) for s in states)) for states in rows),
+        ((_SIGNS.open, "flag"), (" no reward yet, or none known", "dim")),
     ]
 
 
@@ -434,12 +432,10 @@ def _stages(batch: Batch) -> list[tuple[str, int, int]]:
     ]
 
 
-def stage_lines(
-    batch: Batch, state: RunState, width: int, signs: Glyphs = GLYPHS_UNICODE
-) -> list[Line]:
+def stage_lines(batch: Batch, state: RunState, width: int) -> list[Line]:
     room = max(6, min(14, width - 20))
     out = [
-        line((f"{name:<11}", "dim"), (signs.bar(done, of, room), "bar"), f" {done}/{of}")
+        line((f"{name:<11}", "dim"), (_SIGNS.bar(done, of, room), "bar"), f" {done}/{of}")
         for name, done, of in _stages(batch)
     ]
     what = "update" if state.trains_at(batch.step) else "operations"
@@ -486,16 +482,15 @@ def facts_lines(
     line_facts: SessionStatus,
     *,
     width: int,
-    signs: Glyphs = GLYPHS_UNICODE,
 ) -> list[Line]:
     trains = state is not None and state.trains_weights
     # Of a training run its figures come first: below them is room for the rest on a tall screen.
-    out = panel_lines(state, width, signs) if trains and state else legend_lines(signs)
+    out = panel_lines(state, width) if trains and state else legend_lines()
     out += [line((ACTS_MEANING, "dim"))] if batch is not None and batch.acts else []
     if batch is not None and state is not None:
         out += [] if trains else [BLANK]
         out.append(line((f"stage of batch {batch.step}", "title")))
-        out += stage_lines(batch, state, width, signs)
+        out += stage_lines(batch, state, width)
         out += [BLANK, *outcome_lines(batch, width)]
         step = state.steps.get(batch.step)
         if step is not None and (step.failed or step.unjudged):
@@ -507,7 +502,7 @@ def facts_lines(
         contained = [f"sandbox    {text}" for text in [sandbox_text(state.agent_facts)] if text]
         for text in (*contained, *(f"tool {text}" for text in tool_texts(state.agent_facts))):
             out += paragraph([(text, "dim")], width)
-    return [*out, BLANK, *legend_lines(signs)] if trains else out
+    return [*out, BLANK, *legend_lines()] if trains else out
 
 
 def node_lines(nodes: Sequence[str] | None, places: Mapping[str, str], width: int) -> list[Line]:
@@ -679,7 +674,7 @@ def ending_line(state: RunState) -> Line:
     return line((said, style), ("s r", "key"), more)
 
 
-def run_summary_lines(state: RunState, width: int, signs: Glyphs = GLYPHS_UNICODE) -> list[Line]:
+def run_summary_lines(state: RunState, width: int) -> list[Line]:
     """The whole of a run that ended: what to do next, rewards with their n, losses, cost."""
     from studio.facts.run import run_facts
     from studio.render import run_lines
@@ -689,7 +684,7 @@ def run_summary_lines(state: RunState, width: int, signs: Glyphs = GLYPHS_UNICOD
     if state.reason:
         out += paragraph([(one_line(state.reason, 600), "")], width, "  ")
     out += _next_action_lines(state, width)
-    sections = run_lines.practice_sections(facts, training_view.levels(signs))
+    sections = run_lines.practice_sections(facts)
     for heading, texts in [*sections, *run_lines.record_sections(facts)]:
         out += [BLANK, line((heading, "title"))]
         for text in texts:

@@ -23,7 +23,7 @@ from studio.render.training_lines import figure_text, held_out_change_text, step
 from studio.render.words import no_practice_text, reward_rate_text
 from studio.secrets.sanitize import one_line
 from studio.tui.drawing import plot as signs
-from studio.tui.drawing.cells import Glyphs, choose_glyphs, fit, pad
+from studio.tui.drawing.cells import fit, pad
 from studio.tui.drawing.lines import Line, Row, crop_line, line, paragraph, width_of
 from studio.tui.drawing.plot import Plot, join_cells, nice_step, put_labels, split_at, value_range
 from studio.tui.keymap import Key
@@ -31,7 +31,6 @@ from studio.tui.page import Page
 from studio.tui.pages.loader import Loader
 from studio.tui.pages.picker import Picker
 from studio.tui.pages.text import holds_words
-from studio.tui.terminal.look import wants_ascii
 from studio.tui.widgets.line_view import Chrome, LineView
 
 
@@ -223,8 +222,7 @@ class ProgressPage(Page):
         pane.border_title = Text(fit(f"Progress  {title}", max(1, width - 4)))
         scripted = [one_line(one.run, 24) for one in (curves, over) if one and one.rehearsal]
         pane.say_below(f"rehearsal, scripted replies: {', '.join(scripted)}" if scripted else "")
-        signs = choose_glyphs(wants_ascii(self.host.settings, self.host.environ))
-        made_of = (curves, over, self.held_out, (width, pane.size.height), signs)
+        made_of = (curves, over, self.held_out, (width, pane.size.height))
         if self.drawn is None or self.drawn[0] != made_of:
             self.drawn = (made_of, draw_picture(*made_of))
         pane.show_lines(self.drawn[1].with_cursor(self.step)[: max(1, pane.size.height)])
@@ -372,7 +370,7 @@ def last_shown_step(curves: RunCurves) -> int:
 
 
 def draw_picture(
-    shown: RunCurves, over: RunCurves | None, held_out: str, size: tuple[int, int], glyphs: Glyphs
+    shown: RunCurves, over: RunCurves | None, held_out: str, size: tuple[int, int]
 ) -> Picture:
     """Reward and the held-out set of this name, then smaller plots of what else is known."""
     width, height = max(1, size[0] - 2 * SIDE), size[1]
@@ -386,7 +384,7 @@ def draw_picture(
     extras = extras[: max(0, height - fixed - 4) // rows]
     drawn = [points for run in runs for points in (run.practice.points, _points(run, held_out))]
     bounds = value_range(drawn, share=shown.practice.unit == "reward")
-    main = Plot(width, max(1, height - fixed - rows * len(extras)), steps, bounds, glyphs)
+    main = Plot(width, max(1, height - fixed - rows * len(extras)), steps, bounds)
     _draw_curves(runs, held_out, main)
     low, high = bounds
     labels = {main.row(value): f"{value:.2f}" for value in (low, (low + high) / 2, high)}
@@ -395,7 +393,7 @@ def draw_picture(
     lines.append(_commits_line(shown, main))
     labels_row = len(lines) - 2
     for series in extras:
-        lines += _draw_extra(series, Plot(width, rows, steps, _range_of(series), glyphs))
+        lines += _draw_extra(series, Plot(width, rows, steps, _range_of(series)))
     by = nice_step(steps[1] - steps[0], width // 10)
     ticks = (steps[0], *range(by * (steps[0] // by + 1), steps[1] + 1, by))
     named = tuple((main.column(step), str(step), "dim") for step in ticks)

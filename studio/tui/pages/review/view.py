@@ -401,7 +401,7 @@ def change_lines(
         about = f"{op.kind}s {excerpt(op.target or '')}: {_MEANINGS[op.kind]}"
         out += paragraph([(about, "dim")], width)
     if op.kind == "weights":
-        out += update_lines(op, state, width, whole, signs)
+        out += update_lines(op, state, width, whole)
     else:
         out += diff_lines(before, after, mode, width, changes)
     if op.target and op.kind != "add" and not before:

@@ -23,9 +23,9 @@ from studio.tui.terminal.look import register_themes
 class Stage(App[int]):
     CSS = "Screen { layout: vertical; }"
 
-    def __init__(self, *, ascii: bool = False, theme: str = themes.ANSI) -> None:
+    def __init__(self, *, theme: str = themes.ANSI) -> None:
         super().__init__()
-        self.canvas = StreamCanvas(ascii=ascii, id="streams")
+        self.canvas = StreamCanvas(id="streams")
         self.changes = 0
         register_themes(self, {}, theme)
 
@@ -287,15 +287,6 @@ async def test_hostile_text_is_inert_and_every_row_exactly_as_wide_as_the_screen
         for y in range(9):
             strip = app.canvas.render_line(y)
             assert sum(segment.cell_length for segment in strip) == 47
-
-
-async def test_ascii_draws_nothing_but_ascii() -> None:
-    app = Stage(ascii=True)
-    async with app.run_test(size=(40, 8)):
-        app.canvas.set_panes(some_panes(2, footer="reward 1.0"))
-        app.canvas.feed("p0", "plain")
-        app.canvas.flush()
-        assert all(row.isascii() for row in drawn(app.canvas))
 
 
 async def test_the_clock_drains_flushes_and_draws_without_a_terminal() -> None:

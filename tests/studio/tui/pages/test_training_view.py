@@ -13,13 +13,11 @@ from engines.core.types import Decision, Operation, operation_step
 from studio.render.training_lines import step_summary
 from studio.report.progress import LinePrinter, activity_lines
 from studio.review.decider import UndoEntry, inverse_operation
-from studio.tui.drawing.cells import GLYPHS_ASCII
 from studio.tui.drawing.lines import Line, plain_text, width_of
 from studio.tui.header import SessionStatus
 from studio.tui.pages.live.view import (
     current_batch,
     facts_lines,
-    run_summary_lines,
     stage_lines,
     status_line,
 )
@@ -119,13 +117,6 @@ def test_nothing_of_training_is_wider_than_its_place(width: int) -> None:
         assert [plain_text(line) for line in shown if width_of(line) > width] == []
 
 
-def test_in_ascii_the_curve_is_ascii() -> None:
-    state = a_state(*finished())
-    shown = panel_lines(state, 60, GLYPHS_ASCII)
-    shown += run_summary_lines(state, 80, GLYPHS_ASCII)
-    assert all(plain_text(line).isascii() for line in shown)
-
-
 # -- beside it ----------------------------------------------------------------------------------
 
 
@@ -197,7 +188,6 @@ def test_an_update_shows_what_it_is_decided_by_with_arrow_bound_and_curve() -> N
     assert shown[6:] == [f"and {len(metrics()) - 6} more figures (z)"]
     whole = text(update_lines(the_update(waits()), waits(), 78, whole=True)).splitlines()
     assert len(whole) == len(metrics()) + 1 and whole[-1] == "z shows fewer"
-    assert text(update_lines(the_update(waits()), waits(), 78, signs=GLYPHS_ASCII)).isascii()
 
 
 def test_a_figure_out_of_bounds_is_said_in_words() -> None:
