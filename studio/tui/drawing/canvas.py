@@ -6,7 +6,7 @@ text as it comes: wrapping costs what is added, not what is kept.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import zip_longest
 from os.path import commonprefix
 from typing import Literal
@@ -53,7 +53,7 @@ class PaneModel:
     id: str
     title: str
     state: str = "streaming"  # a field of `Glyphs`: won, lost, streaming, queued, error, skipped
-    tokens: int | None = None
+    tokens: int | None = None  # once it has ended
     footer: str = ""
     note: str = ""  # instead of the text where there is none, such as "queued"
 
@@ -317,8 +317,7 @@ class Pane:
     def title(self, *, with_footer: bool) -> str:
         """Such as `r0 + 812t`, and how many rows of the text are above those in view."""
         model = self.head
-        about = "~" * (model.state == "streaming")  # the text goes on, the count comes behind it
-        tokens = f" {about}{model.tokens}t" if model.tokens is not None else ""
+        tokens = f" {model.tokens}t" if model.tokens is not None else ""
         footer = f" {model.footer}" if with_footer and model.footer else ""
         above = f"  {self.above} above" if self.above and model.state != "queued" else ""
         return f"{model.title} {getattr(_SIGNS, model.state, '?')}{tokens}{footer}{above}"
@@ -404,13 +403,11 @@ class StreamCanvas(Widget, can_focus=True):
             pane.reset(text)
             self._repaint(id)
 
-    def flush(self, budget: int | None = None, *, heads: bool = True) -> int:
+    def flush(self, budget: int | None = None) -> int:
         """Bring what is drawn up to date; returns about how many bytes that takes.
 
-        Args:
-            budget: bytes after which the other panes wait for the next flush; the focused
-                one comes first, the others in turn. None: all of them.
-            heads: titles too where only their count of tokens changed.
+        `budget` are the bytes after which the other panes wait for the next flush; the focused
+        one comes first, the others in turn. None: all of them.
         """
         first = [self.focused_id] if self.focused_id in self._boxes else []
         others = [id for id in self._boxes if id not in first]
@@ -422,7 +419,7 @@ class StreamCanvas(Widget, can_focus=True):
             if budget is not None and spent >= budget and done > len(first):
                 break
             done += 1
-            changed = self._update_pane(id, heads)
+            changed = self._update_pane(id)
             spent += sum(_REGION_BYTES + region.width for region in changed)
             regions += changed
         self._turn += done - len(first)
@@ -511,7 +508,7 @@ class StreamCanvas(Widget, can_focus=True):
         for id, box in self._boxes.items():
             for y in range(box.y, box.y + box.height):
                 self._bands.setdefault(y, []).append(id)
-            self._update_pane(id, True)
+            self._update_pane(id)
         if self.is_mounted:
             self.refresh()
             self.post_message(self.Changed())
@@ -520,22 +517,19 @@ class StreamCanvas(Widget, can_focus=True):
 
     def _repaint(self, id: str) -> None:
         if id in self._boxes:
-            self._refresh_regions(self._update_pane(id, True))
+            self._refresh_regions(self._update_pane(id))
 
     def _refresh_regions(self, regions: list[Region]) -> None:
         if regions and self.is_mounted:
             self.refresh(*regions)
 
-    def _update_pane(self, id: str, heads: bool) -> list[Region]:
+    def _update_pane(self, id: str) -> list[Region]:
         """Take what came for a pane into what is drawn; returns the cells that change."""
         pane, box = self._panes[id], self._boxes[id]
         regions: list[Region] = []
         above = pane.above
-        # A count of tokens alone can wait.
-        now = pane.model if heads else replace(pane.model, tokens=pane.head.tokens)
-        has_new_title = now != pane.head
-        if has_new_title:
-            pane.head = pane.model
+        has_new_title = pane.model != pane.head
+        pane.head = pane.model
         if self.mode == "wall":
             pane.lead, text = pane.wall_parts(box.width)
             new, left, top = [pane.lead + text], box.x, box.y

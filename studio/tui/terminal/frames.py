@@ -262,8 +262,6 @@ def compact_update(renderable: Any, picture: ScreenBuffer, size: Size | None = N
 PROBE = "\x1b[?2026$p"
 """Asks the terminal whether synchronized output is on; it answers once all before is drawn."""
 BEAT_S = 0.1
-_HEADS_EVERY = 5
-"""Beats between two drawings of the counts in titles: each costs as much as the text."""
 
 
 class FrameClock:
@@ -283,7 +281,6 @@ class FrameClock:
         self.drains: list[Callable[[], None]] = []  # called at every beat, before the canvas
         self._unpaced = ""  # why the line to the terminal is not measured
         self._driver: Any = None
-        self._beats = 0
         self._idle = False
 
     @property
@@ -316,21 +313,20 @@ class FrameClock:
             self.tick()
 
     def tick(self) -> None:
-        self._beats += 1
         for drain in self.drains:
             drain()
-        canvas, heads = self.canvas, self._beats % _HEADS_EVERY == 0
+        canvas = self.canvas
         if canvas is None or not (canvas.is_on_screen and canvas.is_dirty):
             return
         if self.pacer is None:
-            canvas.flush(heads=heads)
+            canvas.flush()
             return
         writer = self._driver._writer_thread
         is_queued = writer is not None and not writer._queue.empty()
         budget = self.pacer.allowed_bytes(time.monotonic(), queued=is_queued)
         if budget <= 0:
             self.held += 1
-        elif canvas.flush(budget, heads=heads) >= budget:
+        elif canvas.flush(budget) >= budget:
             self.pacer.mark_limited()
 
     def record_written(self, size: int) -> None:

@@ -43,9 +43,6 @@ _ZOOMS: dict[Mode, str] = {
     "group": "group: the rollouts of one problem side by side",
     "solo": "solo: one rollout alone",
 }
-CHARS_A_TOKEN = 4
-"""Roughly, of English: what a text under way is estimated by."""
-_LEAST_TOKENS = 16
 _QUESTION_CHARS = 4_000
 _HISTORY = 200
 """Things that happened before the screen was opened: the journal has the rest."""
@@ -153,11 +150,6 @@ class Streams:
 
     def has_text(self, rollout: str) -> bool:
         return self._known.get(rollout, 0) > 0
-
-    def estimate(self, rollout: str) -> int | None:
-        """Tokens of its text so far, about; None while that says nothing."""
-        tokens = self._known.get(rollout, 0) // CHARS_A_TOKEN
-        return tokens if tokens >= _LEAST_TOKENS else None
 
     def add_piece(self, piece: TextPiece) -> bool:
         """Take a piece in; False where nobody looks at its rollout."""
@@ -317,7 +309,6 @@ class RolloutWall(Vertical):
         return view.pane_model(
             rollout,
             self._cursor.mode,
-            self._streams.estimate(rollout.id),
             self._streams.has_text(rollout.id),
             acts=batch is not None and batch.acts,
             title=title,

@@ -527,7 +527,6 @@ def held_out_title(rollout: RolloutStatus) -> str:
 def pane_model(
     rollout: RolloutStatus,
     mode: Mode,
-    estimate: int | None,
     has_text: bool,
     *,
     acts: bool = False,
@@ -536,7 +535,6 @@ def pane_model(
 ) -> PaneModel:
     """How the canvas shows a rollout; the zoom says how much of its id.
 
-    `estimate` is about how many tokens its text under way has; None where nothing is known.
     `acts`: rollouts of the batch call tools.
     `title`: instead of its place in the batch.
     `footer`: below a text under way, until there is a reward.
@@ -559,8 +557,7 @@ def pane_model(
     elif not has_text:
         waiting = {"queued": "queued", "streaming": "no text yet"}
         note = waiting.get(rollout.state, rollout.tail)
-    tokens = rollout.tokens if rollout.has_ended else estimate
-    return PaneModel(rollout.id, title, rollout.state, tokens, said, one_line(note, 300))
+    return PaneModel(rollout.id, title, rollout.state, rollout.tokens, said, one_line(note, 300))
 
 
 def status_line(

@@ -82,7 +82,7 @@ async def test_panes_stand_in_a_grid_with_titles_signs_and_footers() -> None:
             "│                    ││                    │",
             "│reward 1.0          ││                    │",
             "└────────────────────┘└────────────────────┘",
-            "┌─ r2 > ~377t ───────┐┌─ r3 . ─────────────┐",
+            "┌─ r2 > 377t ────────┐┌─ r3 . ─────────────┐",
             "│Let us write 100 |  ││queued              │",
             "│                    ││                    │",
             "│                    ││                    │",
@@ -251,20 +251,6 @@ async def test_a_budget_is_spent_on_the_focused_pane_first_and_then_in_turn() ->
 def _interior(canvas: StreamCanvas, id: str) -> str:
     at = canvas.visible_ids.index(id)
     return drawn(canvas)[1][22 * at : 22 * (at + 1)]
-
-
-async def test_counts_in_titles_wait_for_their_beat_but_states_do_not() -> None:
-    app = Stage()
-    async with app.run_test(size=(30, 6)):
-        app.canvas.set_panes([PaneModel("p0", "r0", "streaming", 1)])
-        app.canvas.set_panes([PaneModel("p0", "r0", "streaming", 2)])
-        app.canvas.flush(heads=False)
-        assert "~1t " in drawn(app.canvas)[0]
-        app.canvas.flush(heads=True)
-        assert "~2t " in drawn(app.canvas)[0]
-        app.canvas.set_panes([PaneModel("p0", "r0", "won", 3)])
-        app.canvas.flush(heads=False)
-        assert "r0 + 3t" in drawn(app.canvas)[0]
 
 
 HOSTILE = "[red]\x1b[2J\u202eevil中文\U0001f468\u200d\U0001f469\u200d\U0001f467e\u0301\t\x9b1m"

@@ -223,13 +223,10 @@ def test_text_of_models_is_inert_and_on_one_line() -> None:
 
 def test_a_pane_says_why_there_is_no_text() -> None:
     batch = of(a_state(a_rollout_finished(0, 0, error="timeout: none")))
-    assert pane_model(batch.rollout_at(0, 0, set()), "group", None, False).note == "timeout: none"
-    assert pane_model(batch.rollout_at(0, 1, set()), "group", None, False).note == "queued"
-    assert (
-        pane_model(batch.rollout_at(0, 1, {"s1p0r1"}), "group", None, False).note == "no text yet"
-    )
-    assert pane_model(batch.rollout_at(0, 1, {"s1p0r1"}), "group", 12, True).note == ""
-    assert pane_model(batch.rollout_at(0, 1, {"s1p0r1"}), "group", 12, True).tokens == 12
+    assert pane_model(batch.rollout_at(0, 0, set()), "group", False).note == "timeout: none"
+    assert pane_model(batch.rollout_at(0, 1, set()), "group", False).note == "queued"
+    assert pane_model(batch.rollout_at(0, 1, {"s1p0r1"}), "group", False).note == "no text yet"
+    assert pane_model(batch.rollout_at(0, 1, {"s1p0r1"}), "group", True).note == ""
 
 
 def test_narration_is_left_to_what_the_command_line_says() -> None:
@@ -296,5 +293,5 @@ def test_nodes_of_a_cluster_are_listed_and_a_pane_says_where_its_try_is_made() -
     assert "n1  2 tries" in shown and "n3  0 tries" in shown and "\x1b" not in shown
     batch = of(a_state(a_rollout_finished(0, 0)))
     streams = batch.rollout_at(0, 1, {"s1p0r1"})
-    assert pane_model(streams, "group", 12, True, footer="on n1").footer == "on n1"
-    assert pane_model(streams, "group", 12, True).footer == ""
+    assert pane_model(streams, "group", True, footer="on n1").footer == "on n1"
+    assert pane_model(streams, "group", True).footer == ""
