@@ -21,18 +21,15 @@ from studio import exit_codes
 from studio.commands import (
     control,
     data,
-    diff,
-    doctor,
     evaluate,
     library,
-    query,
     review,
     runs,
     serve,
     train,
 )
 from studio.commands import run as screen
-from studio.commands.reference import completion, config, guide
+from studio.commands.reference import completion, guide
 from studio.config.source import translate_flags
 from studio.errors import describe_error, os_error_text
 from studio.process import harden, open_streams, silence_stream
@@ -110,8 +107,8 @@ COMMANDS: dict[str, typer.Typer | Callable[..., object]] = {
     "eval": evaluate.evaluate,
     "compare": evaluate.compare,
     "sweep": evaluate.sweep,
-    "diff": diff.diff,
-    "query": query.query,
+    "diff": library.diff,
+    "query": library.query,
     "library": library.app,
     "data": data.app,
     "runs": runs.app,
@@ -122,9 +119,9 @@ COMMANDS: dict[str, typer.Typer | Callable[..., object]] = {
     "chat": serve.chat,
     "serve": serve.serve_calls,
     "rehearsal": serve.app,
-    "doctor": doctor.doctor,
+    "doctor": runs.doctor,
     "guide": guide.guide,
-    "config": config.app,
+    "config": guide.config_app,
     "version": guide.version,
     "completion": completion.completion,
 }

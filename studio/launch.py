@@ -30,9 +30,9 @@ from studio.estimate.cost import tell_estimate
 from studio.presets import presets_folder
 from studio.process import harden
 from studio.render.lines import to_stderr
+from studio.run.assemble import training_warnings
 from studio.run.headless import run_headless
 from studio.run.new_or_resume import RunRequest, load_plan
-from studio.run.training import training_warnings
 from studio.secrets.output import forget, mask_output, mask_tracebacks, remember
 from studio.secrets.run_files import environment_secrets
 from studio.secrets.sanitize import sanitize

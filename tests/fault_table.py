@@ -144,7 +144,7 @@ FAULTS = (
     Fault(
         "failures end a run although what is under way may yet work",
         "engines/pipeline/control.py",
-        "streak >= most and streak > others",
+        "streak >= most and streak > under_way",
         "streak >= most",
         ("tests/engines/pipeline/test_outage.py",),
     ),
@@ -228,7 +228,7 @@ FAULTS = (
     ),
     Fault(
         "of two tool calls with one index the second is lost",
-        "engines/policies/chat/streamed_reply.py",
+        "engines/policies/chat/exchange.py",
         "slot = max(self._calls) + 1",
         "slot = max(self._calls)",
         ("tests/engines/policies/chat/test_client.py",),
@@ -290,7 +290,7 @@ FAULTS = (
     ),
     Fault(
         "a reply whose calls were cut is run",
-        "engines/agents/tool_loop.py",
+        "engines/agents/loops.py",
         "if is_cut(reply.finish):  # before",
         "if False:  # before",
         ("tests/engines/agents/test_tool_loop.py",),
@@ -315,7 +315,7 @@ FAULTS = (
     ),
     Fault(
         "expected words are compared as they are written",
-        "engines/verifiers/text.py",
+        "engines/verifiers/answers.py",
         "_contains_words(words, normalise_text(gold))",
         "_contains_words(words, gold)",
         ("tests/engines/verifiers/test_text.py",),
@@ -419,7 +419,7 @@ FAULTS = (
     ),
     Fault(
         "the calculator answers once more after the last turn",
-        "engines/agents/calculator.py",
+        "engines/agents/loops.py",
         "if expression is None or turn == self.max_turns:",
         "if expression is None:",
         ("tests/engines/agents/test_calculator_agent.py",),
@@ -443,10 +443,10 @@ FAULTS = (
         ),
     ),
     Fault(
-        "what pads a short demonstration is learnt",
+        "a token that nothing predicts is learnt",
         "engines/grpo/engine/sft.py",
-        " - 1) : len(example) - 1] = True",
-        " - 1) : len(row) - 1] = True",
+        "learnt = (bool(example.prompt_ids), *[True] * (size - 1))",
+        "learnt = (True,) * size",
         ("tests/engines/grpo/loss/test_sft.py",),
     ),
     Fault(
@@ -579,7 +579,7 @@ FAULTS = (
     ),
     Fault(
         "what was read for an older choice is shown as that of the newer one",
-        "studio/tui/pages/loader.py",
+        "studio/tui/pages/lists.py",
         "            if key != self.wanted:\n                continue",
         "            if False:\n                continue",
         ("tests/studio/tui/pages/test_loader.py",),
@@ -587,7 +587,7 @@ FAULTS = (
     Fault(
         "an operation that was never drawn is decided by a key that came too early",
         "studio/tui/pages/review/decisions.py",
-        " or not self._change.has_painted(item)",
+        " or item != self.shown.change.painted",
         "",
         (
             "tests/studio/tui/pages/test_review.py::test_a_key_right_after_a_move_decides_nothing_that_was_not_drawn",
@@ -595,7 +595,7 @@ FAULTS = (
     ),
     Fault(
         "what the draft of a library deletes has no mark",
-        "studio/tui/pages/library/view.py",
+        "studio/tui/pages/library/page.py",
         "        elif new is None:\n",
         "        elif new == text == None:\n",
         ("tests/studio/tui/pages/test_library_view.py",),
@@ -691,7 +691,7 @@ FAULTS = (
     ),
     Fault(
         "an unknown setting of the screen is taken for one",
-        "studio/tui/settings/file.py",
+        "studio/tui/settings.py",
         "            if name not in known:",
         "            if not name:",
         ("tests/studio/tui/settings/test_settings.py",),
@@ -810,8 +810,8 @@ FAULTS = (
     ),
     Fault(
         "a dated release counts as another model",
-        "engines/policies/chat/request.py",
-        '_RELEASE.sub("", bare)',
+        "engines/policies/chat/exchange.py",
+        '_VARIANT.sub("", bare)',
         "bare",
         ("tests/engines/policies/chat/test_addresses.py",),
     ),
@@ -831,7 +831,7 @@ FAULTS = (
     ),
     Fault(
         "a short prompt sees what pads it while replies are sampled",
-        "engines/policies/hf_local/fast_decoder.py",
+        "engines/policies/hf_local/decoding.py",
         "columns >= self.lengths[:, None]",
         "columns > self.lengths[:, None] + 3",
         ("tests/engines/policies/hf_local/test_decoder.py",),
@@ -848,7 +848,7 @@ FAULTS = (
     ),
     Fault(
         "log-probabilities are taken at temperature 1",
-        "engines/grpo/forward.py",
+        "engines/grpo/loss/loss.py",
         "        if temperature != 1:\n",
         "        if False:\n",
         ("tests/engines/grpo/forward/test_forward.py",),
@@ -945,8 +945,8 @@ FAULTS = (
     Fault(
         "replies of a log to one question are problems each",
         "engines/data/dataset.py",
-        "if is_log and group[0] is not problem:",
-        "if is_log and problem is None:",
+        "if key in apart and groups[key][0] is not problem:",
+        "if key in apart and problem is None:",
         ("tests/engines/data/test_dataset.py",),
     ),
     Fault(
@@ -1046,5 +1046,89 @@ FAULTS = (
         'yield from self.close("taken back")',
         "pass",
         ("tests/engines/data/sessions/test_formats.py",),
+    ),
+    Fault(
+        "a shortened result is longer than its limit",
+        "engines/tools/toolbox.py",
+        "kept = max(limit - len(note), 0)",
+        "kept = max(limit, 0)",
+        ("tests/engines/tools/test_shorten.py",),
+    ),
+    Fault(
+        "a call without a required argument is made",
+        "engines/tools/function.py",
+        "if name not in value]:",
+        "if name in value and name not in value]:",
+        ("tests/engines/tools/test_malformed_calls.py",),
+    ),
+    Fault(
+        "an argument that a tool does not have is passed on",
+        "engines/tools/function.py",
+        'if unknown and schema.get("additionalProperties") is False:',
+        'if unknown and schema.get("additionalProperties") is None:',
+        ("tests/engines/tools/test_malformed_calls.py",),
+    ),
+    Fault(
+        "one setting by two names of the same place is accepted",
+        "studio/config/aliases.py",
+        "if first.override == second.override:",
+        "if first.override != second.override:",
+        ("tests/studio/config/test_aliases.py",),
+    ),
+    Fault(
+        "an evaluation without held-out data begins",
+        "studio/config/settings/run.py",
+        "if self.do_eval and not self.data:",
+        "if self.do_eval and self.data is None:",
+        ("tests/studio/config/test_refusals.py",),
+    ),
+    Fault(
+        "completions are scored by the states after them",
+        "engines/grpo/loss/loss.py",
+        "at = (rows.begins[:, None] - 1 + steps)",
+        "at = (rows.begins[:, None] + steps)",
+        ("tests/engines/grpo/forward/test_forward.py",),
+    ),
+    Fault(
+        "long prompts do not count in the size of a pass",
+        "engines/grpo/loss/loss.py",
+        "max(len(samples[i].prompt) + len(samples[i].completion) for i in indices)",
+        "max(len(samples[i].completion) for i in indices)",
+        ("tests/engines/grpo/loss/test_sft.py",),
+    ),
+    Fault(
+        "a rollout that a person killed counts as a failure of the model",
+        "engines/pipeline/control.py",
+        "elif not why.startswith(KILLED):",
+        "else:",
+        ("tests/studio/session/test_live_session.py::test_killed_rollouts_are_no_outage",),
+    ),
+    Fault(
+        "a budget forgets what endpoints count beyond estimates",
+        "engines/pipeline/budget.py",
+        "prompt = asked + self.uncounted.most",
+        "prompt = asked",
+        ("tests/engines/pipeline/test_budget.py",),
+    ),
+    Fault(
+        "a letter that is no option is a choice",
+        "engines/verifiers/answers.py",
+        "if (alone := _ALONE.fullmatch(text)) and alone[1].upper() in texts:",
+        "if alone := _ALONE.fullmatch(text):",
+        ("tests/engines/verifiers/test_text.py", "tests/engines/verifiers/test_answer_pairs.py"),
+    ),
+    Fault(
+        "a short answer earns more than its reward",
+        "engines/verifiers/compose.py",
+        "beyond = max(0, length - self.max_length)",
+        "beyond = length - self.max_length",
+        ("tests/engines/verifiers/test_shaping.py",),
+    ),
+    Fault(
+        "a labelled step counts for none",
+        "engines/verifiers/compose.py",
+        'sum("=" in line or bool(_LABEL.match(line))',
+        'sum("=" in line',
+        ("tests/engines/verifiers/test_shaping.py",),
     ),
 )

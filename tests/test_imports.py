@@ -40,7 +40,7 @@ def test_engines_never_loads_a_face_or_its_widgets() -> None:
 
 def test_engines_loads_its_heavy_libraries_only_when_they_are_used() -> None:
     # The task is loaded by name in a child process that checks answers, and nowhere else.
-    own = ("engines.grpo", "engines.policies.hf_local", "engines.verifiers.math.task")
+    own = ("engines.grpo", "engines.policies.hf_local", "engines.verifiers.math_task")
     own += ("engines.rollouts.remote.ray_cluster",)
     loaded = loaded_by("engines", own)
     # httpx2 is not among them: the rehearsal's transport is a class of it, in a module of its own.

@@ -174,7 +174,7 @@ class CommandAgent:
             self.tell(text)
 
 
-def open_agent(needs: AgentNeeds) -> CommandAgent:
+def open_command(needs: AgentNeeds) -> CommandAgent:
     settings, folder = needs.settings, needs.folder
     same = ("command", "problem_as", "answer_from", "network", "allow_hosts", "instructions")
     return CommandAgent(

@@ -15,8 +15,8 @@ from typing import Any
 
 from engines.agents.agentscope_classes import Msg, TextBlock, to_chat_messages
 from engines.agents.guided_try import GuidedTry
+from engines.agents.loops import system_messages
 from engines.agents.open import AgentNeeds
-from engines.agents.single_turn import system_messages
 from engines.core.chat_protocol import arguments_object, parse_message
 from engines.core.errors import ConfigError
 from engines.core.protocols import OnText, Policy
@@ -90,7 +90,7 @@ class FunctionAgent:
         return guided.attempt(job.problem.asked, text, error, metrics)
 
 
-def open_agent(needs: AgentNeeds) -> FunctionAgent:
+def open_function(needs: AgentNeeds) -> FunctionAgent:
     settings = needs.settings
     call = as_function(load_function("agent.function", settings.function), needs.models)
     return FunctionAgent(call, needs.sampling, settings.instructions)

@@ -13,7 +13,7 @@ from functools import partial
 from itertools import takewhile
 from typing import Any, cast
 
-from engines.agents.single_turn import system_messages
+from engines.agents.loops import system_messages
 from engines.core.chat_protocol import Asked
 from engines.core.errors import CallFailed, lost_usage
 from engines.core.protocols import OnText, Policy, TryPolicy

@@ -19,18 +19,18 @@ from engines.core.types import Sampling
 class AgentKind:
     """Where a kind is, and what a run file says of it."""
 
-    module: str  # its `open_agent(needs)` makes one
+    opener: str  # MODULE:FUNCTION that makes one of `AgentNeeds`
     key: str = ""  # which says what it acts with; no other kind has it
     max_turns: int = 2  # where a run file does not say otherwise
 
 
 KINDS: Mapping[str, AgentKind] = {
-    "single_turn": AgentKind("engines.agents.single_turn"),
-    "calculator": AgentKind("engines.agents.calculator"),
-    "team": AgentKind("engines.agents.team", key="team", max_turns=5),
-    "tools": AgentKind("engines.agents.tool_loop", key="tools", max_turns=8),
-    "command": AgentKind("engines.agents.command", key="command"),
-    "function": AgentKind("engines.agents.function", key="function"),
+    "single_turn": AgentKind("engines.agents.loops:open_single_turn"),
+    "calculator": AgentKind("engines.agents.loops:open_calculator"),
+    "team": AgentKind("engines.agents.team:open_team", key="team", max_turns=5),
+    "tools": AgentKind("engines.agents.loops:open_tool_loop", key="tools", max_turns=8),
+    "command": AgentKind("engines.agents.command:open_command", key="command"),
+    "function": AgentKind("engines.agents.function:open_function", key="function"),
 }
 
 
@@ -59,5 +59,6 @@ def open_agent(kind: str, needs: AgentNeeds) -> Agent:
         cause = f'there is no agent of the kind "{kind}".'
         move = f"{did_you_mean(kind, KINDS)}Known: {', '.join(KINDS)}."
         raise ConfigError("agent.kind", cause, move)
-    agent: Agent = import_module(KINDS[kind].module).open_agent(needs)
+    module, _, function = KINDS[kind].opener.partition(":")
+    agent: Agent = getattr(import_module(module), function)(needs)
     return agent

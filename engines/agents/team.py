@@ -10,9 +10,8 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
+from engines.agents.loops import ended_attempt, first_messages, show_calls
 from engines.agents.open import AgentNeeds
-from engines.agents.single_turn import ended_attempt, first_messages
-from engines.agents.tool_loop import show_calls
 from engines.core.errors import CallFailed
 from engines.core.protocols import OnText, Policy, Toolbox, ToolTry, TryPolicy
 from engines.core.team import (
@@ -77,7 +76,7 @@ class Team:
             return await _TeamTry(self, policy, show, within, messages).run()
 
 
-def open_agent(needs: AgentNeeds) -> Team:
+def open_team(needs: AgentNeeds) -> Team:
     settings, toolbox = needs.settings, needs.toolbox
     assert toolbox is not None
     return Team(

@@ -19,6 +19,8 @@ from engines.core.types import CallKey
 
 T = TypeVar("T")
 Decoder = Callable[[Any], Any]
+JsonObject = dict[str, Any]
+"""The fields of an object of JSON, or of a row, by name."""
 
 
 def dumps(value: object) -> bytes:

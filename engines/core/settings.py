@@ -17,6 +17,8 @@ T = TypeVar("T")
 
 MAX_COUNT = 10_000
 """Repetitions or calls at a time: more is a typing error, and the run would hang on it."""
+COUNT: dict[str, Any] = {"ge": 1, "le": MAX_COUNT}
+"""Bounds of what is counted so."""
 MAX_ROWS = 1_000_000_000
 LONGEST_NAME = 120
 """Characters in the name of a library or a run, which is the name of its folder."""

@@ -31,6 +31,8 @@ Learns = Literal["", "library", "weights"]
 """What a step of an alternating run learns; "" of other runs, whose steps all learn the same."""
 AttemptStatus = Literal["ok", "truncated", "failed"]
 
+Names = tuple[str, ...]
+
 NO_ANSWER = "found no answer"
 """What a critique ends with where an answer was looked for and none was stated."""
 
@@ -96,6 +98,10 @@ class Usage:
     @property
     def tokens(self) -> int:
         return self.prompt_tokens + self.completion_tokens
+
+    @property
+    def cached_share(self) -> float:
+        return self.cached_tokens / max(1, self.prompt_tokens)
 
     def __add__(self, other: "Usage") -> "Usage":
         """Add two counts. The cost stays unknown as soon as one part of it is."""

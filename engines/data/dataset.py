@@ -10,13 +10,13 @@ import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
-from statistics import median
 from typing import Any
 
-from engines.core.codec import digest_bytes
+from engines.core.codec import JsonObject, digest_bytes
 from engines.core.errors import DataError, suggest_name
+from engines.core.frozen import frozen
 from engines.core.types import Completion, Problem, Usage
 from engines.data.fields import (
     LISTED_REPLIES,
@@ -43,7 +43,7 @@ RolloutLog = Mapping[str, tuple[Completion, ...]]
 """Question → the replies to it, in the order of the log."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class DataReport:
     """What `check_rows` saw. Lines or rows count from 1; lengths are in characters."""
 
@@ -53,8 +53,6 @@ class DataReport:
     without_answer: tuple[int, ...]
     duplicates: tuple[tuple[int, ...], ...]  # with equal question and answers
     contradictory: tuple[tuple[int, ...], ...]  # equal question, no answer right for all
-    question_chars: tuple[int, float, int]  # shortest, median, longest
-    answer_chars: tuple[int, float, int]  # of those that have one; zeros where none has
     logged_rows: int = 0  # replies, where the file is a log; zeros where it is none
     logged_questions: int = 0  # which those reply to; each is one problem
     tries: dict[str, int] = field(default_factory=dict)  # recorded ones, by how they went
@@ -133,7 +131,7 @@ def _without_collector() -> Iterator[None]:
         gc.enable()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _ReadResult:
     unit: Unit
     problems: tuple[Numbered, ...]
@@ -146,8 +144,9 @@ class _ReadResult:
         if self.bad:
             raise combine_errors(self.bad, self.unit)
         if not self.problems and limit != 0:
-            cause, move = "The file holds no problem.", "Add one problem a line or row."
-            raise DataError(str(source), cause, move)
+            raise DataError(
+                str(source), "The file holds no problem.", "Add one problem a line or row."
+            )
         return self.problems
 
 
@@ -187,13 +186,16 @@ def _read(
             has_replies = has_replies or not names.replies.isdisjoint(problem.meta)
     for of, name in unseen.items():
         if columns:
-            cause = f'No row has a field "{name}", which is named as the {of}.'
-            raise DataError(str(source), cause, suggest_name(name, columns))
+            raise DataError(
+                str(source),
+                f'No row has a field "{name}", which is named as the {of}.',
+                suggest_name(name, columns),
+            )
     problems, logged = drop_replies(numbered, names)
     return _ReadResult(table.unit, _number_repeats(problems[:limit]), bad, logged, unreviewed)
 
 
-def _has_field(row: Mapping[str, Any], name: str) -> bool:
+def _has_field(row: JsonObject, name: str) -> bool:
     return name in row or get_field(row, name) is not None
 
 
@@ -216,55 +218,51 @@ def combine_errors(bad: Sequence[tuple[int, DataError]], unit: Unit) -> DataErro
         return first
     numbers = ", ".join(str(number) for number, _ in others[:SHOWN_LINES])
     more = ", …" if len(others) > SHOWN_LINES else ""
-    cause = f"{first.cause} ({len(others)} more cannot be used: {unit} {numbers}{more}.)"
-    return DataError(first.place, cause, first.move)
+    return DataError(
+        first.place,
+        f"{first.cause} ({len(others)} more cannot be used: {unit} {numbers}{more}.)",
+        first.move,
+    )
 
 
 def drop_replies(
     numbered: Sequence[Numbered], names: FieldNames
-) -> tuple[Sequence[Numbered], LogCounts]:
+) -> tuple[list[Numbered], LogCounts]:
     """Each question of a log once, without what belongs to its replies.
 
-    A file is a log where at least half of its rows with a reply share question, answer and source
-    with another whose reply differs. One question that a data set repeats by mistake stays a
-    repeat, which `check_rows` tells, and costs the others no column.
+    Rows of a log share question, answer and source with another whose reply differs; a column that
+    is merely called like one is a fact of its problem.
 
     Returns:
         The problems, in order, and how much was merged. Lists of replies (`rollouts`, …) are
-        never facts of a problem; other fields leave only where the file is a log.
+        never facts of a problem.
     """
     groups: dict[tuple[str, str], list[Problem]] = {}
     for _, problem in numbered:
         if not names.replies.isdisjoint(problem.meta):
             groups.setdefault((problem.id, problem.source), []).append(problem)
-    apart = {"model", "reward", *names.replies}  # fields in which replies to one question differ
-    logged = 0
-    for group in groups.values():
-        first = group[0].meta
+    apart: dict[tuple[str, str], set[str]] = {}  # what belongs to the replies of a log's question
+    for key, (first, *others) in groups.items():
         differing = {
             name
-            for problem in group[1:]
-            for name in {*first, *problem.meta}
-            if first.get(name) != problem.meta.get(name)
+            for other in others
+            for name in {*first.meta, *other.meta}
+            if first.meta.get(name) != other.meta.get(name)
         }
         if not names.replies.isdisjoint(differing):
-            logged += len(group)
-            apart |= differing
-    with_reply = sum(map(len, groups.values()))
-    is_log = 0 < with_reply <= 2 * logged
+            apart[key] = {"model", "reward", *names.replies, *differing}
     problems = []
     for number, problem in numbered:
-        group = groups.get((problem.id, problem.source), [problem])
-        if is_log and group[0] is not problem:
+        key = problem.id, problem.source
+        if key in apart and groups[key][0] is not problem:
             continue
         dropped = {name for name in LISTED_REPLIES if isinstance(problem.meta.get(name), list)}
-        if is_log and not names.replies.isdisjoint(problem.meta):
-            dropped |= apart
+        dropped |= apart.get(key, set())
         if not dropped.isdisjoint(problem.meta):
             meta = {name: value for name, value in problem.meta.items() if name not in dropped}
             problem = replace(problem, meta=meta)
         problems.append((number, problem))
-    return problems, (with_reply, len(groups)) if is_log else (0, 0)
+    return problems, (sum(len(groups[key]) for key in apart), len(apart))
 
 
 def read_rollout_log(path: Path) -> RolloutLog:
@@ -293,12 +291,15 @@ def read_rollout_log(path: Path) -> RolloutLog:
     return {question: tuple(replies) for question, replies in log.items()}
 
 
-def _parse_replies(place: str, row: Mapping[str, Any]) -> list[Completion]:
+def _parse_replies(place: str, row: JsonObject) -> list[Completion]:
     name = next((name for name in LISTED_REPLIES if row.get(name) is not None), None)
     replies = row[name] if name else [row]
     if not isinstance(replies, list) or not replies:
-        move = "Add the logged replies, or take the row out."
-        raise DataError(place, f'"{name}" is no list with something in it.', move)
+        raise DataError(
+            place,
+            f'"{name}" is no list with something in it.',
+            "Add the logged replies, or take the row out.",
+        )
     return [_parse_reply(place, reply, row.get("model")) for reply in replies]
 
 
@@ -310,11 +311,12 @@ def _parse_reply(place: str, reply: Any, model: Any) -> Completion:
         value = next((reply[n] for n in SINGLE_REPLIES if reply.get(n) is not None), None)
     text = _reply_text(value)
     if text is None:
-        cause = (
+        raise DataError(
+            place,
             "It has no reply as a text, or as chat messages with a turn of the assistant; it "
-            f"would be called {', '.join(SINGLE_REPLIES)}."
+            f"would be called {', '.join(SINGLE_REPLIES)}.",
+            "Add what the model said, or take the row out.",
         )
-        raise DataError(place, cause, "Add what the model said, or take the row out.")
     return Completion(text, usage=Usage(calls=1), model=str(model or ""))
 
 
@@ -360,8 +362,6 @@ def check_rows(
             for same in by_question.values()
             if _has_contradiction([answer_set(p) for _, p in same])
         ),
-        question_chars=_length_spread([len(p.question) for _, p in numbered]),
-        answer_chars=_length_spread([len(p.answer) for _, p in numbered if p.answer is not None]),
         logged_rows=logged[0],
         logged_questions=logged[1],
         tries=dict(Counter(outcome_word(r) for _, p in numbered for r in recorded_rewards(p))),
@@ -402,20 +402,16 @@ def _has_contradiction(sets: Sequence[frozenset[str]]) -> bool:
     return len(known) > 1 and not frozenset.intersection(*known)
 
 
-def _length_spread(lengths: Sequence[int]) -> tuple[int, float, int]:
-    return (min(lengths), float(median(lengths)), max(lengths)) if lengths else (0, 0.0, 0)
-
-
 MARK, MARKED_CONTENT, ORIGIN = "reviewed", "reviewed_content", "imported"
 
 
-def content_hash(row: Mapping[str, Any]) -> str:
+def content_hash(row: JsonObject) -> str:
     """Of all that an item holds but its mark."""
     content = {key: value for key, value in row.items() if key not in (MARK, MARKED_CONTENT)}
     return digest_bytes(json.dumps(content, sort_keys=True).encode(), 8)
 
 
-def is_unreviewed(row: Mapping[str, Any]) -> bool:
+def is_unreviewed(row: JsonObject) -> bool:
     """Whether a row waits for a person: it was imported, or says so, and has no mark that fits.
 
     A column `reviewed` of a foreign data set stops nothing, unless it says that nobody has.
@@ -425,7 +421,7 @@ def is_unreviewed(row: Mapping[str, Any]) -> bool:
     return str(row.get(MARK, "")).lower() == "false"
 
 
-def set_mark(row: Mapping[str, Any], reviewed: bool) -> dict[str, Any]:
+def set_mark(row: JsonObject, reviewed: bool) -> JsonObject:
     """The same row, marked as it is now or not at all."""
     kept = {key: value for key, value in row.items() if key not in (MARK, MARKED_CONTENT)}
     return {**kept, MARK: reviewed, **({MARKED_CONTENT: content_hash(kept)} if reviewed else {})}
@@ -435,5 +431,8 @@ def unreviewed_error(place: str, name: str, numbers: Sequence[int], unit: str) -
     """What to say where data is to be used that holds unreviewed items."""
     first, *others = numbers
     more = f" (nor {len(others)} more)" if others else ""
-    cause = f"The item of {unit} {first} is not reviewed{more}: it may not be sent to any model."
-    return DataError(f"{place}:{first}", cause, f"Look at it first: studio data review {name}.")
+    return DataError(
+        f"{place}:{first}",
+        f"The item of {unit} {first} is not reviewed{more}: it may not be sent to any model.",
+        f"Look at it first: studio data review {name}.",
+    )

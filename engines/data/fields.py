@@ -3,14 +3,15 @@
 import mimetypes
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from string import ascii_uppercase
 from typing import Any
 
-from engines.core.codec import digest, fix_surrogates
+from engines.core.codec import JsonObject, digest, fix_surrogates
 from engines.core.errors import DataError
-from engines.core.types import Problem, turns_of
+from engines.core.frozen import frozen
+from engines.core.types import Names, Problem, turns_of
 from engines.data.rows import json_kind
 
 QUESTION_FIELDS = (
@@ -38,12 +39,12 @@ class BlankQuestion(DataError):
     """The question is there, but nothing stands in it."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class FieldNames:
     """The fields that may hold question and answer, best first, and those of replies."""
 
-    question: tuple[str, ...] = QUESTION_FIELDS
-    answer: tuple[str, ...] = ANSWER_FIELDS
+    question: Names = QUESTION_FIELDS
+    answer: Names = ANSWER_FIELDS
     replies: frozenset[str] = frozenset((*LISTED_REPLIES, *SINGLE_REPLIES))
 
 
@@ -53,8 +54,11 @@ USUAL = FieldNames()
 def field_names(where: str, fields: Mapping[str, str]) -> FieldNames:
     """The names to look for, from a map {"question": NAME, "answer": NAME}."""
     if unknown := sorted(set(fields) - {"question", "answer"}):
-        move = 'Map "question" or "answer"; every other field of a row is kept as it is.'
-        raise DataError(f"fields of {where}", f'"{unknown[0]}" cannot be mapped.', move)
+        raise DataError(
+            f"fields of {where}",
+            f'"{unknown[0]}" cannot be mapped.',
+            'Map "question" or "answer"; every other field of a row is kept as it is.',
+        )
     return FieldNames(
         (fields["question"],) if "question" in fields else QUESTION_FIELDS,
         (fields["answer"],) if "answer" in fields else ANSWER_FIELDS,
@@ -63,7 +67,7 @@ def field_names(where: str, fields: Mapping[str, str]) -> FieldNames:
 
 
 def parse_problem(
-    place: str, row: Mapping[str, Any], names: FieldNames, needs_answer: bool, source: str
+    place: str, row: JsonObject, names: FieldNames, needs_answer: bool, source: str
 ) -> Problem:
     """The problem a row holds; `source` where the row has none of its own.
 
@@ -121,19 +125,18 @@ def parse_problem(
 def _only_reply(place: str, messages: list[Any]) -> Any:
     turns = [turn for turn in messages if isinstance(turn, dict)]
     if sum(turn.get("role") == "user" for turn in turns) > 1:
-        cause = '"messages" holds a talk, whose earlier turns would not be shown.'
-        raise DataError(place, cause, AS_CHAT)
+        raise DataError(
+            place, '"messages" holds a talk, whose earlier turns would not be shown.', AS_CHAT
+        )
     replies = [turn.get("content") for turn in turns if turn.get("role") == "assistant"]
     return replies[-1] if replies else None
 
 
-def parse_question(
-    place: str, row: Mapping[str, Any], names: FieldNames
-) -> tuple[tuple[str, ...], str]:
+def parse_question(place: str, row: Mapping[str, Any], names: FieldNames) -> tuple[Names, str]:
     """The fields the question stands in, and its text; raises what `parse_problem` does."""
     name = _first_held(row, names.question)
     if _ALPACA in row and name in (None, "input") and names.question is QUESTION_FIELDS:
-        fields: tuple[str, ...] = (_ALPACA, "input")
+        fields: Names = (_ALPACA, "input")
         parts = [field_text(place, n, row[n]) for n in fields if row.get(n) is not None]
         text = "\n\n".join(part for part in parts if part)
     elif name is not None:
@@ -141,16 +144,21 @@ def parse_question(
     elif present := [n for n in names.question if n in row]:
         fields, text = (present[0],), ""
     else:
-        cause = f'"{names.question[0]}" is missing; the fields are: {", ".join(row) or "none"}.'
-        move = f"Rename one, or name it: {_MAPPED.format('question')}."
-        raise DataError(place, cause, AS_CHAT if "conversations" in row else move)
+        raise DataError(
+            place,
+            f'"{names.question[0]}" is missing; the fields are: {", ".join(row) or "none"}.',
+            AS_CHAT
+            if "conversations" in row
+            else f"Rename one, or name it: {_MAPPED.format('question')}.",
+        )
     if not text:
-        move = "Write the question, or take the row out."
-        raise BlankQuestion(place, f'"{fields[0]}" is empty.', move)
+        raise BlankQuestion(
+            place, f'"{fields[0]}" is empty.', "Write the question, or take the row out."
+        )
     return fields, text
 
 
-def _first_held(row: Mapping[str, Any], names: tuple[str, ...]) -> str | None:
+def _first_held(row: Mapping[str, Any], names: Names) -> str | None:
     """The first of the names under which a row has something: null does not hide another."""
     return next((name for name in names if get_field(row, name) is not None), None)
 
@@ -175,13 +183,14 @@ def field_text(place: str, name: str, value: Any) -> str:
             return str(int(value))
         case int() | float():
             return str(value)
-    move = "Write it as a text or a number, or name a field inside it in data.fields."
-    raise DataError(place, f'"{name}" holds {json_kind(value)}, not a text.', move)
+    raise DataError(
+        place,
+        f'"{name}" holds {json_kind(value)}, not a text.',
+        "Write it as a text or a number, or name a field inside it in data.fields.",
+    )
 
 
-def _no_answer_error(
-    place: str, row: Mapping[str, Any], answers: tuple[str, ...], field: str | None
-) -> DataError:
+def _no_answer_error(place: str, row: JsonObject, answers: Names, field: str | None) -> DataError:
     move = (
         f"Add it or name it ({_MAPPED.format('answer')}), or set practice.given_ground_truth=false."
     )
@@ -190,8 +199,7 @@ def _no_answer_error(
     name = field or next((n for n in answers if n in row), None)
     if name:
         return DataError(place, f'"{name}" is empty.', move)
-    cause = f'"{answers[0]}" is missing; the fields are: {", ".join(row)}.'
-    return DataError(place, cause, move)
+    return DataError(place, f'"{answers[0]}" is missing; the fields are: {", ".join(row)}.', move)
 
 
 def _last_user_turn(value: Any) -> Any:
@@ -219,8 +227,11 @@ def find_images(place: str, problem: Problem, folder: Path) -> Problem:
         elif (mimetypes.guess_type(image)[0] or "").startswith("image/"):
             path = folder / image
             if not path.is_file():
-                cause = f'"images" names {image}, and there is no such file in {folder}.'
-                raise DataError(place, cause, "Put it there, or write its address.")
+                raise DataError(
+                    place,
+                    f'"images" names {image}, and there is no such file in {folder}.',
+                    "Put it there, or write its address.",
+                )
             images.append(str(path.resolve()))
     return replace(problem, meta={**problem.meta, "shown_images": images}) if images else problem
 
@@ -234,11 +245,11 @@ _OWN_LABEL = re.compile(r"\(?([A-Z])[).:]\s*")
 _LETTER = re.compile(r"\(?([A-Za-z])[).:]{0,2}")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Choices:
     options: Mapping[str, str]  # letter and text
-    labels: tuple[str, ...]  # as the row has them; without any: ()
-    fields: tuple[str, ...]  # of the row, that hold the options
+    labels: Names  # as the row has them; without any: ()
+    fields: Names  # of the row, that hold the options
     right: str | None = None  # the letter, where the fields tell it
 
     def extend_question(self, question: str) -> str:
@@ -270,11 +281,14 @@ class Choices:
         if len(fitting) == 1:
             return fitting.pop()
         which = "may mean two of" if fitting else "is none of"
-        cause = f'"{field}" is {text[:40]!r}, which {which} the {len(letters)} options.'
-        raise DataError(place, cause, "Write the letter of the right option, A for the first.")
+        raise DataError(
+            place,
+            f'"{field}" is {text[:40]!r}, which {which} the {len(letters)} options.',
+            "Write the letter of the right option, A for the first.",
+        )
 
 
-def find_choices(place: str, row: Mapping[str, Any], question: str) -> Choices | None:
+def find_choices(place: str, row: JsonObject, question: str) -> Choices | None:
     """The options of a row; None where it has none.
 
     Where the right answer has a field of its own, the order follows from the texts: it is the
@@ -296,8 +310,11 @@ def find_choices(place: str, row: Mapping[str, Any], question: str) -> Choices |
     wrong = [name for name in row if _WRONG.fullmatch(name) and row[name] is not None]
     written = {name: " ".join(str(row[name]).split()) for name in (right, *wrong)}  # case counts
     if twin := next((name for name in wrong if written[name] == written[right]), None):
-        cause = f'"{twin}" says what "{right}" says, so two options would be right.'
-        raise DataError(place, cause, "Correct one of them, or take the row out.")
+        raise DataError(
+            place,
+            f'"{twin}" says what "{right}" says, so two options would be right.',
+            "Correct one of them, or take the row out.",
+        )
     order = sorted(written, key=lambda name: digest([question, str(row[name])], 16))
     options = _letter([row[name] for name in order])
     letter = ascii_uppercase[order.index(right)]
@@ -308,7 +325,7 @@ def _letter(texts: Sequence[Any]) -> dict[str, str]:
     return {letter: str(text).strip() for letter, text in zip(ascii_uppercase, texts, strict=False)}
 
 
-def _read_listed(value: Any) -> tuple[list[str], tuple[str, ...]]:
+def _read_listed(value: Any) -> tuple[list[str], Names]:
     """Texts and labels of a field with options; nothing where it holds something else."""
     labels: list[Any] = []
     if isinstance(value, list) and all(isinstance(v, dict) and "label" in v for v in value):

@@ -12,12 +12,15 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
+from engines.core.codec import JsonObject
 from engines.core.errors import DataError
+from engines.core.frozen import frozen
+from engines.core.types import Names
 from engines.data.fields import field_text, find_choices, get_field
 from engines.data.rows import Row
 from engines.data.source import DataSource
 
-Published = Mapping[str, Any]
+Published = JsonObject
 QUESTION = ("question", "Question", "problem", "Problem", "extra_info.question")
 ANSWER = ("final_answer", "answer", "Answer", "result")
 OTHER_NAMES = ("extra_info", "solution", "Info", "Root_Url", "options", "Options", "choices")
@@ -34,8 +37,11 @@ def _field(place: str, row: Published, *names: str) -> Any:
     for name in names:
         if name in row or get_field(row, name) is not None:
             return get_field(row, name)
-    cause = f'"{names[0]}" is missing; the fields are: {", ".join(row) or "none"}.'
-    raise DataError(place, cause, PUBLISHED_FORM)
+    raise DataError(
+        place,
+        f'"{names[0]}" is missing; the fields are: {", ".join(row) or "none"}.',
+        PUBLISHED_FORM,
+    )
 
 
 def join_answers(place: str, value: Any) -> str:
@@ -46,12 +52,15 @@ def join_answers(place: str, value: Any) -> str:
     return "; ".join(filter(None, answers))
 
 
-def _problem(place: str, row: Published, *answers: str) -> dict[str, Any]:
+def _problem(place: str, row: Published, *answers: str) -> JsonObject:
     question = _field(place, row, *QUESTION)
     answer = join_answers(place, _field(place, row, *(answers or ANSWER)))
     if "\n#### " in answer:
-        cause = 'The answer is a whole solution with a line "#### …", as GSM8K has them.'
-        raise DataError(place, cause, PUBLISHED_FORM)
+        raise DataError(
+            place,
+            'The answer is a whole solution with a line "#### …", as GSM8K has them.',
+            PUBLISHED_FORM,
+        )
     names = ("difficulty", "topic", "subject", "level")
     about = {name: row[name] for name in names if name in row}
     if "level" in about:
@@ -61,23 +70,23 @@ def _problem(place: str, row: Published, *answers: str) -> dict[str, Any]:
     return {"question": question, "result": answer, **about}
 
 
-def clean_plain(place: str, row: Published) -> list[dict[str, Any]]:
+def clean_plain(place: str, row: Published) -> list[JsonObject]:
     return [_problem(place, row)]
 
 
-def clean_solutions(place: str, row: Published) -> list[dict[str, Any]] | str:
+def clean_solutions(place: str, row: Published) -> list[JsonObject] | str:
     solutions = [row[name] for name in row if name.startswith("r1_solution_") and row[name]]
     problem = _problem(place, row)
     return [problem | {"solution": text} for text in solutions] or "without a solution"
 
 
-def clean_nq(place: str, row: Published) -> list[dict[str, Any]]:
+def clean_nq(place: str, row: Published) -> list[JsonObject]:
     problem = _problem(place, row, "golden_answers", "answer")
     question = str(problem["question"] or "").strip()
     return [problem | {"question": question + "?" * (question[-1:] not in ("", "?"))}]
 
 
-def clean_dapo(place: str, row: Published) -> list[dict[str, Any]]:
+def clean_dapo(place: str, row: Published) -> list[JsonObject]:
     prompt = _field(place, row, "prompt")
     if isinstance(prompt, list):
         prompt = next((turn.get("content") for turn in prompt if isinstance(turn, dict)), None)
@@ -86,14 +95,14 @@ def clean_dapo(place: str, row: Published) -> list[dict[str, Any]]:
     return [_problem(place, unwrapped, "reward_model.ground_truth")]
 
 
-def clean_afm(place: str, row: Published) -> list[dict[str, Any]] | str:
+def clean_afm(place: str, row: Published) -> list[JsonObject] | str:
     answer = _field(place, row, "extra_info.answer")
     if isinstance(answer, list) and len(answer) > 1:
         return "with several answers"
     return [_problem(place, row, "extra_info.answer")]
 
 
-def clean_webwalker(place: str, row: Published) -> list[dict[str, Any]]:
+def clean_webwalker(place: str, row: Published) -> list[JsonObject]:
     info = _field(place, row, "info", "Info")
     level = _field(place, info or {}, "difficulty_level", "Difficulty_Level")
     about = {"level": str(level).lower(), "root_url": _field(place, row, "root_url", "Root_Url")}
@@ -101,7 +110,7 @@ def clean_webwalker(place: str, row: Published) -> list[dict[str, Any]]:
     return [_problem(place, row) | about]
 
 
-def clean_gsm8k(place: str, row: Published) -> list[dict[str, Any]]:
+def clean_gsm8k(place: str, row: Published) -> list[JsonObject]:
     text = field_text(place, "answer", _field(place, row, "answer"))
     solution, mark, answer = text.rpartition("####")
     if not mark:
@@ -110,7 +119,7 @@ def clean_gsm8k(place: str, row: Published) -> list[dict[str, Any]]:
     return [_problem(place, {**row, "answer": answer, "solution": solution.strip()})]
 
 
-def clean_choices(place: str, row: Published) -> list[dict[str, Any]] | str:
+def clean_choices(place: str, row: Published) -> list[JsonObject] | str:
     question = field_text(place, "question", _field(place, row, *QUESTION) or "")
     choices = find_choices(place, row, question)
     if choices is None:
@@ -127,16 +136,16 @@ def clean_choices(place: str, row: Published) -> list[dict[str, Any]] | str:
     return [problem]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Layout:
     """A data set as its authors publish it."""
 
     hub: str  # its repository on the Hugging Face hub, and below it configuration and split
-    columns: tuple[str, ...]  # what it consists of; inside objects: a.b, inside lists: a[0].b
-    clean: Callable[[str, Mapping[str, Any]], list[dict[str, Any]] | str]
+    columns: Names  # what it consists of; inside objects: a.b, inside lists: a[0].b
+    clean: Callable[[str, JsonObject], list[JsonObject] | str]
     config: str | None = None
     split: str = "train"
-    further: tuple[str, ...] = ()  # columns beside the common ones
+    further: Names = ()  # columns beside the common ones
     source: str = ""  # what the column `source` holds; "": the name
     once: bool = False  # a question that is repeated counts once
     gated: bool = False  # its terms have to be accepted
@@ -148,7 +157,7 @@ class Layout:
         return frozenset((*outer, *QUESTION, *ANSWER, *OTHER_NAMES))
 
     @property
-    def folders(self) -> tuple[str, ...]:
+    def folders(self) -> Names:
         """Where a copy of the hub has it: with the owner's folder, or without."""
         below = f"/{self.config}" if self.config else ""
         return tuple(f"{hub}{below}" for hub in (self.hub, self.hub.partition("/")[2]))
@@ -204,7 +213,7 @@ class Cleaned:
     kept: int = 0
     left_out: Counter[str] = field(default_factory=Counter)
 
-    def rows(self, published: Iterable[Row]) -> Iterator[dict[str, Any]]:
+    def rows(self, published: Iterable[Row]) -> Iterator[JsonObject]:
         """The rows in the common schema, without `id`; `idx` counts those of the source from 0.
 
         Raises DataError: a row is of another layout.
@@ -241,7 +250,7 @@ class Cleaned:
                     }
 
 
-def shuffled(rows: Sequence[dict[str, Any]], seed: int) -> list[dict[str, Any]]:
+def shuffled(rows: Sequence[JsonObject], seed: int) -> list[JsonObject]:
     """The order in which the `datasets` library shuffles so many rows by a seed."""
     from numpy.random import default_rng
 
@@ -249,20 +258,23 @@ def shuffled(rows: Sequence[dict[str, Any]], seed: int) -> list[dict[str, Any]]:
 
 
 def by_level(
-    rows: Iterable[dict[str, Any]], ratio: Mapping[str, int], seed: int, limit: int | None = None
-) -> list[dict[str, Any]]:
+    rows: Iterable[JsonObject], ratio: Mapping[str, int], seed: int, limit: int | None = None
+) -> list[JsonObject]:
     """As many whole rounds of rows, at most `limit`, as there are with levels in this ratio.
 
     So the ratio holds in what is returned, and in each number of rounds from its beginning;
     within a level their order is drawn.
     """
-    levels: dict[str, list[dict[str, Any]]] = {level: [] for level in ratio}
+    levels: dict[str, list[JsonObject]] = {level: [] for level in ratio}
     for row in rows:
         if row["level"] not in levels:
-            cause = f'Its level "{row["level"]}" is none of {", ".join(ratio)}.'
-            raise DataError(f"row {row['extra_info']['idx'] + 1}", cause, PUBLISHED_FORM)
+            raise DataError(
+                f"row {row['extra_info']['idx'] + 1}",
+                f'Its level "{row["level"]}" is none of {", ".join(ratio)}.',
+                PUBLISHED_FORM,
+            )
         levels[row["level"]].append(row)
-    random, ordered = Random(seed), list[dict[str, Any]]()
+    random, ordered = Random(seed), list[JsonObject]()
     for of_level in levels.values():
         random.shuffle(of_level)
     rounds = min(len(levels[level]) // times for level, times in ratio.items() if times)
@@ -270,8 +282,11 @@ def by_level(
         rounds = min(rounds, limit // sum(ratio.values()))
     if not rounds:
         there = ", ".join(f"{len(of_level)} {level}" for level, of_level in levels.items())
-        cause = f"There is no whole round of {':'.join(map(str, ratio.values()))} in {there}."
-        raise DataError("--levels", cause, "Give a smaller ratio, or a larger --limit.")
+        raise DataError(
+            "--levels",
+            f"There is no whole round of {':'.join(map(str, ratio.values()))} in {there}.",
+            "Give a smaller ratio, or a larger --limit.",
+        )
     for _ in range(rounds):
         for level, times in ratio.items():
             ordered += [levels[level].pop() for _ in range(times)]

@@ -4,13 +4,13 @@ It follows from (seed, epoch) alone: a resumed run needs no other cursor than it
 """
 
 import random
-from dataclasses import dataclass
 from functools import lru_cache
 
 from engines.core.codec import seed_for
+from engines.core.frozen import frozen
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Sampler:
     """Batches of a run; steps and epochs count from 1 over the whole run."""
 
@@ -56,15 +56,9 @@ class Sampler:
 
     def batch(self, step: int) -> tuple[int, ...]:
         """Indices of the step's problems; position in the tuple is position in the batch."""
-        start = self._start(step)
-        return self.order(self.epoch_of(step))[start : start + self.batch_size]
-
-    def batch_length(self, step: int) -> int:
-        return min(self.batch_size, self.problems_per_epoch - self._start(step))
-
-    def _start(self, step: int) -> int:
         self._check(step)
-        return (step - 1) % self.steps_per_epoch * self.batch_size
+        start = (step - 1) % self.steps_per_epoch * self.batch_size
+        return self.order(self.epoch_of(step))[start : start + self.batch_size]
 
     def _check(self, step: int, lowest: int = 1) -> None:
         if not lowest <= step <= self.total_steps:

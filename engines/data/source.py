@@ -20,12 +20,12 @@ import sqlite3
 import tomllib
 from collections.abc import Iterator, Sequence
 from contextlib import closing, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 from engines.core.errors import DataError, suggest_name
+from engines.core.frozen import frozen
 
 PRACTISED = ("train",)
 """Splits that are meant where a folder is practised on and none is named, best first."""
@@ -49,7 +49,7 @@ _SHARD = re.compile(r"(?P<split>.+?)-(?P<number>\d{5})-of-(?P<of>\d{5})(-[0-9a-f
 TASK_FILE = "task.toml"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class DataSource:
     """A file, or a folder and the split of it that is meant."""
 
@@ -90,8 +90,11 @@ def resolve_data(name: str, roots: Sequence[Path], prefer: Sequence[str] = ()) -
         return DataSource(source.path, choose_split(source, prefer))
     has_parts = is_database(source.path) or source.path.suffix.lower() == ".xlsx"
     if source.split is not None and not has_parts:
-        cause = f"{source.path} is one file and has no split {source.split}."
-        raise DataError(f'data set "{name}"', cause, f'Leave ":{source.split}" out.')
+        raise DataError(
+            f'data set "{name}"',
+            f"{source.path} is one file and has no split {source.split}.",
+            f'Leave ":{source.split}" out.',
+        )
     return source
 
 
@@ -99,18 +102,27 @@ def choose_split(source: DataSource, prefer: Sequence[str] = ()) -> str | None:
     """The split of a folder that is meant; raises DataError where it is not there or not clear."""
     splits, place = find_splits(source.path), str(source.path)
     if not splits:
-        move = f"Give one that has files such as train.jsonl ({', '.join(READABLE)})."
-        raise DataError(place, "The folder holds no data.", move)
+        raise DataError(
+            place,
+            "The folder holds no data.",
+            f"Give one that has files such as train.jsonl ({', '.join(READABLE)}).",
+        )
     if source.split is not None:
         if source.split not in splits:
-            move = suggest_name(source.split, [name for name in splits if name])
-            raise DataError(place, f'It has no split "{source.split}".', move)
+            raise DataError(
+                place,
+                f'It has no split "{source.split}".',
+                suggest_name(source.split, [name for name in splits if name]),
+            )
         return source.split
     # A folder with one split is that split; "" is a set that save_to_disk wrote on its own.
     name = next((split for split in prefer if split in splits), next(iter(splits)))
     if len(splits) > 1 and name not in prefer:
-        cause = f"It has the splits {', '.join(splits)}, and none is named."
-        raise DataError(place, cause, f"Name one: {source.path.name}:{name}.")
+        raise DataError(
+            place,
+            f"It has the splits {', '.join(splits)}, and none is named.",
+            f"Name one: {source.path.name}:{name}.",
+        )
     return name or None
 
 
@@ -212,8 +224,9 @@ def find_splits(folder: Path) -> Splits:
     splits = {name: _check_shards(folder, name, files) for name, files in by_split.items()}
     for name, files in below.items():
         if name in splits:
-            cause = f"Several files are the split {name}."
-            raise DataError(str(folder), cause, "Keep one of them.")
+            raise DataError(
+                str(folder), f"Several files are the split {name}.", "Keep one of them."
+            )
         is_sharded = _SHARD.fullmatch(stem_of(files[0]))
         splits[name] = _check_shards(folder, name, files) if is_sharded else tuple(files)
     return dict(sorted(splits.items()))
@@ -237,8 +250,11 @@ def _check_shards(folder: Path, split: str, files: Sequence[Path]) -> tuple[Path
     of = max((int(shard["of"]) for shard in shards if shard), default=1)
     if numbers != list(range(of)):
         names = ", ".join(path.name for path in files) or "none"
-        cause = f"Its split {split} should have {of} files, and has: {names}."
-        raise DataError(str(folder), cause, "Keep one of them, or fetch the missing ones.")
+        raise DataError(
+            str(folder),
+            f"Its split {split} should have {of} files, and has: {names}.",
+            "Keep one of them, or fetch the missing ones.",
+        )
     return tuple(files)
 
 
@@ -260,9 +276,11 @@ def read_task(file: Path) -> dict[str, Any] | DataError:
     environment = task.get("environment")
     image = isinstance(environment, dict) and environment.get("docker_image")
     if image or (folder / "environment" / "Dockerfile").exists():
-        cause = f"The task needs the image {image or 'of environment/Dockerfile'}."
-        move = "Move it elsewhere: only tasks that run without an image can be practised."
-        return DataError(str(file), cause, move)
+        return DataError(
+            str(file),
+            f"The task needs the image {image or 'of environment/Dockerfile'}.",
+            "Move it elsewhere: only tasks that run without an image can be practised.",
+        )
     if not (folder / "tests" / "test.sh").is_file():
         return DataError(str(file), "The task has no tests/test.sh.", "Add its grader.")
     return {"question": question, "task": str(folder), "name": folder.name}
@@ -293,8 +311,11 @@ def list_sets(path: Path) -> dict[str, str]:
                 for (name,) in names:
                     sets.setdefault(str(name), table)
     if not sets:
-        cause = "It holds no samples: the tables data and evaluation_data are empty or missing."
-        raise DataError(str(path), cause, "Give the database that UTU_DB_URL names.")
+        raise DataError(
+            str(path),
+            "It holds no samples: the tables data and evaluation_data are empty or missing.",
+            "Give the database that UTU_DB_URL names.",
+        )
     return sets
 
 
@@ -307,8 +328,11 @@ def read_samples(path: Path, name: str | None) -> Iterator[tuple[int, str, dict[
     if name is None:
         name, *others = sets
         if others:
-            cause = f"It holds several data sets: {', '.join(sets)}."
-            raise DataError(str(path), cause, f"Name one: {path.name}:{name}.")
+            raise DataError(
+                str(path),
+                f"It holds several data sets: {', '.join(sets)}.",
+                f"Name one: {path.name}:{name}.",
+            )
     if name not in sets:
         raise DataError(str(path), f'It holds no data set "{name}".', suggest_name(name, sets))
     table = sets[name]
@@ -343,6 +367,7 @@ def _connect(path: Path) -> sqlite3.Connection:
         database = sqlite3.connect(address, uri=True)
         database.execute("SELECT name FROM sqlite_master LIMIT 1")
     except sqlite3.Error as error:
-        cause = f"It cannot be read as a SQLite database ({error})."
-        raise DataError(str(path), cause, "Check the file.") from error
+        raise DataError(
+            str(path), f"It cannot be read as a SQLite database ({error}).", "Check the file."
+        ) from error
     return database

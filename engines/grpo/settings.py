@@ -6,7 +6,14 @@ Plain values: nothing here loads torch.
 from dataclasses import dataclass, replace
 from typing import Literal, Self
 
-from engines.core.settings import MAX_COUNT, MAX_ROWS, SettingError, check_bounds, derived, setting
+from engines.core.settings import (
+    COUNT,
+    MAX_ROWS,
+    SettingError,
+    check_bounds,
+    derived,
+    setting,
+)
 
 Aggregation = Literal["grpo", "bnpo", "dr_grpo", "dapo"]
 AdvantageScale = Literal["std", "none"]
@@ -39,13 +46,12 @@ class GRPOSettings:
         0.0, "weight of the KL term to the model without any adapter, policy.adapter's too", ge=0
     )
     iterations: int = derived(1)  # passes over each batch
-    minibatches: int = setting(1, "parts of a batch", ge=1, le=MAX_COUNT)
+    minibatches: int = setting(1, "parts of a batch", **COUNT)
     accumulation: int = setting(
         1,
         "minibatches of one optimiser step; divides minibatches",
-        ge=1,
-        le=MAX_COUNT,
         examples=[1],
+        **COUNT,
     )
     micro_batch: int | None = setting(
         None, "sequences in one forward pass; null: by length", ge=1, le=MAX_ROWS, examples=[8]

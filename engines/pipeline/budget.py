@@ -24,9 +24,6 @@ BYTES_A_TOKEN = 3
 counts more than this gives, later estimates grow by as much."""
 TOKENS_A_MESSAGE = 8
 """What chat templates put round each message."""
-LONG_PROMPT = 2000
-"""Tokens from which a prompt tells how far estimates are off in proportion: in a shorter one
-that may be what the endpoint puts before every prompt."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,24 +208,11 @@ class ReservingPolicy(Protocol):
     def with_reservation(self, reservation: Reservation) -> Policy: ...
 
 
-class _EstimateCorrection:
-    """How far an endpoint's counts of prompts exceeded the estimates.
+@dataclass(slots=True)
+class _UncountedTokens:
+    """Tokens that an endpoint counted in a prompt beyond its estimate, at most."""
 
-    A short prompt tells what stands before every prompt, a long one the rest in proportion.
-    """
-
-    def __init__(self) -> None:
-        self._more = 0
-        self._times = 1.0
-
-    def corrected_estimate(self, estimated: int) -> int:
-        return self._more + math.ceil(estimated * self._times)
-
-    def learn_count(self, estimated: int, counted: int) -> None:
-        if estimated < LONG_PROMPT:
-            self._more = max(self._more, counted - math.ceil(estimated * self._times))
-        else:
-            self._times = max(self._times, (counted - self._more) / estimated)
+    most: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,7 +227,7 @@ class BudgetedPolicy(WrappedPolicy):
     budget: Budget
     terms: CallPricing
     aside: Aside = nullcontext  # entered while a call waits for money: no batch waits for its try
-    correction: _EstimateCorrection = field(default_factory=_EstimateCorrection)
+    uncounted: _UncountedTokens = field(default_factory=_UncountedTokens)
 
     async def complete(
         self, messages: Sequence[Message], sampling: Sampling, on_text: OnText | None = None
@@ -251,7 +235,7 @@ class BudgetedPolicy(WrappedPolicy):
         if is_replayed():  # paid for when it was recorded
             return await self.inner.complete(messages, sampling, on_text)
         asked = estimate_prompt_tokens(messages, sampling.tools)
-        prompt = self.correction.corrected_estimate(asked)
+        prompt = asked + self.uncounted.most
         need = self.terms.amounts_of(Usage(prompt, self.terms.reply_tokens(sampling.max_tokens), 1))
         reservation = _CallReservation(self.budget, need, self.terms, self.aside)
         policy = self.inner
@@ -267,7 +251,7 @@ class BudgetedPolicy(WrappedPolicy):
                 usage = self.terms.usage_of(prompt, -(-text // BYTES_A_TOKEN), reply.usage.calls)
                 reply = replace(reply, usage=usage)
             elif reply.usage.calls == 1:
-                self.correction.learn_count(asked, reply.usage.prompt_tokens)
+                self.uncounted.most = max(self.uncounted.most, reply.usage.prompt_tokens - asked)
             spent = reply.usage
             return reply
         except CallFailed as failed:

@@ -24,11 +24,11 @@ from engines.core.types import (
 from engines.core.waiting import run_to_end
 from engines.data.sampler import Sampler
 from engines.pipeline.budget import Budget
-from engines.pipeline.control import RunControl
+from engines.pipeline.control import Outage, RunControl
 from engines.pipeline.effect.effect_gate import EffectGate
 from engines.pipeline.effect.regression import dropout
-from engines.pipeline.effect.roll_back import ROLL_BACK, find_setback, revert_operations
 from engines.pipeline.evaluation.evaluate import Evaluation, FirstWeights, evaluate, measure_cells
+from engines.pipeline.gate.draft import ROLL_BACK, find_setback, revert_operations
 from engines.pipeline.gate.gate import Gate
 from engines.pipeline.guidance import PromptWriter
 from engines.pipeline.recorder import Recorder
@@ -64,6 +64,7 @@ class RunContext:
     records: Path
     control: RunControl
     publisher: Callable[[Library], None]  # writes what follows from a committed library
+    outage: Outage = field(default_factory=Outage)  # is told of what failed
     mask: Mask = NO_SECRETS  # takes secrets out of what a screen is told
     evaluation: Evaluation | None = None
     effects: EffectGate | None = None  # None: operations are decided untried
@@ -172,10 +173,6 @@ class RunContext:
         known = itertools.chain(self.problems, *(held_out.problems for held_out in sets))
         found = {problem.id: problem.question for problem in known if problem.id in wanted}
         return {name: self.mask(text[:QUESTION_CHARS]) for name, text in found.items()}
-
-    def tell_if_any(self, line: str) -> None:
-        if line:
-            self.tell(line)
 
     async def save_if_due(self, step: int) -> None:
         """Keep the engine's state after a step, where that is due and not done yet.

@@ -6,13 +6,12 @@ Calls under way are never cut by a pause, however short; a stop cancels them.
 import asyncio
 from collections import Counter
 from collections.abc import Callable
-from itertools import islice
 from typing import Literal
 
 from engines.core import events as ev
 from engines.core.events import RunContinued, RunPaused
 from engines.core.state.run_state import RunState, StepState
-from engines.core.types import KILLED, Lesson, Reflection, Verdict
+from engines.core.types import KILLED, Lesson, Reflection
 from engines.pipeline.recorder import Recorder
 
 
@@ -130,30 +129,16 @@ FAILING = 3
 class Outage:
     """Counts failures as they are reported, and gives up where they do not end."""
 
-    def __init__(self, give_up: Callable[[str], None]) -> None:
+    def __init__(self, give_up: Callable[[str], None] = lambda reason: None) -> None:
         """`give_up` ends the run, for the reason it is given."""
         self._give_up = give_up
         self._streaks: Counter[Kind] = Counter()
-        self._under_way: Counter[Kind] = Counter()
-
-    def report_start(self, kind: Kind) -> None:
-        """One more is under way, until it is said to have worked, failed or passed."""
-        self._under_way[kind] += 1
 
     def report_success(self, kind: Kind) -> None:
-        self.report_neutral(kind)
         self._streaks[kind] = 0
 
-    def report_neutral(self, kind: Kind) -> None:
-        """One more ended in a way that says nothing."""
-        self._under_way[kind] = max(0, self._under_way[kind] - 1)
-
-    def report_failure(self, kind: Kind, cause: str, under_way: int | None = None) -> None:
-        """One more failed, after its retries.
-
-        `under_way` counts others of its kind; None: those that were said to have begun.
-        """
-        self.report_neutral(kind)
+    def report_failure(self, kind: Kind, cause: str, under_way: int = 0) -> None:
+        """One more failed, after its retries; `under_way` counts others of its kind."""
         self._streaks[kind] += 1
         streak = self._streaks[kind]
         most = IN_A_ROW
@@ -161,37 +146,11 @@ class Outage:
             # Where the last tries failed too, its step would be closed with nothing learned.
             before = [self._streaks["rollout"], self._streaks["reflection"]]
             most = 1 if max(before) >= FAILING else LESSONS_IN_A_ROW
-        others = self._under_way[kind] if under_way is None else under_way
-        if streak >= most and streak > others:
+        if streak >= most and streak > under_way:
             many = f"last {streak} {kind}s" if streak > 1 else f"calls before and the {kind}"
             self._give_up(f"the {many} failed: {cause}")
 
-    def watch(self, state: RunState) -> Callable[[object], None]:
-        """Return a listener that reports what has ended in a run since it last looked."""
-        watched, seen = state.current, _count_ended(state.current)
-
-        def on_event(_: object) -> None:
-            nonlocal watched, seen
-            step = state.current
-            if step is None:
-                return
-            rollouts, verdicts, reflections, lessons = seen if step is watched else NOTHING_ENDED
-            watched, seen = step, _count_ended(step)
-            for rollout in islice(step.rollouts.values(), rollouts, None):
-                self._report_rollout(rollout, state)
-            for place, verdict in islice(step.verdicts.items(), verdicts, None):
-                self._report_verdict(place, verdict, step)
-            for reflection in islice(step.reflections.values(), reflections, None):
-                self._report_reflection(reflection, state)
-            lesson = None if lessons else step.lesson
-            if lesson is not None and has_failed_call(lesson):
-                self.report_failure("consolidation", lesson.losses[0].reason)
-            elif lesson is not None and lesson.refs:
-                self.report_success("consolidation")
-
-        return on_event
-
-    def _report_rollout(self, rollout: ev.RolloutFinished, state: RunState) -> None:
+    def report_rollout(self, rollout: ev.RolloutFinished, state: RunState) -> None:
         why = rollout.error or "no reason was given"
         if rollout.status != "failed":
             self.report_success("rollout")
@@ -200,8 +159,9 @@ class Outage:
             others = sum(one.key.purpose == "rollout" for one in practice)
             self.report_failure("rollout", why, others)
 
-    def _report_verdict(self, place: tuple[int, int], verdict: Verdict, step: StepState) -> None:
-        rollout = step.rollouts.get(place)
+    def report_verdict(self, judged: ev.RolloutJudged, step: StepState) -> None:
+        rollout = step.rollouts.get((judged.position, judged.index))
+        verdict = judged.verdict
         if rollout is not None and rollout.status == "failed":
             return  # a rollout that failed has no verdict of its own
         if verdict.reward is not None:
@@ -211,7 +171,7 @@ class Outage:
             waiting = step.rollouts_done - len(step.verdicts)
             self.report_failure("verdict", verdict.error, waiting)
 
-    def _report_reflection(self, reflection: Reflection, state: RunState) -> None:
+    def report_reflection(self, reflection: Reflection, state: RunState) -> None:
         # A reply that could not be understood is one: only calls that failed count.
         losses = reflection.losses
         if reflection.outcome == "used" or any(loss.reply for loss in losses):
@@ -220,16 +180,11 @@ class Outage:
             waiting = _count_to_reflect(state, reflection.step)
             self.report_failure("reflection", losses[0].reason, waiting)
 
-
-NOTHING_ENDED = (0, 0, 0, 0)
-
-
-def _count_ended(step: StepState | None) -> tuple[int, int, int, int]:
-    """Return how many rollouts, verdicts, reflections and lessons a step holds."""
-    if step is None:
-        return NOTHING_ENDED
-    lessons = int(step.lesson is not None)
-    return len(step.rollouts), len(step.verdicts), len(step.reflections), lessons
+    def report_lesson(self, lesson: Lesson) -> None:
+        if has_failed_call(lesson):
+            self.report_failure("consolidation", lesson.losses[0].reason)
+        elif lesson.refs:
+            self.report_success("consolidation")
 
 
 def has_failed_call(lesson: Lesson) -> bool:

@@ -25,8 +25,6 @@ from engines.record.ledger import join_messages, read_record
 from engines.record.run_dir import RunDir, Workspace
 
 Tell = Callable[[str], None]
-_SHOWN_FIGURES = 3
-"""Figures of a step that are named where they differ."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,24 +221,19 @@ class _Replay:
 
 
 def _differences_text(recorded: Lesson, again: Lesson) -> str:
-    """The figures that are not exactly the same, in words; "" where all are."""
+    """The names of figures that are not exactly the same; "" where all are."""
     if recorded.update is None or again.update is None:
-        if recorded.update is again.update:
-            return ""
-        return "an update where there had been none" if again.update else "no update"
+        return "" if recorded.update is again.update else "the update"
     before, after = recorded.update.metrics, again.update.metrics
     # As JSON, since that has one word for NaN and the infinities.
-    found = [
-        f"{name} {after.get(name)} instead of {before.get(name)}"
+    differing = [
+        name
         for name in sorted({*before, *after})
         if dumps(before.get(name)) != dumps(after.get(name))
     ]
     if recorded.update.rollback_to != again.update.rollback_to:
-        found.insert(
-            0, f"back to {again.update.rollback_to} instead of {recorded.update.rollback_to}"
-        )
-    more = len(found) - _SHOWN_FIGURES
-    return ", ".join(found[:_SHOWN_FIGURES]) + (f" and {more} more" if more > 0 else "")
+        differing.insert(0, f"back to {again.update.rollback_to}")
+    return ", ".join(differing)
 
 
 def load_rollout(records: Path, now: StepState, done: ev.RolloutFinished) -> Rollout:

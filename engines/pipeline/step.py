@@ -152,6 +152,7 @@ async def _practise_group(
         earlier = batch.judged[:position]
         reflection = await practice.engine.reflect(group, batch.library, earlier)
         await practice.recorder.record(ev.GroupReflected(now.step, position, reflection))
+        practice.outage.report_reflection(reflection, practice.recorder.state)
     return group, reflection
 
 
@@ -181,7 +182,9 @@ async def _practise_rollout(
     known = now.verdicts.get((position, index))
     verdict = await judge.judge(rollout, known)
     if known is None:
-        await practice.recorder.record(ev.RolloutJudged(now.step, position, index, verdict))
+        judged = ev.RolloutJudged(now.step, position, index, verdict)
+        await practice.recorder.record(judged)
+        practice.outage.report_verdict(judged, now)
     return rollout, verdict
 
 
@@ -192,7 +195,9 @@ async def _propose(
     practice.recorder.emit(ev.StageEntered(now.step, "consolidation"))
     groups = [group for group, _ in batch]
     if now.step == 1 and practice.group_size and practice.recorder.state.trains_weights:
-        practice.tell_if_any(low_contrast_warning(sum(g.informative for g in groups), len(groups)))
+        informative = sum(group.informative for group in groups)
+        if warning := low_contrast_warning(informative, len(groups)):
+            practice.tell(warning)
     reflections = [reflection for _, reflection in batch]
     library = _visible_library(practice, now)
     if now.choice is None:
@@ -204,6 +209,7 @@ async def _propose(
     if now.choice is not None:
         lesson = now.choice.drafts[now.choice.chosen].lesson
     await practice.recorder.record(ev.LessonProposed(now.step, lesson))
+    practice.outage.report_lesson(lesson)
     await asyncio.sleep(0)  # where this lesson ends the run, it ends here, uncommitted
 
 
@@ -258,6 +264,7 @@ async def _roll_out(
         failed_calls=failed,
     )
     await practice.recorder.record(finished)
+    practice.outage.report_rollout(finished, practice.recorder.state)
     return Rollout.from_job(job, attempt, seed)
 
 

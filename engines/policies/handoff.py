@@ -26,12 +26,29 @@ from engines.core.text.tokens import prompt_tokens, text_tokens
 from engines.core.types import CallKey, Completion, Message, Sampling, Usage
 from engines.core.waiting import current_call
 from engines.policies.chat.endpoint import TEXT_CHARS
-from engines.policies.chat.request import Dialect, chat_request
-from engines.policies.chat.streamed_reply import MOST_TOKENS
+from engines.policies.chat.exchange import MOST_TOKENS, Dialect, chat_request
 
-SHOWN = 5
-"""Names in a message; the folder has the others."""
+CALL, ANSWERS = ".call.json", (".answer.json", ".answer.txt", ".answer.md")
 _DIALECT = Dialect({"stream", "stream_options"})
+
+
+class Answer(BaseModel):
+    """What may stand in `ID.answer.json`; its schema is part of every call."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+    text: str = Field(description="the whole reply", pattern=r"\S", max_length=TEXT_CHARS)
+    id: str = Field("", description="the id of the call, to be sure of it")
+    model: str = Field("", description="who answered")
+    reasoning: str = Field("", description="thoughts before the reply")
+    finish: str = Field("stop", description="stop, or length where the reply was cut")
+    usage: dict[str, Annotated[int, Field(ge=0, le=MOST_TOKENS)]] = Field(
+        {}, description="prompt_tokens and completion_tokens, where they were counted"
+    )
+
+
+class AnswerRefused(Exception):
+    """Why an answer cannot be the one to its call."""
 
 
 class HandoffPolicy:
@@ -56,22 +73,28 @@ class HandoffPolicy:
         request = chat_request(self.name, messages, sampling, self._max_tokens, _DIALECT)
         name = call_id(purpose, request)
         self.asked.add(name)
+        path = self.folder / f"{name}{CALL}"
+        reply: Completion | None = None
+        refused: tuple[str, ...] = ()
         try:
-            found, refused = self._find_answer(name)
-            path = self.folder / f"{name}{CALL}"
-            if found is None and not path.exists():
-                write_whole(path, call_body(name, purpose, describe_call(key), request))
+            try:
+                reply = self._take_answer(path, name)
+            except AnswerRefused as refusal:
+                refused = (str(refusal),)
+            if reply is None and not path.exists():
+                _write_call(path, name, purpose, describe_call(key), request)
         except OSError as error:  # a failed try would be the model's fault
             cause = f"calls cannot be written there ({error.strerror})."
             raise PolicyError(str(self.folder), cause, "Correct that and start again.") from None
-        if found is None:
+        if reply is None:
             raise AnswersPending({str(self.folder): {name}}, refused)
-        if not found.usage.calls:
-            said = text_tokens(found.text) + text_tokens(found.reasoning)
-            found = replace(found, usage=Usage(prompt_tokens(messages, sampling.tools), said, 1))
+        if not reply.usage.calls:
+            tokens = text_tokens(reply.text) + text_tokens(reply.reasoning)
+            usage = Usage(prompt_tokens(messages, sampling.tools), tokens, 1)
+            reply = replace(reply, usage=usage)
         if on_text is not None:
-            on_text(found.text)
-        return replace(found, model=found.model or self.name)
+            on_text(reply.text)
+        return replace(reply, model=reply.model or self.name)
 
     async def ping(self) -> None:
         try:
@@ -83,66 +106,38 @@ class HandoffPolicy:
     async def aclose(self) -> None:
         """It holds nothing."""
 
-    def _find_answer(self, name: str) -> tuple[Completion | None, tuple[str, ...]]:
-        """The answer to a call, and why what lies there is none."""
-        call, answers = self.folder / f"{name}{CALL}", find_answers(self.folder, name)
-        if call.exists() and not is_unchanged(call):
+    def _take_answer(self, call: Path, name: str) -> Completion | None:
+        """The answer to a call; None where there is none. Raises AnswerRefused."""
+        answers = _find_answers(self.folder, name)
+        if call.exists() and not _is_unchanged(call):
             for path in (call, *answers):
-                move(path, self.folder / "refused")
-            why = f"{call.name} was changed, so that its answer is for another question"
-            return None, (f"{why}; moved to refused",)
+                _move(path, self.folder / "refused")
+            text = f"{call.name} was changed, so that its answer is for another question"
+            raise AnswerRefused(f"{text}; moved to refused")
+        if len(answers) > 1:
+            raise AnswerRefused(f"{name} has {len(answers)} answers; keep one")
         done = self.folder / "done"
-        for path in answers or find_answers(done, name):
-            if len(answers) > 1:
-                return None, (f"{name} has {len(answers)} answers; keep one",)
-            try:
-                found = read_answer(path, name)
-            except AnswerRefused as refused:
-                return None, (f"{path.name}: {refused}",)
+        for path in answers or _find_answers(done, name):
+            reply = _read_answer(path, name)
             if answers:
-                for taken in (call, path):
-                    move(taken, done)
-            return found, ()
-        return None, ()
+                _move(call, done)
+                _move(path, done)
+            return reply
+        return None
 
 
 def folder_remarks(policies: Iterable[HandoffPolicy]) -> tuple[str, ...]:
-    """What lies in the folders of these policies and belongs to none of their calls so far."""
+    """The answers in the folders of these policies that belong to none of their calls so far."""
     asked: dict[Path, set[str]] = {}
     for policy in policies:
         asked.setdefault(policy.folder, set()).update(policy.asked)
     remarks = []
     for folder, names in asked.items():
-        there = sorted(path.name for path in folder.glob("[!.]*.*.*"))
-        others = [name for name in there if name.partition(".")[0] not in names]
-        if answers := [name for name in others if name.endswith(ANSWERS)]:
-            shown = ", ".join(answers[:SHOWN]) + ", …" * (len(answers) > SHOWN)
+        paths = sorted(folder.glob("[!.]*.answer.*"))
+        if others := [path.name for path in paths if path.name.partition(".")[0] not in names]:
+            shown = ", ".join(others[:5])
             remarks.append(f"{folder}: no call of this process wants {shown}; left there")
-        if calls := sum(name.endswith(CALL) for name in others):
-            remarks.append(f"{folder}: {calls} of the calls there are not of this process")
     return tuple(remarks)
-
-
-CALL, ANSWERS = ".call.json", (".answer.json", ".answer.txt", ".answer.md")
-
-
-class Answer(BaseModel):
-    """What may stand in `ID.answer.json`; its schema is part of every call."""
-
-    model_config = ConfigDict(strict=True, extra="forbid")
-
-    text: str = Field(description="the whole reply", pattern=r"\S", max_length=TEXT_CHARS)
-    id: str = Field("", description="the id of the call, to be sure of it")
-    model: str = Field("", description="who answered")
-    reasoning: str = Field("", description="thoughts before the reply")
-    finish: str = Field("stop", description="stop, or length where the reply was cut")
-    usage: dict[str, Annotated[int, Field(ge=0, le=MOST_TOKENS)]] = Field(
-        {}, description="prompt_tokens and completion_tokens, where they were counted"
-    )
-
-
-class AnswerRefused(Exception):
-    """Why an answer cannot be the one to its call."""
 
 
 def call_id(purpose: str, request: Mapping[str, Any]) -> str:
@@ -151,20 +146,25 @@ def call_id(purpose: str, request: Mapping[str, Any]) -> str:
     return digest({"purpose": purpose, "request": asked}, 10)
 
 
-def call_body(name: str, purpose: str, about: str, request: Mapping[str, Any]) -> bytes:
-    """What stands in `ID.call.json`; `request` is a body of OpenAI's chat completions."""
+def _write_call(
+    path: Path, name: str, purpose: str, about: str, request: Mapping[str, Any]
+) -> None:
+    """Write a call; no reader sees a part of it."""
     write = f"The reply alone in {name}.answer.txt (or .md), or {name}.answer.json by the schema."
     body = {
         "id": name,
         "call": about,
         "purpose": purpose,
-        "request": request,
+        "request": request,  # a body of OpenAI's chat completions
         "answer": {"write": write, "schema": Answer.model_json_schema()},
     }
-    return orjson.dumps(body, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
+    beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    options = orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE
+    beside.write_bytes(orjson.dumps(body, option=options))
+    os.replace(beside, path)
 
 
-def is_unchanged(path: Path) -> bool:
+def _is_unchanged(path: Path) -> bool:
     """Whether a call's content still hashes to its name."""
     try:
         call = orjson.loads(path.read_bytes())
@@ -173,61 +173,50 @@ def is_unchanged(path: Path) -> bool:
         return False
 
 
-def find_answers(folder: Path, name: str) -> list[Path]:
+def _find_answers(folder: Path, name: str) -> list[Path]:
     return [path for end in ANSWERS if (path := folder / f"{name}{end}").is_file()]
 
 
-def read_answer(path: Path, name: str) -> Completion:
-    """Raises AnswerRefused: it is no text, not of its form, or says that it answers another call.
-
-    Without counted tokens the usage is that of no call.
-    """
+def _read_answer(path: Path, name: str) -> Completion:
+    """Without counted tokens the usage is that of no call. Raises AnswerRefused."""
     try:
         text = path.read_text("utf-8-sig")
-        given = {"text": text.strip()} if path.suffix != ".json" else orjson.loads(text)
-        answer = Answer.model_validate(given)
-    except OSError as error:
-        raise AnswerRefused(f"it cannot be read ({error.strerror})") from None
+        fields = {"text": text.strip()} if path.suffix != ".json" else orjson.loads(text)
+        answer = Answer.model_validate(fields)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         place = ".".join(map(str, first["loc"])) or "it"
-        raise AnswerRefused(f"{place}: {first['msg']}") from None
-    except ValueError as error:
-        raise AnswerRefused(f"it is no UTF-8 text, or no JSON ({error})") from None
+        raise AnswerRefused(f"{path.name}: {place}: {first['msg']}") from None
+    except (OSError, ValueError) as error:
+        reason = f"it is no UTF-8 text, or no JSON ({error})"
+        raise AnswerRefused(f"{path.name}: {reason}") from None
     if answer.id not in ("", name):
-        raise AnswerRefused(f"it says that it answers {answer.id!r}")
-    counts = [answer.usage.get(n, 0) for n in ("prompt_tokens", "completion_tokens")]
+        raise AnswerRefused(f"{path.name}: it says that it answers {answer.id!r}")
+    prompt, reply = (answer.usage.get(n, 0) for n in ("prompt_tokens", "completion_tokens"))
     return Completion(
         text=answer.text,
         reasoning=answer.reasoning,
         finish=answer.finish,
-        usage=Usage(counts[0], counts[1], 1) if any(counts) else Usage(),
+        usage=Usage(prompt, reply, 1) if answer.usage else Usage(),
         model=answer.model,
     )
 
 
-def move(path: Path, folder: Path) -> None:
+def _move(path: Path, folder: Path) -> None:
     """Move a file that may be gone already; what lies there under its name is kept, too."""
     folder.mkdir(exist_ok=True)
-    there, number = folder / path.name, 1
-    while there.exists():
+    target, number = folder / path.name, 1
+    while target.exists():
         number += 1
-        there = folder / f"{number}-{path.name}"
+        target = folder / f"{number}-{path.name}"
     with suppress(FileNotFoundError):
-        os.replace(path, there)
-
-
-def write_whole(path: Path, body: bytes) -> None:
-    """No reader sees a part of it."""
-    beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    beside.write_bytes(body)
-    os.replace(beside, path)
+        os.replace(path, target)
 
 
 def describe_call(key: CallKey | None) -> str:
     """The place of a call in its run: `rollout: step 1, problem 3, try 2, turn 1`."""
     if key is None:
         return "call"
-    counted = {"step": key.step, "problem": key.problem or key.position + 1, "try": key.index + 1}
-    where = [f"{name} {n}" for name, n in {**counted, "turn": key.turn + 1}.items() if n]
-    return f"{key.purpose}: {', '.join(where)}"
+    problem = key.problem or key.position + 1
+    place = f"problem {problem}, try {key.index + 1}, turn {key.turn + 1}"
+    return f"{key.purpose}: step {key.step}, {place}"

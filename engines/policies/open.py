@@ -1,24 +1,31 @@
 """Opens a policy by the name it has in a run file.
 
-Owns the prefixes. Reads no environment and makes no connection; `ping` does that.
+Owns the prefixes. Reads no environment and makes no connection; `ping` does that. Imports no torch
+itself, so that a missing extra is a sentence and no traceback.
 """
 
+import re
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from engines.core.errors import PolicyError
+from engines.core.errors import PolicyError, install_command
 from engines.core.protocols import Policy
 from engines.core.types import Completion
 from engines.policies.chat.client import OpenAICompat
 from engines.policies.chat.endpoint import EndpointSettings
 from engines.policies.handoff import HandoffPolicy
+from engines.policies.hf_local.settings import LocalSettings
 from engines.policies.replay import ReplayPolicy
 
 if TYPE_CHECKING:
     import httpx2
+
+    from engines.policies.hf_local.model import LocalModel
 
 PREFIXES = ("openai", "hf", "rehearsal", "replay", "handoff")
 SCRIPTED = ("rehearsal", "replay")
@@ -67,9 +74,6 @@ def is_scripted(spec: str) -> bool:
 
 
 def _open_local(spec: str, path: str) -> Policy:
-    from engines.policies.hf_local.loading import load_local
-    from engines.policies.hf_local.settings import LocalSettings
-
     folder = Path(path).expanduser()
     model = load_local(LocalSettings(str(folder) if folder.is_dir() else path))
     from engines.policies.hf_local.policy import HFLocal  # imports torch, which is there now
@@ -104,3 +108,64 @@ def _form_error(spec: str, prefix: str) -> PolicyError:
     if near := get_close_matches(prefix, PREFIXES, n=1):
         move = f"Did you mean {near[0]}{spec[len(prefix) :]}?"
     return PolicyError(place, f"{prefix!r} is no kind of policy.", move)
+
+
+EXTRA = f"Install the extra: {install_command('grpo')}"
+_HUB_NAME = re.compile(r"^[A-Za-z0-9][\w.-]*(/[\w.-]+)?$")
+
+
+def load_local(
+    settings: LocalSettings, tell: Callable[[str], None] = lambda line: print(line, file=sys.stderr)
+) -> "LocalModel":
+    """Load model and tokenizer, and put an adapter on it where one is wanted.
+
+    `tell` receives one line for each thing that a person should know of.
+
+    Raises PolicyError: a package is missing, or the folder cannot be used.
+    """
+    place = f"policy 'hf:{settings.path}'"
+    _check_packages(settings, place)
+    folder = _find_folder(settings.path, place)
+    if settings.adapter is not None:
+        _check_adapter(settings.adapter)
+    from engines.policies.hf_local.building import build_model
+
+    return build_model(settings, folder, place, tell)
+
+
+def _check_packages(settings: LocalSettings, place: str) -> None:
+    needed = ["torch", "transformers"]
+    if settings.lora is not None or settings.adapter is not None:
+        needed.append("peft")
+    if settings.quantise == "nf4":
+        needed.append("accelerate")
+    missing = [name for name in needed if find_spec(name) is None]
+    if missing:
+        raise PolicyError(place, f"{' and '.join(missing)} cannot be imported.", EXTRA)
+    if settings.quantise == "nf4" and find_spec("bitsandbytes") is None:
+        cause = "4-bit weights (quantise: nf4) need bitsandbytes, which cannot be imported."
+        move = f"Install the extra: {install_command('qlora')}. Or write quantise: none."
+        raise PolicyError(place, cause, move)
+
+
+def _find_folder(path: str, place: str) -> Path | None:
+    """The folder, or None where `path` can only be a name on the hub."""
+    folder = Path(path).expanduser()
+    if _HUB_NAME.match(path) and not folder.exists():
+        return None
+    if not folder.is_dir():
+        cause = f"{folder} is {'a file' if folder.exists() else 'no folder'}."
+        move = "Write the folder of a transformers model, or its name on the hub."
+        raise PolicyError(place, cause, move)
+    if not (folder / "config.json").is_file():
+        cause = "the folder has no config.json."
+        move = "Write the folder of a transformers model; an adapter is named as policy.adapter."
+        raise PolicyError(place, cause, move)
+    return folder
+
+
+def _check_adapter(adapter: Path) -> None:
+    if not (adapter / "adapter_config.json").is_file():
+        cause = "there is no adapter_config.json." if adapter.is_dir() else "it is no folder."
+        move = "Write a folder that PEFT wrote, such as one of a checkpoint."
+        raise PolicyError(f"adapter {adapter}", cause, move)

@@ -10,8 +10,8 @@ import asyncio
 import json
 from array import array
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AsyncExitStack, contextmanager, suppress
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field, replace
 from difflib import unified_diff
 from itertools import islice
@@ -49,8 +49,13 @@ from engines.record.ledger import INTERRUPTED
 from engines.secrets.mask import NO_SECRETS, Mask
 
 VERSION = 3
-Kind = Literal["start", "tools", "notes", "model", "tool", "vectors"]
+Kind = Literal["start", "tools", "model", "tool", "vectors"]
 Tell = Callable[[str], None]
+Json = Mapping[str, Any]
+_Place = tuple[CallKey | None, int]
+"""The call that a reply was for, and how many equal requests of it came before."""
+_Bytes = tuple[int, int]
+"""Where an entry lies in the file: its offset and length."""
 
 
 class CassetteError(StudioError):
@@ -71,9 +76,9 @@ class Entry:
     digest: str = ""
     key: CallKey | None = None
     nth: int = 0
-    asked: Mapping[str, Any] = field(default_factory=dict)
-    reply: Mapping[str, Any] = field(default_factory=dict)
-    failed: Mapping[str, Any] = field(default_factory=dict)  # see `_failure_data`
+    asked: Json = field(default_factory=dict)
+    reply: Json = field(default_factory=dict)
+    failed: Json = field(default_factory=dict)  # see `_failure_data`
 
 
 @dataclass(slots=True)
@@ -83,41 +88,52 @@ class Cassette:
     path: Path
     mask: Mask = NO_SECRETS
     writer: Appender | None = None
-    tools: Mapping[str, Any] = field(default_factory=dict)
-    _notes: tuple[str, ...] = ()
+    tools: Json = field(default_factory=dict)
     _counts: Counter[tuple[object, ...]] = field(default_factory=Counter)
-    # Where the entries of a request lie, by offset and length, in the order of recording.
-    _places: dict[tuple[object, ...], tuple[int, int]] = field(default_factory=dict)
-    _by_request: dict[tuple[str, str], list[tuple[object, ...]]] = field(
-        default_factory=lambda: defaultdict(list)
+    # By kind and hash of a request: its replies in the order of recording.
+    _replies: dict[tuple[str, str], dict[_Place, _Bytes]] = field(
+        default_factory=lambda: defaultdict(dict)
     )
-    _taken: set[tuple[object, ...]] = field(default_factory=set)
+    _played: set[_Bytes] = field(default_factory=set)
 
     @property
     def plays(self) -> bool:
         return self.writer is None
 
-    @contextmanager
-    def record(self, kind: Kind, asked: Mapping[str, Any]) -> Iterator[Entry]:
-        """A request that is being made, which `write` completes; that it fails is recorded."""
+    async def record(
+        self,
+        kind: Kind,
+        asked: Json,
+        make: Callable[[], Awaitable[Json]],
+        *,
+        interrupted: Json | None = None,
+    ) -> Json:
+        """Return the reply that is made to a request, as it is on disk: without secrets.
+
+        That it fails is recorded, too. `interrupted` is the reply where this process is killed
+        meanwhile; None: the request is made again.
+        """
         key, request = current_call(), digest([kind, asked])
         nth = self._counts[kind, request, key]
         self._counts[kind, request, key] += 1
         entry = Entry(kind=kind, request=request, key=key, nth=nth, asked=asked)
+        if interrupted is not None:
+            await self.write(replace(entry, reply=interrupted))
         try:
-            yield entry
+            reply = await make()
         except BaseException as error:
             if failed := _failure_data(error):
-                self.queue(replace(entry, failed=failed))
+                self._queue(replace(entry, failed=failed))
             raise
+        return (await self.write(replace(entry, reply=reply))).reply
 
     async def write(self, entry: Entry) -> Entry:
         """Have it on disk; comes back as it is there, without secrets."""
-        written, done = self.queue(entry)
+        written, done = self._queue(entry)
         await asyncio.shield(done)
         return written
 
-    def queue(self, entry: Entry) -> tuple[Entry, asyncio.Future[None]]:
+    def _queue(self, entry: Entry) -> tuple[Entry, asyncio.Future[None]]:
         assert self.writer is not None
         body = dumps(entry)
         masked = self.mask.line(body)
@@ -127,26 +143,29 @@ class Cassette:
             masked = dumps(entry)
         return entry, self.writer.queue(lines.encode(masked)[0])[1]
 
-    def take(self, kind: Kind, asked: Mapping[str, Any]) -> Entry:
-        """The next recorded reply to this request; raises CassetteError where there is none.
+    async def play(self, kind: Kind, asked: Json) -> Json:
+        """Return the next recorded reply to this request, or fail as the recorded call did.
 
         One that was recorded in another place of the run will do, but for a tool: its results may
         follow from what was called before.
-        """
-        request, key = digest([kind, asked]), current_call()
-        free = [one for one in self._by_request[kind, request] if one not in self._taken]
-        here = [one for one in free if one[2] == key]
-        for found in (*here, *(() if kind == "tool" else free)):
-            self._taken.add(found)
-            return self._read(found)
-        raise self._missing_error(kind, asked, request, key)
 
-    def notes(self, found: tuple[str, ...]) -> tuple[str, ...]:
-        """What is to be told of the endpoints: as found, and as it was found when recording."""
-        if not self.plays and found != self._notes:
-            self.queue(Entry(kind="notes", reply={"notes": found}))
-            self._notes = found
-        return self._notes
+        Raises CassetteError: there is none.
+        """
+        await asyncio.sleep(0)  # let other jobs run, as every real call does
+        key = current_call()
+        request = digest([kind, asked])
+        replies = self._replies[kind, request]
+        free = [place for place in replies if replies[place] not in self._played]
+        here = [place for place in free if place[0] == key]
+        if kind != "tool":
+            here += free
+        if not here:
+            raise self._missing_error(kind, asked, request, key)
+        found = replies[here[0]]
+        self._played.add(found)
+        entry = self._read(found)
+        await _raise_failure(entry)
+        return entry.reply
 
     async def aclose(self) -> None:
         """Have all of it on disk; the command's process may go on with it."""
@@ -156,38 +175,40 @@ class Cassette:
     def index(self, line: lines.StoredLine) -> None:
         """Note where the entry of a line lies."""
         data = orjson.loads(line.body)
-        match data["kind"]:
-            case "tools":
-                self.tools = data["reply"]
-            case "notes":
-                self._notes = tuple(data["reply"]["notes"])
-            case "model" | "tool" | "vectors" as kind:
-                key = None if data["key"] is None else from_dict(CallKey, data["key"])
-                place = (kind, data["request"], key, data["nth"])
-                if place not in self._places:
-                    for request in {data["request"], data["digest"] or data["request"]}:
-                        self._by_request[kind, request].append(place)
-                self._places[place] = line.offset, line.length
+        kind = data["kind"]
+        if kind == "tools":
+            self.tools = data["reply"]
+            return
+        key = None if data["key"] is None else from_dict(CallKey, data["key"])
+        for request in {data["request"], data["digest"] or data["request"]}:
+            self._replies[kind, request][key, data["nth"]] = line.offset, line.length
 
-    def _read(self, place: tuple[object, ...]) -> Entry:
-        body = lines.read_at(self.path, *self._places[place])
-        return from_dict(Entry, orjson.loads(body))
+    def _read(self, at: _Bytes) -> Entry:
+        return from_dict(Entry, orjson.loads(lines.read_at(self.path, *at)))
 
     def _missing_error(
-        self, kind: Kind, asked: Mapping[str, Any], request: str, key: CallKey | None
+        self, kind: Kind, asked: Json, request: str, key: CallKey | None
     ) -> CassetteError:
-        near = [self._read(at).asked for at in self._places if (at[0], at[2]) == (kind, key)]
+        same = self._replies[kind, request]
         cause = f"it holds no reply to what is asked at {call_place(key)}"
-        if any(kind != "tool" or one[2] == key for one in self._by_request[kind, request]):
+        if any(kind != "tool" or place[0] == key for place in same):
             cause += ": the same was asked less often when it was recorded."
-        elif near:
+        elif other := self._other_request(kind, key):
             now = self.mask.tree(orjson.loads(dumps(asked)))
-            cause += f", which is another than was recorded:\n{first_difference(near, now)}\n"
+            cause += f", which is another than was recorded:\n{first_difference(other, now)}\n"
         else:
             cause += ": nothing was recorded there."
         move = "Take back what was changed since, leave --cassette out to ask the model, or record "
         move += "another: --record FILE."
         return CassetteError(f"cassette {self.path}", cause, move)
+
+    def _other_request(self, kind: Kind, key: CallKey | None) -> Json | None:
+        """Return a request that was recorded in the same place of the run."""
+        for (other_kind, _), replies in self._replies.items():
+            for (other_key, _), at in replies.items():
+                if (other_kind, other_key) == (kind, key):
+                    return self._read(at).asked
+        return None
 
 
 @dataclass(slots=True)
@@ -214,7 +235,7 @@ class Tape:
 def open_cassette(
     tape: Tape | None, what: str, stack: AsyncExitStack, mask: Mask, tell: Tell, *, resumes: bool
 ) -> Cassette | None:
-    """The cassette that the command line names, if any; on disk when the stack is closed."""
+    """Open the cassette that the command line names, if any; on disk when the stack is closed."""
     if tape is None:
         return None
     opened = tape.open(what, mask=mask, resumes=resumes, tell=tell)
@@ -227,24 +248,24 @@ def is_played(cassette: Cassette | Tape | None) -> bool:
 
 
 def _open_played(path: Path, tell: Tell) -> Cassette:
-    found = Cassette(path)
-    contents = _read_lines(path, "--cassette", found.index)
+    cassette = Cassette(path)
+    contents = _read_lines(path, "--cassette", cassette.index)
     if not contents.end:
         cause = "it is empty." if path.exists() else "there is no such file."
         raise ConflictError(f"--cassette {path}", cause, "Record one with --record FILE.")
     if contents.torn:
         tell(f"{path}: its last line is not whole; recording it was cut off there")
-    return found
+    return cassette
 
 
 def _open_recorded(path: Path, what: str, mask: Mask, resumes: bool, tell: Tell) -> Cassette:
+    place = f"--record {path}"
     starts: list[lines.StoredLine] = []
     contents = _read_lines(path, "--record", starts.append)
-    place = f"--record {path}"
     if contents.end:
-        known = orjson.loads(starts[0].body)["asked"].get("what")
-        if not resumes or known != what:
-            cause = f"the file holds a recording already, of {known}."
+        before = orjson.loads(starts[0].body)["asked"].get("what")
+        if not resumes or before != what:
+            cause = f"the file holds a recording already, of {before}."
             raise ConflictError(place, cause, "Name another file; --cassette FILE plays this one.")
     elif resumes and what.startswith("run "):
         cause = f"{what} has begun without it, and what was asked until then would be missing."
@@ -253,32 +274,33 @@ def _open_recorded(path: Path, what: str, mask: Mask, resumes: bool, tell: Tell)
     if contents.torn or contents.newline_missing:
         lines.repair_end(path, contents)
         tell(f"{path}: mended a last line that was being written")
-    found = Cassette(path, mask, Appender(path))
+    writer = Appender(path)
     if not contents.end:
         start = Entry(kind="start", asked={"what": what, "version": VERSION})
-        assert found.writer is not None
-        found.writer.append_now(lines.encode(dumps(start))[0])
-    return found
+        writer.append_now(lines.encode(dumps(start))[0])
+    return Cassette(path, mask, writer)
 
 
 def _read_lines(
     path: Path, option: str, visit: Callable[[lines.StoredLine], None]
 ) -> lines.Contents:
+    foreign = ConflictError(f"{option} {path}", "the file is no cassette.", "Name another file.")
+
     def check_first(line: lines.StoredLine) -> None:
         if line.number == 1:
             data = orjson.loads(line.body)
             if not isinstance(data, dict) or data.get("kind") != "start":
-                raise _no_cassette_error(path, option)
+                raise foreign
             if (version := data["asked"]["version"]) != VERSION:
                 cause = f"it has format {version}, this studio reads format {VERSION}."
                 raise ConflictError(f"{option} {path}", cause, "Record another.")
         visit(line)
 
     if path.exists() and not path.is_file():  # a pipe would be waited for
-        raise _no_cassette_error(path, option)
+        raise foreign
     with suppress(OSError), path.open("rb") as file:
         if file.read(1) not in (b"", b"{"):
-            raise _no_cassette_error(path, option)
+            raise foreign
     try:
         return lines.read(path, chained=False, visit=check_first)
     except DamagedError as error:
@@ -286,23 +308,17 @@ def _read_lines(
         raise ConflictError(f"{option} {error.place}", error.cause, move) from error
 
 
-def _no_cassette_error(path: Path, option: str) -> ConflictError:
-    return ConflictError(f"{option} {path}", "the file is no cassette.", "Name another file.")
-
-
-def plain_request(**fields: object) -> Mapping[str, Any]:
-    """What is asked, as plain JSON values."""
+def plain_request(**fields: object) -> Json:
+    """Return what is asked, as plain JSON values."""
     return to_dict(fields)
 
 
-def model_request(
-    policy: str, messages: Sequence[Message], sampling: Sampling
-) -> Mapping[str, Any]:
+def model_request(policy: str, messages: Sequence[Message], sampling: Sampling) -> Json:
     return plain_request(policy=policy, messages=messages, sampling=sampling)
 
 
-def _failure_data(error: BaseException) -> Mapping[str, Any]:
-    """How a call failed, where that was the call's own fault or its time was over.
+def _failure_data(error: BaseException) -> Json:
+    """Return how a call failed, where that was the call's own fault or its time was over.
 
     Nothing of one that a person or the end of the process cut short: it will be made again.
     """
@@ -314,7 +330,7 @@ def _failure_data(error: BaseException) -> Mapping[str, Any]:
     return {}
 
 
-async def raise_failure(entry: Entry) -> None:
+async def _raise_failure(entry: Entry) -> None:
     """Fail as the recorded call did; returns where it did not."""
     if not entry.failed:
         return
@@ -325,7 +341,7 @@ async def raise_failure(entry: Entry) -> None:
 
 
 def free_usage(usage: Usage) -> Usage:
-    """What is played costs nothing; a cost that was not known is not known still."""
+    """Return the usage of what is played, at no cost; a cost that was not known stays unknown."""
     return usage if usage.cost_usd is None else replace(usage, cost_usd=0.0)
 
 
@@ -340,11 +356,12 @@ class RecordingPolicy(WrappedPolicy):
     ) -> Completion:
         if is_replayed():  # known already, and asked for its company alone
             return await self.inner.complete(messages, sampling, on_text)
+
+        async def ask() -> Json:
+            return to_dict(await self.inner.complete(messages, sampling, on_text))
+
         asked = model_request(self.name, messages, sampling)
-        with self.cassette.record("model", asked) as begun:
-            reply = await self.inner.complete(messages, sampling, on_text)
-        written = await self.cassette.write(replace(begun, reply=to_dict(reply)))
-        return from_dict(Completion, written.reply)
+        return from_dict(Completion, await self.cassette.record("model", asked, ask))
 
 
 @dataclass(frozen=True, slots=True)
@@ -357,10 +374,8 @@ class PlayedPolicy:
     async def complete(
         self, messages: Sequence[Message], sampling: Sampling, on_text: OnText | None = None
     ) -> Completion:
-        await asyncio.sleep(0)  # let other jobs run, as every real call does
-        entry = self.cassette.take("model", model_request(self.name, messages, sampling))
-        await raise_failure(entry)
-        reply = from_dict(Completion, entry.reply)
+        asked = model_request(self.name, messages, sampling)
+        reply = from_dict(Completion, await self.cassette.play("model", asked))
         if on_text is not None and reply.text:
             on_text(reply.text)
         return replace(reply, usage=free_usage(reply.usage))
@@ -392,22 +407,25 @@ class TapedEmbedder:
         self._inner = None if cassette.plays else open_inner(reserve)
 
     async def embed(self, texts: Sequence[str]) -> EmbeddingResult:
+        inner = self._inner
         asked = plain_request(model=self.name, texts=texts)
-        if self._inner is not None:
-            with self._cassette.record("vectors", asked) as begun:
-                result = await self._inner.embed(texts)
-            # As numbers: what a secret looks like is a text.
-            vectors = [list(vector) for vector in result.vectors]
-            reply = plain_request(vectors=vectors, usage=result.usage)
-            await self._cassette.write(replace(begun, reply=reply))
-            return result
-        entry = self._cassette.take("vectors", asked)
-        await raise_failure(entry)
-        usage = free_usage(from_dict(Usage, entry.reply["usage"]))
-        if usage.calls:
-            (await self._reserve(texts))(usage)
-        played = tuple(array("f", numbers) for numbers in entry.reply["vectors"])
-        return EmbeddingResult(played, usage)
+        if inner is None:
+            reply = await self._cassette.play("vectors", asked)
+            usage = free_usage(from_dict(Usage, reply["usage"]))
+            if usage.calls:
+                (await self._reserve(texts))(usage)
+        else:
+
+            async def ask() -> Json:
+                result = await inner.embed(texts)
+                # As numbers: what a secret looks like is a text.
+                vectors = [list(vector) for vector in result.vectors]
+                return plain_request(vectors=vectors, usage=result.usage)
+
+            reply = await self._cassette.record("vectors", asked, ask)
+            usage = from_dict(Usage, reply["usage"])
+        vectors = tuple(array("f", numbers) for numbers in reply["vectors"])
+        return EmbeddingResult(vectors, usage)
 
     async def ping(self) -> None:
         if self._inner is not None:
@@ -418,63 +436,24 @@ class TapedEmbedder:
             await self._inner.aclose()
 
 
-def taped_toolbox(inner: Toolbox, cassette: Cassette) -> Toolbox:
-    """The tools with what they say recorded, or played."""
-    return PlayedToolbox(inner, cassette) if cassette.plays else RecordingToolbox(inner, cassette)
-
-
 @dataclass(frozen=True, slots=True)
-class RecordingToolbox:
-    inner: Toolbox
-    cassette: Cassette
-
-    @property
-    def specs(self) -> tuple[ToolSpec, ...]:
-        return self.inner.specs
-
-    async def check(self) -> None:
-        await self.inner.check()
-
-    async def call(self, call: ToolCall, within: ToolTry) -> ToolResult:
-        with self.cassette.record("tool", _tool_request(call)) as begun:
-            result, asked = await self._call(call, within, begun)
-        reply = {"result": to_dict(result), "asked": asked}
-        written = await self.cassette.write(replace(begun, reply=reply))
-        return from_dict(ToolResult, written.reply["result"])
-
-    async def _call(
-        self, call: ToolCall, within: ToolTry, begun: Entry
-    ) -> tuple[ToolResult, list[Mapping[str, Any]]]:
-        if any(spec.name == call.name and not spec.repeatable for spec in self.specs):
-            # If this process is killed now, the next one does not make the call again.
-            await self.cassette.write(replace(begun, reply={"result": to_dict(INTERRUPTED)}))
-        asked = list[Mapping[str, Any]]()
-
-        async def ask(
-            policy: Policy, messages: Sequence[Message], sampling: Sampling
-        ) -> Completion:
-            asked.append(model_request(policy.name, messages, sampling))
-            return await within.ask(policy, messages, sampling)
-
-        return await self.inner.call(call, replace(within, ask=ask)), asked
-
-    async def aclose(self) -> None:
-        await self.inner.aclose()
-
-
-@dataclass(frozen=True, slots=True)
-class PlayedToolbox:
-    """Tools as they were offered when the cassette was recorded. `inner` is not even tested."""
+class TapedToolbox:
+    """Tools on their way to a cassette, or as they were when it was recorded, unstarted."""
 
     inner: Toolbox
     cassette: Cassette
 
     @property
     def specs(self) -> tuple[ToolSpec, ...]:
+        if not self.cassette.plays:
+            return self.inner.specs
         return tuple(from_dict(ToolSpec, spec) for spec in self.cassette.tools["specs"])
 
     async def check(self) -> None:
-        """Refuse tools that are others than were recorded, as far as that is known unstarted."""
+        """Test the tools. Refuse, as far as that is known unstarted, others than were recorded."""
+        if not self.cassette.plays:
+            await self.inner.check()
+            return
         if not self.cassette.tools:
             raise self._changed_error("it holds no run with tools.")
         recorded = {spec["name"]: spec for spec in self.cassette.tools["unstarted"]}
@@ -488,15 +467,36 @@ class PlayedToolbox:
                 raise self._changed_error(f'the tool "{name}" was recorded in other words, or not.')
 
     async def call(self, call: ToolCall, within: ToolTry) -> ToolResult:
-        entry = self.cassette.take("tool", _tool_request(call))
-        for asked in entry.reply.get("asked", ()):
+        request = plain_request(name=call.name, arguments=call.arguments)
+        if not self.cassette.plays:
+            return await self._record(call, within, request)
+        reply = await self.cassette.play("tool", request)
+        for asked in reply.get("asked", ()):
             messages = [from_dict(Message, message) for message in asked["messages"]]
             policy = PlayedPolicy(asked["policy"], self.cassette)
             with suppress(CallFailed):  # the tool made something of it
                 await within.ask(policy, messages, from_dict(Sampling, asked["sampling"]))
-        await raise_failure(entry)
-        result = from_dict(ToolResult, entry.reply["result"])
+        result = from_dict(ToolResult, reply["result"])
         return replace(result, usage=free_usage(result.usage))
+
+    async def _record(self, call: ToolCall, within: ToolTry, request: Json) -> ToolResult:
+        asked: list[Json] = []
+
+        async def ask(
+            policy: Policy, messages: Sequence[Message], sampling: Sampling
+        ) -> Completion:
+            asked.append(model_request(policy.name, messages, sampling))
+            return await within.ask(policy, messages, sampling)
+
+        async def run() -> Json:
+            result = await self.inner.call(call, replace(within, ask=ask))
+            return {"result": to_dict(result), "asked": asked}
+
+        has_effect = any(s.name == call.name and not s.repeatable for s in self.specs)
+        # If this process is killed now, the next one does not make the call again.
+        interrupted = {"result": to_dict(INTERRUPTED)} if has_effect else None
+        reply = await self.cassette.record("tool", request, run, interrupted=interrupted)
+        return from_dict(ToolResult, reply["result"])
 
     async def aclose(self) -> None:
         await self.inner.aclose()
@@ -506,15 +506,11 @@ class PlayedToolbox:
         return ConfigError(f"agent.tools and cassette {self.cassette.path}", cause, move)
 
 
-def _tool_request(call: ToolCall) -> Mapping[str, Any]:
-    return plain_request(name=call.name, arguments=call.arguments)
-
-
 _MOST_LINES, _MOST_CHARS = 14, 200
 
 
 def call_place(key: CallKey | None) -> str:
-    """Which reply of a run a call is for, in words that count from 1."""
+    """Return which reply of a run a call is for, in words that count from 1."""
     if key is None:
         return "a call outside any run"
     parts = [f"step {key.step}"]
@@ -527,21 +523,15 @@ def call_place(key: CallKey | None) -> str:
     return ", ".join([*parts, f"turn {key.turn + 1} ({key.purpose})"])
 
 
-def first_difference(recorded: Sequence[Mapping[str, Any]], asked: Mapping[str, Any]) -> str:
-    """The first place, as in a unified diff, where a request differs from the nearest of those."""
-    now = _request_lines(asked)
-
-    def shared(lines: list[str]) -> int:
-        return sum(then == given for then, given in zip(lines, now, strict=False))
-
-    nearest = max(map(_request_lines, recorded), key=shared)
-    found = unified_diff(nearest, now, "recorded", "asked", n=1, lineterm="")
-    shown = islice(found, _MOST_LINES)
-    return "\n".join(line[:_MOST_CHARS] + "…" * (len(line) > _MOST_CHARS) for line in shown)
+def first_difference(recorded: Json, asked: Json) -> str:
+    """Return the first place, as in a unified diff, where a request differs from another."""
+    before, now = _request_lines(recorded), _request_lines(asked)
+    differences = unified_diff(before, now, "recorded", "asked", n=1, lineterm="")
+    return "\n".join(line[:_MOST_CHARS] for line in islice(differences, _MOST_LINES))
 
 
-def _request_lines(asked: Mapping[str, Any]) -> list[str]:
-    """A request with its conversation first, since that is what people change."""
-    talk = [f"[{said['role']}]\n{said['content']}" for said in asked.get("messages", ())]
+def _request_lines(asked: Json) -> list[str]:
+    """Return a request with its conversation first, since that is what people change."""
+    talk = [f"[{message['role']}]\n{message['content']}" for message in asked.get("messages", ())]
     whole = json.dumps(asked, indent=1, ensure_ascii=False, sort_keys=True)
     return "\n".join([*talk, whole]).splitlines()

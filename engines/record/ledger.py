@@ -6,6 +6,7 @@ before the journal names it.
 
 import asyncio
 import time
+from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass, field, replace
@@ -44,7 +45,9 @@ INTERRUPTED = ToolResult(
     "made again.",
     "interrupted",
 )
-_Known = dict[tuple[CallKey, str], tuple[Completion, RecordRef]]
+Answer = tuple[Completion, RecordRef]
+_APART = 100_000
+"""More than a rollout has calls."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +87,56 @@ class Record:
         return self.reply.tool_calls[0]
 
 
+@dataclass(slots=True)
+class _Calls:
+    """The calls of one rollout, or of another place of the run, with their replies.
+
+    An agent that makes calls at the same time may make them in another order when it is started
+    again. So a reply is found by its content, and answers once: equal questions keep their replies.
+    """
+
+    replies: dict[str, dict[int, Answer]] = field(default_factory=lambda: defaultdict(dict))
+    """By the hash of the request and the turn that it was recorded under."""
+    given: dict[tuple[str, int], int] = field(default_factory=dict)
+    """The turn that each reply was given to since turn 0 was asked."""
+    messages: tuple[int, ...] = ()
+    """Hashes of the messages so far: the texts themselves would add up over a step."""
+
+    def find(self, request: str, turn: int) -> int | None:
+        """Return the turn under which a call's reply lies; None: it has to be asked."""
+        if turn == 0:
+            self.given.clear()
+        free = [
+            recorded
+            for recorded in self.replies[request]
+            if self.given.get((request, recorded), turn) == turn
+        ]
+        if turn in free:
+            return turn
+        own = [recorded for recorded in free if (request, recorded) in self.given]
+        return min(own or free, default=None)
+
+    def new_turn(self, request: str, turn: int) -> int:
+        """Return the turn to record a reply under: its own, unless that has answered another."""
+        return turn + _APART if turn in self.replies[request] else turn
+
+    def shared_prefix(self, messages: Sequence[int], turn: int) -> int:
+        """Return how many messages a call has in common with the one before.
+
+        An agent may rewrite its context between turns. Where calls come in another order than they
+        were recorded in, a record holds all of its messages.
+        """
+        keeps_order = all(
+            self.given.get((request, recorded)) == recorded
+            for request, replies in self.replies.items()
+            for recorded in replies
+        )
+        if turn == 0 or not keeps_order:
+            return 0
+        pairs = zip(self.messages, messages, strict=False)
+        return next((n for n, (one, other) in enumerate(pairs) if one != other), len(self.messages))
+
+
 @dataclass(eq=False)
 class RecordLedger:
     """Implements `engines.core.protocols.Ledger` on a folder of record files.
@@ -100,11 +153,9 @@ class RecordLedger:
 
     def __post_init__(self) -> None:
         self._files: dict[str, Appender] = {}
-        self._known: dict[str, _Known] = {}
+        self._calls: dict[CallKey, _Calls] = defaultdict(_Calls)
+        self._results: dict[tuple[CallKey, str], Answer] = {}  # of tools
         self._begun: set[tuple[CallKey, str]] = set()  # calls of tools that have an effect
-        # Try → hashes of its messages so far: the texts themselves would add up over a step.
-        self._turns: dict[CallKey, tuple[int, ...]] = {}
-        self._earlier = EarlierTurns()
         self.reused = 0
         self.asked = 0
         self.paid = NO_USAGE  # for what was asked, not for what was taken from the record
@@ -118,44 +169,38 @@ class RecordLedger:
         on_text: OnText | None = None,
         *,
         again: bool = False,
-    ) -> tuple[Completion, RecordRef]:
-        name = record_file_name(key)
-        known = self._open(name)
-        this_try = replace(key, turn=0)
+    ) -> Answer:
+        self._open(record_file_name(key))
+        calls = self._calls[replace(key, turn=0)]
         hashes = tuple(hash(message) for message in messages)
-
-        def draw_at(place: CallKey) -> Sampling:
-            return replace(sampling, seed=call_seed(self.run_seed, place))
-
-        def hash_at(place: CallKey) -> str:
-            return request_hash(policy.name, messages, draw_at(place))
-
-        request, own = hash_at(key), key
-        if (key := self._earlier.find(own, request, hash_at)) is not own:
-            request = hash_at(key)
-        sampling = draw_at(key)
-        # Where calls come in another order, a record holds all of its messages.
-        after = key.turn and self._earlier.keeps_order(key)
-        base = _shared_prefix(self._turns.get(this_try, ()), hashes) if after else 0
-        found = known.get((key, request))
-        if found is not None:
+        request = request_hash(self.run_seed, policy.name, messages, sampling)
+        recorded = calls.find(request, key.turn)
+        turn = calls.new_turn(request, key.turn) if recorded is None else recorded
+        place = replace(key, turn=turn)
+        sampling = replace(sampling, seed=call_seed(self.run_seed, place))
+        if recorded is not None:
             self.reused += 1
-            self._turns[this_try] = (*hashes, hash(found[0].as_message()))
+            answer = calls.replies[request][recorded]
+            calls.given[request, recorded] = key.turn
+            calls.messages = (*hashes, hash(answer[0].as_message()))
             if again:
                 with suppress(CallFailed), mark_replayed():
                     await policy.complete(messages, sampling)
-            return found
+            return answer
         self.asked += 1
-        asked = Record(
-            key=key,
+        base = calls.shared_prefix(hashes, key.turn)
+        record = Record(
+            key=place,
             request=request,
             policy=policy.name,
             base=base,
             messages=tuple(messages[base:]),
             sampling=sampling,
         )
-        known[key, request] = answer = await self._ask_policy(policy, messages, on_text, asked)
-        self._turns[this_try] = (*hashes, hash(answer[0].as_message()))
+        answer = await self._ask_policy(policy, messages, on_text, record)
+        calls.replies[request][turn] = answer
+        calls.given[request, turn] = key.turn
+        calls.messages = (*hashes, hash(answer[0].as_message()))
         return answer
 
     async def run_tools(
@@ -166,22 +211,24 @@ class RecordLedger:
         specs: Sequence[ToolSpec] = (),
         on_restored: Callable[[ToolCall], None] = lambda _: None,
     ) -> list[tuple[ToolResult, RecordRef]]:
+        self._open(record_file_name(key))
         effects = {spec.name for spec in specs if not spec.repeatable}
-        known, tool_key = self._open(record_file_name(key)), replace(key, purpose="tool")
+        tool_key = replace(key, purpose="tool")
 
-        async def run_once(place: int, call: ToolCall) -> tuple[Completion, RecordRef]:
+        async def run_once(place: int, call: ToolCall) -> Answer:
             request = digest([call.name, call.arguments, place])
-            if (found := known.get((tool_key, request))) is not None:
+            name = tool_key, request
+            if name in self._results:
                 self.reused += 1
                 on_restored(call)
-                return found
-            begun = Record(key=tool_key, request=request, policy=TOOL + call.name)
+                return self._results[name]
+            record = Record(key=tool_key, request=request, policy=TOOL + call.name)
             began, result = time.monotonic(), INTERRUPTED
-            if (tool_key, request) not in self._begun:
+            if name not in self._begun:
                 if call.name in effects:
-                    self._begun.add((tool_key, request))
-                    at = self.clock()
-                    await asyncio.shield(self._write(replace(begun, at=at, lost=_STARTED))[2])
+                    self._begun.add(name)
+                    started = replace(record, at=self.clock(), lost=_STARTED)
+                    await asyncio.shield(self._write(started)[2])
                 with name_call(tool_key):
                     result = await run(call)
             answer = Completion(
@@ -191,27 +238,23 @@ class RecordLedger:
                 usage=result.usage,
             )
             took_s = round(time.monotonic() - began, 4)
-            reply, ref, written = self._write(
-                replace(begun, reply=answer, elapsed_s=took_s, at=self.clock())
-            )
+            record = replace(record, reply=answer, elapsed_s=took_s, at=self.clock())
+            reply, ref, written = self._write(record)
             await asyncio.shield(written)
-            known[tool_key, request] = reply, ref
+            self._results[name] = reply, ref
             return reply, ref
 
-        found = await gather_all(run_once(place, call) for place, call in enumerate(calls))
-        said = tuple(
-            hash(Message("tool", reply.text, tool_call_id=call.id))
-            for call, (reply, _) in zip(calls, found, strict=True)
-        )
-        self._turns[replace(key, turn=0)] += said
-        return [
-            (ToolResult(reply.text, as_status(reply.finish), reply.usage), ref)
-            for reply, ref in found
-        ]
+        answers = await gather_all(run_once(place, call) for place, call in enumerate(calls))
+        talk = self._calls[replace(key, turn=0)]
+        results: list[tuple[ToolResult, RecordRef]] = []
+        for call, (reply, ref) in zip(calls, answers, strict=True):
+            talk.messages += (hash(Message("tool", reply.text, tool_call_id=call.id)),)
+            results.append((ToolResult(reply.text, as_status(reply.finish), reply.usage), ref))
+        return results
 
     async def _ask_policy(
         self, policy: Policy, messages: Sequence[Message], on_text: OnText | None, asked: Record
-    ) -> tuple[Completion, RecordRef]:
+    ) -> Answer:
         """Ask, and record what came of it: also what was paid for a reply that was lost."""
         began = time.monotonic()
 
@@ -256,10 +299,9 @@ class RecordLedger:
         for file in self._files.values():
             file.close()
         self._files.clear()
-        self._known.clear()
+        self._calls.clear()
+        self._results.clear()
         self._begun.clear()
-        self._turns.clear()
-        self._earlier.clear()
 
     async def aclose(self) -> None:
         for file in self._files.values():
@@ -279,29 +321,29 @@ class RecordLedger:
         offset, written = self._files[name].queue(raw)
         return reply, RecordRef(name, offset, len(raw), checksum), written
 
-    def _open(self, name: str) -> _Known:
-        if name not in self._known:
-            path = self.folder / name
-            known: _Known = {}
+    def _open(self, name: str) -> None:
+        """Open a file of records and learn what it holds."""
+        if name in self._files:
+            return
+        path = self.folder / name
 
-            def index_line(line: lines.StoredLine) -> None:
-                record = from_dict(Record, orjson.loads(line.body))
-                if record.lost:
-                    if record.lost == _STARTED and record.is_tool_result:
-                        self._begun.add((record.key, record.request))
-                    return
-                ref = RecordRef(name, line.offset, line.length, line.digest)
-                known[record.key, record.request] = (record.reply, ref)
-                if not record.is_tool_result:
-                    self._earlier.add(record.key, record.request)
+        def index_line(line: lines.StoredLine) -> None:
+            record = from_dict(Record, orjson.loads(line.body))
+            key, request = record.key, record.request
+            answer = record.reply, RecordRef(name, line.offset, line.length, line.digest)
+            if record.lost:
+                if record.lost == _STARTED and record.is_tool_result:
+                    self._begun.add((key, request))
+            elif record.is_tool_result:
+                self._results[key, request] = answer
+            else:
+                self._calls[replace(key, turn=0)].replies[request][key.turn] = answer
 
-            contents = lines.read(path, chained=False, visit=index_line)
-            if contents.torn or contents.newline_missing:
-                lines.repair_end(path, contents)
-                self.tell(f"{path}: mended a last record that was being written")
-            self._known[name] = known
-            self._files[name] = Appender(path)
-        return self._known[name]
+        contents = lines.read(path, chained=False, visit=index_line)
+        if contents.torn or contents.newline_missing:
+            lines.repair_end(path, contents)
+            self.tell(f"{path}: mended a last record that was being written")
+        self._files[name] = Appender(path)
 
 
 def _lost_reply(usage: Usage) -> Completion:
@@ -313,9 +355,12 @@ def record_file_name(key: CallKey) -> str:
     return f"{prefix}-{key.step:04d}.jsonl"
 
 
-def request_hash(policy: str, messages: Sequence[Message], sampling: Sampling) -> str:
-    """Identifies a request: who is asked, what, and how the reply is drawn."""
-    return digest([policy, [to_dict(message) for message in messages], to_dict(sampling)])
+def request_hash(
+    run_seed: int, policy: str, messages: Sequence[Message], sampling: Sampling
+) -> str:
+    """Identify a request: who is asked, what, and how the reply is drawn, but for its seed."""
+    drawn = to_dict(replace(sampling, seed=run_seed))
+    return digest([policy, [to_dict(message) for message in messages], drawn])
 
 
 def read_record(folder: Path, ref: RecordRef) -> Record:
@@ -365,64 +410,3 @@ def join_messages(records: Iterable[Record]) -> tuple[Message, ...]:
     for record in records:
         messages = record.extend(messages)
     return messages
-
-
-def _shared_prefix(before: Sequence[int], now: Sequence[int]) -> int:
-    """How many messages both begin with: an agent may rewrite its context between turns."""
-    pairs = zip(before, now, strict=False)
-    return next((n for n, (one, other) in enumerate(pairs) if one != other), len(before))
-
-
-_APART = 100_000
-"""More than a try has calls."""
-
-
-@dataclass(slots=True)
-class EarlierTurns:
-    """Turns and request hashes by try. Each answers once, so equal questions keep their replies.
-
-    An agent that makes calls at the same time may make them in another order when it is started
-    again; the number of a call, and with it its seed, is then another one.
-    """
-
-    _recorded: dict[CallKey, set[tuple[int, str]]] = field(default_factory=dict)
-    _left: dict[CallKey, set[tuple[int, str]]] = field(default_factory=dict)
-    _moved: set[CallKey] = field(default_factory=set)  # tries whose order is another one now
-
-    def add(self, key: CallKey, request: str) -> None:
-        self._recorded.setdefault(replace(key, turn=0), set()).add((key.turn, request))
-
-    def find(self, key: CallKey, request: str, hash_at: Callable[[CallKey], str]) -> CallKey:
-        """The key under which the reply lies, or is to be recorded; mostly the one given.
-
-        `hash_at` is the request's hash as a call of another key: the seed is part of it.
-        """
-        this_try, asked = replace(key, turn=0), (key.turn, request)
-        if not (recorded := self._recorded.get(this_try)):
-            return key
-        if not key.turn:
-            self._left[this_try] = set(recorded)  # the try begins
-        left = self._left.setdefault(this_try, set(recorded))
-        if asked in left:
-            left.discard(asked)
-            return key
-        for turn in sorted({turn for turn, _ in left}):
-            other = replace(key, turn=turn)
-            if (found := (turn, hash_at(other))) in left:
-                left.discard(found)
-                self._moved.add(this_try)
-                return other
-        if asked in recorded:  # which has answered another call: this one gets a reply of its own
-            self._moved.add(this_try)
-            return replace(key, turn=key.turn + _APART)
-        return key
-
-    def keeps_order(self, key: CallKey) -> bool:
-        """Whether the calls of the try are made in the order of their records."""
-        this_try = replace(key, turn=0)
-        return this_try not in self._moved and not self._left.get(this_try)
-
-    def clear(self) -> None:
-        self._recorded.clear()
-        self._left.clear()
-        self._moved.clear()

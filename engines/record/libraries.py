@@ -25,10 +25,9 @@ from engines.core.state.fold import (
 from engines.core.types import Decision, Operation
 from engines.record import lines
 from engines.record.appender import write_atomic
-from engines.record.journal import Entry, Journal, parse_entry
+from engines.record.journal import Entry, Journal, Place, parse_entry
 from engines.record.lock import write_lock
 from engines.record.seal import add_seal
-from engines.record.segments import Place
 from engines.secrets.mask import NO_SECRETS, Mask
 
 LOCK_WAIT_S = 10.0
@@ -100,12 +99,6 @@ class LibraryFolder:
         newest = max(self.path.glob("v[0-9]*.yaml"), default=None)
         command = f"`studio library import {newest} --into NEW`"
         return f"{command} takes its wordings into a new library." if newest else ""
-
-    def describe_nothing(self) -> str:
-        """What is left to do where neither journal nor files tell of any version."""
-        copies = sorted(path.name for path in self.path.glob("journal.jsonl.damaged-*"))
-        kept = f"what a repair has cut is in {copies[-1]}; " if copies else ""
-        return f"Restore it from a copy ({kept}a program may read wordings from it), or remove it."
 
     def versions(self) -> tuple[Library, ...]:
         """Every version, oldest first; index i holds version i."""

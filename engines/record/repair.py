@@ -26,21 +26,20 @@ from engines.core.state.run_state import RunState
 from engines.core.types import RecordRef
 from engines.record import lines
 from engines.record.appender import make_folder, sync_folder, write_atomic
-from engines.record.journal import parse_entry
+from engines.record.journal import (
+    Place,
+    closed_files,
+    closed_number,
+    closed_path,
+    parse_entry,
+    read_head,
+    read_undamaged,
+)
 from engines.record.libraries import LibraryFolder, format_version, version_path
 from engines.record.lines import Contents, StoredLine
 from engines.record.lock import is_held, write_lock
 from engines.record.run_dir import RunDir, Workspace
 from engines.record.seal import ALTERED
-from engines.record.segments import (
-    Place,
-    closed_files,
-    closed_number,
-    closed_path,
-    first_line,
-    read_head,
-    read_undamaged,
-)
 
 Grade = Literal["fix", "note", "ok"]
 """What hinders most first. "fix": it is damaged, or does not work so; "note": worth knowing."""
@@ -67,26 +66,10 @@ class Finding:
 
 # -- cutting, moving and removing files ------------------------------------------------------
 
-_WORDS = {
-    "OperationDecided": "decision",
-    "OperationsDecided": "joint decision",
-    "LessonCommitted": "commit",
-    "LibraryCommitted": "version",
-    "LibraryCurated": "remembered rejection",
-    "LibraryCredited": "use count",
-    "LibraryMeasured": "measurement",
-    "LibraryLabelled": "label",
-    "LessonProposed": "lesson",
-    "LessonsCompared": "choice of a lesson",
-    "ReplyMended": "reply correction",
-    "OperationProposed": "hand-made operation",
-    "EvaluationFinished": "evaluation",
-    "GroupReflected": "reflection",
-    "RolloutJudged": "verdict",
-    "RolloutFinished": "rollout",
-}
-_KIND = re.compile(rb'"kind":"(\w+)"')
-_CURATES = re.compile(rb'"curates":"([^"\\]*)')
+_DECISION = re.compile(
+    rb'"kind":"(?:OperationDecided|OperationsDecided|OperationProposed|ReplyMended|LibraryLabelled)"'
+)
+"""Of entries of a journal: what persons have done."""
 
 
 def cut_with_backup(path: Path, end: int) -> str:
@@ -108,8 +91,7 @@ def cut_with_backup(path: Path, end: int) -> str:
     else:
         os.truncate(path, end)
         sync_folder(path.parent)
-    rest = "; nothing is left of it" if not end and path.name == "journal.jsonl" else ""
-    return f"cut; {names} is the file as it was; cut: {lost}{rest}"
+    return f"cut; {names} is the file as it was; cut: {lost}"
 
 
 def _parts_behind(path: Path) -> list[Path]:
@@ -121,16 +103,14 @@ def _parts_behind(path: Path) -> list[Path]:
     return [*closed, path.with_name("journal.jsonl")]
 
 
-def _describe(path: Path, rest: bytes, behind: Iterable[Path]) -> str:
+def _describe(path: Path, lost: bytes, behind: Iterable[Path]) -> str:
     """Return in words what a piece of a journal or of a record file amounts to."""
-    rest += b"".join(part.read_bytes() for part in behind)
+    lost += b"".join(part.read_bytes() for part in behind)
+    n = max(1, lost.count(b"\n"))
     if not _is_journal(path):
-        replies = max(1, rest.count(b"\n"))
-        return "1 reply" if replies == 1 else f"{replies} replies"
-    kinds = Counter(_WORDS.get(kind.decode()) for kind in _KIND.findall(rest))
-    counts = [(kinds[word], word) for word in _WORDS.values() if kinds[word]]
-    counted = ", ".join(f"{n} {word}" if n == 1 else f"{n} {word}s" for n, word in counts)
-    return counted or f"{len(rest)} bytes that hold nothing of weight"
+        return f"replies: {n}"
+    decisions = len(_DECISION.findall(lost))
+    return f"entries: {n}, decisions of persons among them: {decisions}"
 
 
 def _is_journal(path: Path) -> bool:
@@ -143,11 +123,11 @@ def cut_finding(folder: Path, path: Path, end: int, place: str, cause: str) -> F
     `folder` is the one whose lock its writers hold.
     """
     lost = _describe(path, path.read_bytes()[end:], _parts_behind(path))
-    after = "a resume makes what it can again from the recorded replies."
+    after = (
+        "a resume makes what it can again, by the recorded replies; an import is to be repeated."
+    )
     if not _is_journal(path):
         after = "a resume asks again for those that it still needs."
-    elif curates := _CURATES.search(first_line(path)):
-        after = f"no resume makes it again: repeat the {curates[1].decode('utf-8', 'replace')}."
     elif survivors := LibraryFolder(path.parent).describe_survivors():
         after = f"before that, {survivors}"
     move = (
@@ -222,38 +202,24 @@ def written_finding(folder: Path, path: Path, expected: bytes | None) -> Iterato
 # -- one file ---------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class FileCheck:
-    """A chained or unchained file as far as it can be trusted."""
-
-    lines: tuple[StoredLine, ...]
-    contents: Contents | None  # None where a complete line is damaged
-    error: DamagedError | None = None
-
-    @property
-    def end(self) -> int:
-        """Bytes up to the end of the last whole line before any damage."""
-        return self.lines[-1].offset + self.lines[-1].length if self.lines else 0
-
-
-def examine(path: Path, *, chained: bool) -> FileCheck:
-    """Read a file up to its first damaged line."""
+def read_whole_lines(
+    path: Path, *, chained: bool
+) -> tuple[list[StoredLine], Contents | DamagedError]:
+    """Return the lines before any damage, and how the file ends or what is damaged."""
     whole: list[StoredLine] = []
     try:
-        contents = lines.read(path, chained=chained, visit=whole.append)
+        return whole, lines.read(path, chained=chained, visit=whole.append)
     except DamagedError as error:
-        return FileCheck(tuple(whole), None, error)
-    return FileCheck(tuple(whole), contents)
+        return whole, error
 
 
 def file_findings(path: Path, *, chained: bool, folder: Path) -> Iterator[Finding]:
     """Damage and torn ends of one file; `folder` is the one whose lock its writers hold."""
-    check = examine(path, chained=chained)
-    if check.error is not None:
-        yield cut_finding(folder, path, check.end, check.error.place, check.error.cause)
+    whole, contents = read_whole_lines(path, chained=chained)
+    if isinstance(contents, DamagedError):
+        end = whole[-1].offset + whole[-1].length if whole else 0
+        yield cut_finding(folder, path, end, contents.place, contents.cause)
         return
-    contents = check.contents
-    assert contents is not None
     if not (contents.torn or contents.newline_missing) or is_held(folder):
         return
 
@@ -262,9 +228,7 @@ def file_findings(path: Path, *, chained: bool, folder: Path) -> Iterator[Findin
             lines.repair_end(path, lines.read(path, chained=chained))
         return "its end is whole again"
 
-    cause = f"its last {len(contents.torn)} bytes are a line that was never finished."
-    if contents.newline_missing:
-        cause = "its last line lacks its newline."
+    cause = "its last line was never finished."
     move = "Nothing need be done: whoever writes there next mends it."
     yield Finding("note", str(path), cause, move, repair)
 
@@ -298,9 +262,9 @@ def library_findings(folder: LibraryFolder) -> Iterator[Finding]:
     """What is wrong with a library: its journal, then the version files that follow from it."""
     journal = folder.journal_path
     yield from file_findings(journal, chained=True, folder=folder.path)
-    check = examine(journal, chained=True)
+    whole, contents = read_whole_lines(journal, chained=True)
     versions: list[tuple[Library, str]] = []  # with the run that made it
-    for line in check.lines:
+    for line in whole:
         event = parse_entry(journal, line).event
         try:
             library = fold_library(versions[-1][0] if versions else None, event)
@@ -312,7 +276,7 @@ def library_findings(folder: LibraryFolder) -> Iterator[Finding]:
             versions[-1] = library, versions[-1][1]
         else:
             versions.append((library, getattr(event, "run", "")))
-    if check.error is not None:
+    if isinstance(contents, DamagedError):
         return
     expected = {version_path(folder.path, made.version): (made, run) for made, run in versions}
     survivors = folder.describe_survivors()
@@ -322,10 +286,8 @@ def library_findings(folder: LibraryFolder) -> Iterator[Finding]:
             data = None if made is None else format_version(made, run)
             yield from written_finding(folder.path, path, data)
     elif survivors or journal.exists():
-        cause = "it tells of no version, and "
-        cause += "files of some are left." if survivors else "nothing of this library is left."
-        move = f"Restore it from a copy; {survivors}" if survivors else folder.describe_nothing()
-        yield Finding("note", str(journal), cause, move)
+        move = f"Restore it from a copy, or remove it. {survivors}".rstrip()
+        yield Finding("note", str(journal), "it tells of no version.", move)
 
 
 # -- runs -------------------------------------------------------------------------------------
@@ -477,11 +439,9 @@ def _mismatch_finding(run: RunDir, story: _Story, mismatch: _Mismatch) -> Findin
     is_finished = state.ending == "finished"
     if mismatch.can_cut and not is_finished:
         return cut_finding(run.path, path, line.offset, where, cause)
-    again = f"begin a new run with --restart-step {mismatch.finished}"
-    if state.curates:
-        again = f"repeat the {state.curates}"
     grade: Grade = "note" if is_finished and versions else "fix"
-    return Finding(grade, where, cause, f"Restore the library from a copy, or {again}.")
+    move = "Restore the library from a copy, or begin a new run with --restart-step "
+    return Finding(grade, where, cause, f"{move}{mismatch.finished}.")
 
 
 def _untold_version_findings(
@@ -509,7 +469,7 @@ def _untold_version_findings(
         yield Finding("fix", place, cause, move)
         return
     journal = folder.journal_path
-    for line in examine(journal, chained=True).lines:
+    for line in read_whole_lines(journal, chained=True)[0]:
         event = parse_entry(journal, line).event
         if isinstance(event, LibraryCommitted) and event.version == own[0]:
             cut = cut_finding(folder.path, journal, line.offset, place, cause)

@@ -9,9 +9,8 @@ from pathlib import Path
 from engines.core.errors import ConflictError, RecordError, suggest_name
 from engines.core.state.run_state import RunState
 from engines.record.derived.run_state import read_run
-from engines.record.journal import Entry, read_journal
+from engines.record.journal import Entry, first_line, read_journal, started_at
 from engines.record.libraries import LibraryFolder, check_name
-from engines.record.segments import first_line, started_at
 from engines.secrets.mask import NO_SECRETS, Mask
 
 

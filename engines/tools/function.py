@@ -1,21 +1,25 @@
-"""A tool that is a typed function with a docstring.
+"""A tool that is a typed function with a docstring, and the arguments of a call of any tool.
 
-Name, schema and what the model is told come from the function itself. Runs in the studio's own
-process and is not contained: the code is the user's.
+Name, schema and what the model is told come from the function itself. It runs in the studio's own
+process and is not contained: the code is the user's. Of arguments three slips are mended: a code
+fence around them, an object written as a text, a comma too many. Whatever else is wrong is refused
+in words that a model can act on.
 """
 
 import asyncio
 import concurrent.futures
 import inspect
+import json
+import math
 import re
 import threading
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Annotated, Any, NotRequired, get_type_hints
 
-from engines.core.errors import ConfigError
+from engines.core.codec import JsonObject, fix_surrogates
+from engines.core.errors import ConfigError, did_you_mean
 from engines.core.protocols import ToolTry
 from engines.core.types import NO_OUTPUT, ToolResult, ToolSpec
-from engines.tools.arguments import shown_value, usage_text
 
 _ARGS = re.compile(r"^Args:[ \t]*\n((?:[ \t]+.*(?:\n|\Z)|[ \t]*\n)*)", re.MULTILINE)
 _ARG = re.compile(r"^(\w+)(?: \([^)]*\))?:[ \t]*(.*(?:\n[ \t]+.*)*)", re.MULTILINE)
@@ -41,8 +45,10 @@ class FunctionTool:
             raise self._refusal(f'"{name}" is no name for a tool.', "Define it with def NAME.")
         told = re.sub(r"\n{3,}", "\n\n", _REPEATABLE.sub("", _ARGS.sub("", text))).strip()
         if not told:
-            move = "Say in it what the tool does, its limits and how to use it well."
-            raise self._refusal("it has no docstring.", move)
+            raise self._refusal(
+                "it has no docstring.",
+                "Say in it what the tool does, its limits and how to use it well.",
+            )
         self._within: str | None = None
         self._adapter = self._build_adapter(_read_args(text))
         schema = self._adapter.json_schema()
@@ -93,20 +99,25 @@ class FunctionTool:
         try:
             hints = get_type_hints(self._function, include_extras=True)
         except Exception as error:
-            cause = f"the type of a parameter cannot be told ({error})."
-            raise self._refusal(cause, "Import what its annotations name.") from error
-        fields: dict[str, Any] = {}
+            raise self._refusal(
+                f"the type of a parameter cannot be told ({error}).",
+                "Import what its annotations name.",
+            ) from error
+        fields: JsonObject = {}
         for name, parameter in inspect.signature(self._function).parameters.items():
             if parameter.kind not in _PLACES:
-                cause = f'the parameter "{parameter}" cannot be given by name.'
-                raise self._refusal(cause, "Write out each parameter with its type.")
+                raise self._refusal(
+                    f'the parameter "{parameter}" cannot be given by name.',
+                    "Write out each parameter with its type.",
+                )
             if name not in hints:
-                cause = f'the parameter "{name}" has no type.'
-                raise self._refusal(cause, f"Write one, such as {name}: str.")
+                raise self._refusal(
+                    f'the parameter "{name}" has no type.', f"Write one, such as {name}: str."
+                )
             if hints[name] is ToolTry:
                 self._within = name
                 continue
-            more: dict[str, Any] = {"description": described[name]} if name in described else {}
+            more: JsonObject = {"description": described[name]} if name in described else {}
             if parameter.default is not parameter.empty:
                 more["json_schema_extra"] = {
                     "default": to_jsonable_python(parameter.default, fallback=str)
@@ -120,8 +131,10 @@ class FunctionTool:
             adapter: TypeAdapter[Any] = TypeAdapter(shape)
             adapter.json_schema()
         except Exception as error:
-            cause = f"its parameters have no JSON schema ({str(error).splitlines()[0]})."
-            raise self._refusal(cause, "Use texts, numbers, lists and such as types.") from error
+            raise self._refusal(
+                f"its parameters have no JSON schema ({str(error).splitlines()[0]}).",
+                "Use texts, numbers, lists and such as types.",
+            ) from error
         return adapter
 
     def _refusal(self, cause: str, move: str) -> ConfigError:
@@ -158,3 +171,101 @@ async def _run_in_thread(work: Callable[[], Any]) -> Any:
     if error is not None:
         raise error
     return value
+
+
+MAX_CHARS = 200_000
+_FENCED = re.compile(r"\s*```\w*\n(.*?)\n?```\s*", re.DOTALL)
+# A text is one token even where it is not closed, so that no text is searched twice.
+_TEXT_OR_COMMA = re.compile(r'("(?:[^"\\]|\\.)*+"?)|,(?=\s*[}\]])', re.DOTALL)
+
+
+class ArgumentsRefused(ValueError):
+    """Arguments that have no reading, or not the names of the schema; says so to the model."""
+
+
+def read_arguments(text: str, schema: Mapping[str, Any]) -> JsonObject:
+    """The arguments in `text`, of which none is missing or unknown; ArgumentsRefused else.
+
+    Whether a value fits its type is for the tool to say.
+    """
+    try:
+        value = _read_object(text)
+    except RecursionError:
+        raise ArgumentsRefused(f"arguments: nested too deeply. {usage_text(schema)}") from None
+    except ValueError as error:
+        raise ArgumentsRefused(f"arguments: {error}. {usage_text(schema)}") from error
+    known = schema["properties"]
+    if missing := [name for name in schema.get("required", ()) if name not in value]:
+        raise ArgumentsRefused(f"arguments.{missing[0]}: is missing. {usage_text(schema)}")
+    unknown = [name for name in value if name not in known]
+    if unknown and schema.get("additionalProperties") is False:
+        near = did_you_mean(unknown[0][:80], known)
+        said = f"arguments: there is no {shown_value(unknown[0])}. {near}{usage_text(schema)}"
+        raise ArgumentsRefused(said)
+    return value
+
+
+def usage_text(schema: Mapping[str, Any]) -> str:
+    """The names of what a tool takes."""
+    required = schema.get("required", ())
+    names = [name if name in required else f"{name} (optional)" for name in schema["properties"]]
+    return f"It takes: {', '.join(names[:20])}." if names else "It takes no arguments: {}"
+
+
+def shown_value(value: Any, limit: int = 60) -> str:
+    text = json.dumps(value, ensure_ascii=False, default=str)
+    return text if len(text) <= limit else f"{text[: limit - 1]}…"
+
+
+def _read_object(text: str) -> JsonObject:
+    if len(text) > MAX_CHARS:
+        raise ValueError(f"they have {len(text):,} characters, at most {MAX_CHARS:,} are read")
+    if fenced := _FENCED.fullmatch(text):
+        text = fenced[1]
+    value = _read_json(text) if text.strip() else None
+    if isinstance(value, str):
+        value = _read_json(value)
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise ValueError(f"should be a JSON object, is {shown_value(value)}")
+    fixed: JsonObject = json.loads(fix_surrogates(json.dumps(value, ensure_ascii=False)))
+    return fixed
+
+
+def _read_json(text: str) -> Any:
+    try:
+        return _load(text)
+    except json.JSONDecodeError as error:
+        try:
+            return _load(_TEXT_OR_COMMA.sub(lambda found: found[1] or "", text))
+        except json.JSONDecodeError:
+            raise ValueError(
+                f"not JSON ({error.msg} at character {error.pos + 1:,} of {len(text):,})"
+            ) from error
+
+
+def _load(text: str) -> Any:
+    return json.loads(
+        text,
+        strict=False,  # a line break may stand within a text
+        object_pairs_hook=_read_pairs,
+        parse_int=lambda written: int(_read_number(written)),
+        parse_float=lambda written: float(_read_number(written)),
+        parse_constant=_read_number,
+    )
+
+
+def _read_pairs(pairs: list[tuple[str, Any]]) -> JsonObject:
+    read: JsonObject = {}
+    for name, value in pairs:
+        if name in read:
+            raise ValueError(f"{shown_value(name)} stands twice in one object")
+        read[name] = value
+    return read
+
+
+def _read_number(written: str) -> str:
+    if not math.isfinite(float(written)):
+        raise ValueError(f"{written[:20]} is no number that is read here")
+    return written

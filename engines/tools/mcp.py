@@ -12,11 +12,11 @@ import re
 import shutil
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, contextmanager, suppress
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TextIO
 
 from engines.core.codec import fix_surrogates
 from engines.core.errors import ConfigError, ToolError, install_command, suggest_name
+from engines.core.frozen import frozen
 from engines.core.protocols import ToolTry
 from engines.core.text.sanitize import escape_unsafe, one_line
 from engines.core.types import ToolResult, ToolSpec
@@ -33,7 +33,7 @@ MAX_DESCRIPTION_CHARS, MAX_WORDING_CHARS, MAX_SCHEMA_CHARS = 2_000, 500, 20_000
 _STDERR_BYTES = 1_000
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class McpTool:
     """One tool of a server, which is opened and closed for all of them."""
 
@@ -113,8 +113,9 @@ class McpServer:
             raise self._error(f"it lists more than {MAX_TOOLS} tools")
         names = [tool.name for tool in found]
         if unknown := [name for name in settings.only if name not in names]:
-            move = suggest_name(unknown[0], names)
-            raise ConfigError(settings.title, f'it has no tool "{unknown[0]}".', move)
+            raise ConfigError(
+                settings.title, f'it has no tool "{unknown[0]}".', suggest_name(unknown[0], names)
+            )
         return [self._read_tool(tool) for tool in found if tool.name in (settings.only or names)]
 
     async def call(self, name: str, arguments: Mapping[str, Any]) -> ToolResult:
@@ -165,19 +166,19 @@ class McpServer:
         from mcp.client.streamable_http import streamable_http_client
 
         settings, values = self._settings, self._environment
-        if settings.mcp_url:
+        if settings.url:
             import httpx2
 
             limits = httpx2.Timeout(30, read=settings.timeout_s + 60)
             http = await stack.enter_async_context(httpx2.AsyncClient(timeout=limits))
-            transport = streamable_http_client(settings.mcp_url, http_client=http)
+            transport = streamable_http_client(settings.url, http_client=http)
             return await stack.enter_async_context(Client(transport))
         # The SDK adds HOME, USER and others of ours; env takes them away again.
-        kept = ("PATH", *settings.env)
+        kept = ("PATH", *settings.pass_env)
         unset = [part for n in DEFAULT_INHERITED_ENV_VARS if n not in kept for part in ("-u", n)]
         parameters = StdioServerParameters(
             command="env",
-            args=[*unset, *settings.started_by, *(settings.mcp_command or ())],
+            args=[*unset, *settings.started_by, *settings.command],
             env={name: values[name] for name in kept if name in values},
         )
         errors = stack.enter_context(self._open_stderr())
@@ -209,14 +210,18 @@ class McpServer:
         try:
             import mcp  # noqa: F401
         except ImportError as error:
-            move = f"Run: {install_command('mcp')}"
-            raise ToolError(place, "the package mcp is not installed.", move) from error
+            raise ToolError(
+                place, "the package mcp is not installed.", f"Run: {install_command('mcp')}"
+            ) from error
         # Its log would stand between what the studio prints.
         logging.getLogger("mcp").addHandler(logging.NullHandler())
-        if unset := [name for name in settings.env if name not in self._environment]:
-            cause = f"the environment variable {unset[0]} is not set."
-            raise ToolError(place, cause, "Set it, or take it out of pass_env.")
-        command = (settings.mcp_command or ("env",))[0]
+        if unset := [name for name in settings.pass_env if name not in self._environment]:
+            raise ToolError(
+                place,
+                f"the environment variable {unset[0]} is not set.",
+                "Set it, or take it out of pass_env.",
+            )
+        command = (settings.command or ("env",))[0]
         if not shutil.which(command, path=self._environment.get("PATH")):
             raise ToolError(place, f'there is no command "{command}".', "Install it.")
 
@@ -224,14 +229,14 @@ class McpServer:
         settings, hints = self._settings, tool.annotations
         place = f'{settings.title}, tool "{one_line(tool.name[:80])}"'
         repeatable = bool(hints and (hints.read_only_hint or hints.idempotent_hint))
-        tier = f"{settings.tier}; it has {', '.join(('PATH', *settings.env))}"
+        tier = f"{settings.tier}; it has {', '.join(('PATH', *settings.pass_env))}"
         spec = ToolSpec(
             name=re.sub(r"[^A-Za-z0-9_-]", "_", tool.name)[:64],
             description=escape_unsafe(tool.description or "")[:MAX_DESCRIPTION_CHARS],
             parameters=_read_schema(tool.input_schema, place),
             repeatable=repeatable if settings.repeatable is None else settings.repeatable,
             network=settings.network,
-            tier=f"a server at {settings.mcp_url}" if settings.mcp_url else tier,
+            tier=f"a server at {settings.url}" if settings.url else tier,
         )
         return McpTool(spec, tool.name, self)
 

@@ -1,18 +1,18 @@
 """What a run file can say of one tool of an agent."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Literal
 
-from engines.core.types import Network
+from engines.core.frozen import frozen
+from engines.core.types import Names, Network
 
-PROVIDERS: Mapping[str, tuple[str, ...]] = {
+PROVIDERS: Mapping[str, Names] = {
     "web_search": ("serper", "searxng", "gemini", "fixture"),
     "read_page": ("direct", "jina", "fixture"),
     "wikipedia": ("api", "folder"),
 }
 """Tools of the web, and who may answer for each; the first where none is named."""
-KEYS: Mapping[str, tuple[str, ...]] = {
+KEYS: Mapping[str, Names] = {
     "serper": ("SERPER_API_KEY",),
     "gemini": ("GEMINI_API_KEY", "GOOGLE_API_KEY"),
     "jina": ("JINA_API_KEY",),
@@ -22,7 +22,7 @@ TOOL_KEYS = tuple(name for names in KEYS.values() for name in names)
 USER_AGENT = "practice-studio (a tool of a language model)"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ToolSettings:
     """One tool, or the tools of one MCP server: one of the first four says which.
 
@@ -31,12 +31,12 @@ class ToolSettings:
 
     name: str | None = None  # of a tool that is shipped
     function: str | None = None  # FILE.py:NAME or MODULE:NAME
-    mcp_command: tuple[str, ...] | None = None
-    mcp_url: str | None = None
-    started_by: tuple[str, ...] = ()  # stands in front of `mcp_command`, and contains the server
+    command: Names = ()  # of an MCP server that is started
+    url: str | None = None  # of one that runs
+    started_by: Names = ()  # stands in front of `command`, and contains the server
     tier: str = "a process of its own that nothing contains"
-    env: tuple[str, ...] = ()  # variables that the server gets, and no others but PATH
-    only: tuple[str, ...] = ()  # tools of the server that are offered; (): all
+    pass_env: Names = ()  # variables that the server gets, and no others but PATH
+    only: Names = ()  # tools of the server that are offered; (): all
     timeout_s: float = 30.0  # of one call
     network: Network = "none"  # as it is shown
     model: object | None = None  # that ask_model and readers ask; None: the agent's own
@@ -47,15 +47,15 @@ class ToolSettings:
     answer: Literal["model", "passages"] = "model"
     embedding: object | None = None
     user_agent: str = USER_AGENT
-    allow_hosts: tuple[str, ...] = ()
+    allow_hosts: Names = ()
     cache: bool = True
 
     def __post_init__(self) -> None:
-        given = (self.name, self.function, self.mcp_command, self.mcp_url)
+        given = (self.name, self.function, self.command, self.url)
         assert sum(map(bool, given)) == 1, "a tool is one of name, function, command and url"
 
     @property
     def title(self) -> str:
         """What messages call it."""
-        shown = self.name or self.function or self.mcp_url or " ".join(self.mcp_command or ())
-        return f'MCP server "{shown}"' if self.mcp_url or self.mcp_command else f'tool "{shown}"'
+        shown = self.name or self.function or self.url or " ".join(self.command)
+        return f'MCP server "{shown}"' if self.url or self.command else f'tool "{shown}"'

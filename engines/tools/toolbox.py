@@ -1,11 +1,13 @@
-"""The tools of one agent, and what a call of one comes to, whatever a model made of it."""
+"""The tools of one agent, and what a call of one comes to, whatever a model made of it.
+
+Shipped are a calculator, a question to another model and the interpreter; those of the web are in
+`web.tools`.
+"""
 
 import asyncio
-import os
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AsyncExitStack
-from dataclasses import dataclass, replace
-from pathlib import Path
+from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack, suppress
+from dataclasses import replace
 
 from engines.core.codec import fix_surrogates
 from engines.core.errors import (
@@ -16,29 +18,33 @@ from engines.core.errors import (
     lost_usage,
     suggest_name,
 )
-from engines.core.protocols import Embedder, Policy, Tool, ToolTry
+from engines.core.frozen import frozen
+from engines.core.protocols import Policy, Tool, ToolTry
+from engines.core.text.maths import ExpressionError, value_of
 from engines.core.text.sanitize import one_line
 from engines.core.text.tool_text import clean_text
 from engines.core.types import (
     NO_OUTPUT,
     NO_USAGE,
     SHOWN_CHARS,
+    Message,
+    Sampling,
     ToolCall,
     ToolResult,
     ToolSpec,
     Usage,
+    as_status,
+    is_cut,
 )
 from engines.core.user_code import error_text, load_function
-from engines.tools.arguments import ArgumentsRefused, read_arguments
-from engines.tools.function import FunctionTool
+from engines.tools.function import ArgumentsRefused, FunctionTool, read_arguments
 from engines.tools.mcp import McpServer
-from engines.tools.sandbox.sandbox import Sandbox
+from engines.tools.sandbox.sandbox import RunResult, Sandbox
 from engines.tools.settings import PROVIDERS, ToolSettings
-from engines.tools.shipped import PythonTool, ask_model_tool, calculator_tool
-from engines.tools.web.search import WebContext, missing_key, open_web_tool, with_provider
+from engines.tools.web.tools import WebContext, missing_key, open_web_tool, with_provider
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Entry:
     """A tool or a server of several, with its limit of time and what messages call it."""
 
@@ -84,9 +90,11 @@ class CheckedToolbox:
     def _add(self, tool: Tool, entry: Entry) -> None:
         first, other = self._tools.setdefault(tool.spec.name, (tool, entry))
         if first != tool:
-            cause = f'it and {other.title} both have a tool "{tool.spec.name}".'
-            move = "Name the tools of a server that you want as only, or leave one of the two out."
-            raise ConfigError(entry.title, cause, move)
+            raise ConfigError(
+                entry.title,
+                f'it and {other.title} both have a tool "{tool.spec.name}".',
+                "Name the tools of a server that you want as only, or leave one of the two out.",
+            )
 
     async def _call(self, call: ToolCall, within: ToolTry) -> ToolResult:
         if call.name not in self._tools:
@@ -142,58 +150,188 @@ _LEFT_OUT = "… [{:,} characters left out] …"
 
 def open_toolbox(
     settings: Sequence[ToolSettings],
+    web: WebContext,
     *,
-    folders: Sequence[Path] = (),
     sandbox: Sandbox | None = None,
-    open_model: Callable[[object], Policy] | None = None,
-    open_embedder: Callable[[object], Embedder] | None = None,
-    cache: Path | None = None,
     tell: Callable[[str], None] = lambda line: None,
-    environment: Mapping[str, str] = os.environ,
 ) -> CheckedToolbox:
     """Make the tools; nothing is started or asked before `check`.
 
-    FILE.py of a function is looked up in `folders`. The toolbox closes the sandbox, but not what
-    `open_model` and `open_embedder` make of `ToolSettings.model` and `embedding`. What is found on
-    the web is kept in `cache`. `tell` is told of a server that is lost, once. A tool whose key is
-    not set is left out, and `CheckedToolbox.absent` says so.
+    The toolbox closes neither the sandbox, which `python` needs, nor the models of `web`. `tell`
+    is told of a server that is lost, once. A tool whose key is not set is left out, and
+    `CheckedToolbox.absent` says so.
 
     Raises ConfigError: a function that is not there or cannot be a tool, two tools of one name, or
     no tool is left. ToolError: pages that cannot be read.
     """
-    web = open_model and WebContext(environment, open_model, open_embedder, cache)
+    entries, absent, keys = [], [], []
+    for tool in settings:
+        if tool.name in PROVIDERS:
+            tool = with_provider(tool, settings)
+        if key := missing_key(tool, web.environment):
+            keys.append(key)
+            absent.append(f"{tool.title} is absent: {key} is not set")
+        else:
+            opened = _open_tool(tool, web, sandbox, tell)
+            entries.append(Entry(opened, tool.title, tool.timeout_s))
+    if absent and not entries:
+        named = ", ".join(dict.fromkeys(keys))
+        raise ConfigError(
+            "agent.tools",
+            f"no tool is left: {'; '.join(absent)}.",
+            f"Set {named} in the environment, or choose a provider that needs no key.",
+        )
+    return CheckedToolbox(entries, absent)
 
-    def open_one(tool: ToolSettings) -> Tool | McpServer:
-        opened: FunctionTool | PythonTool
-        network = tool.network
-        match tool.name:
-            case "calculator":
-                opened = calculator_tool()
-            case "python" if sandbox is not None:
-                opened = PythonTool(sandbox)
-            case "ask_model" if open_model is not None:
-                opened = ask_model_tool(open_model(tool.model))
-            case name if name in PROVIDERS and web is not None:
-                opened = open_web_tool(tool, web)
-                network = opened.spec.network
-            case None if tool.function:
-                function = load_function(tool.title, tool.function, folders)
-                opened = FunctionTool(function, place=tool.title)
-            case None:
-                return McpServer(tool, environment, tell)
-            case _:
-                raise ConfigError(tool.title, "it cannot be used here.", "Leave it out.")
-        repeatable = opened.spec.repeatable if tool.repeatable is None else tool.repeatable
-        opened.spec = replace(opened.spec, repeatable=repeatable, network=network)
-        return opened
 
-    ready = [with_provider(t, settings) if t.name in PROVIDERS else t for t in settings]
-    missing = [missing_key(tool, environment) for tool in ready]
-    pairs = list(zip(ready, missing, strict=True))
-    absent = [f"{tool.title} is absent: {key} is not set" for tool, key in pairs if key]
-    if absent and all(missing):
-        named = ", ".join(dict.fromkeys(missing))
-        move = f"Set {named} in the environment, or choose a provider that needs no key."
-        raise ConfigError("agent.tools", f"no tool is left: {'; '.join(absent)}.", move)
-    opened = [Entry(open_one(t), t.title, t.timeout_s) for t, key in pairs if not key]
-    return CheckedToolbox(opened, absent)
+def _open_tool(
+    tool: ToolSettings, web: WebContext, sandbox: Sandbox | None, tell: Callable[[str], None]
+) -> Tool | McpServer:
+    if tool.command or tool.url:
+        return McpServer(tool, web.environment, tell)
+    network = tool.network
+    match tool.name:
+        case "calculator":
+            opened = calculator_tool()
+        case "python":
+            assert sandbox is not None
+            opened = python_tool(sandbox)
+        case "ask_model":
+            opened = ask_model_tool(web.open_model(tool.model))
+        case None:
+            function = load_function(tool.title, tool.function or "")
+            opened = FunctionTool(function, place=tool.title)
+        case _:
+            opened = open_web_tool(tool, web)
+            network = opened.spec.network
+    repeatable = opened.spec.repeatable if tool.repeatable is None else tool.repeatable
+    opened.spec = replace(opened.spec, repeatable=repeatable, network=network)
+    return opened
+
+
+LIBRARIES = ("numpy", "sympy")
+MAX_NAMES = 12
+"""Variables that a result names."""
+
+
+def calculator_tool() -> FunctionTool:
+    async def calculator(expression: str) -> ToolResult:
+        """Compute +, - and * of whole numbers with round brackets, exactly.
+
+        Limits: 200 characters, numbers of 30 digits; no division, powers, decimals or names.
+        Best practice: one whole expression instead of several steps.
+
+        Args:
+            expression: such as 17*(3+4)
+
+        Repeatable: yes
+        """
+        try:
+            return ToolResult(str(value_of(expression)))
+        except ExpressionError as error:
+            return ToolResult(f"{error}", "error")
+
+    return FunctionTool(calculator)
+
+
+def ask_model_tool(policy: Policy) -> FunctionTool:
+    """`policy` is whoever opened it to close."""
+
+    async def ask_model(question: str, within: ToolTry, instruction: str = "") -> ToolResult:  # noqa: D417
+        """Ask a language model a plain question and read its reply.
+
+        Limits: it sees nothing but the question, has no tools, and may be wrong.
+        Best practice: put every fact that it needs into one question, and check what it says.
+
+        Args:
+            question: the whole question
+            instruction: how it should answer, such as: in one sentence
+
+        Repeatable: yes
+        """
+        system = (Message("system", instruction),) if instruction.strip() else ()
+        messages = (*system, Message("user", question))
+        reply = await within.ask(policy, messages, Sampling(temperature=0.0))
+        if not reply.text.strip():
+            said = f"The model gave no text (it ended with {reply.finish!r})."
+            return ToolResult(said, "error", reply.usage)
+        quoted = "\n".join(f"> {line}" for line in reply.text.strip().splitlines())
+        cut = "\n(cut at its length limit)" if is_cut(reply.finish) else ""
+        return ToolResult(f"The model replies:\n{quoted}{cut}", usage=reply.usage)
+
+    return FunctionTool(ask_model)
+
+
+def python_tool(sandbox: Sandbox) -> FunctionTool:
+    """The interpreter: one session of the sandbox for each rollout."""
+
+    async def python(code: str, within: ToolTry) -> ToolResult:  # noqa: D417
+        """Run Python code and see what it prints and the value of its last line.
+
+        Limits: 10 s for each call, no network, no files that stay. Variables, functions and
+        imports are kept from one call to the next.
+        Best practice: print the result or leave it as the last line; compute in few calls,
+        and test a result before you rely on it.
+
+        Args:
+            code: lines of Python, without a code fence
+
+        Repeatable: yes
+        """
+        name = tool.spec.name
+        if name not in within.kept:
+            session = sandbox.session()
+            within.stack.push_async_callback(session.aclose)
+            within.kept[name] = session, asyncio.Lock()
+        session, turn = within.kept[name]
+        async with turn:  # the calls of one reply run at a time, and share the variables
+            # A process that was killed took the variables with it; the results are recorded.
+            for call in [call for call in within.earlier if call.name == name]:
+                within.earlier.remove(call)
+                with suppress(ArgumentsRefused):  # nothing ran then either
+                    earlier = read_arguments(call.arguments, tool.spec.parameters)
+                    await session.run(earlier["code"])
+            result = await session.run(code)
+        status = result.status if result.status in ("ok", "timeout") else "error"
+        return ToolResult(_result_text(result), as_status(status))
+
+    async def test() -> None:
+        """Start the sandbox and compute in it, so that the description says what can be used."""
+        report = await sandbox.start()
+        session = sandbox.session()
+        try:
+            result = await session.run("1+1")
+            if result.status != "ok" or result.value != "2":
+                raise ToolError(
+                    'tool "python"',
+                    f"1+1 came to {_result_text(result)!r} ({result.status}).",
+                    f"The sandbox: {report.sentence}",
+                )
+            usable = [n for n in LIBRARIES if (await session.run(f"import {n}")).status == "ok"]
+        finally:
+            await session.aclose()
+        libraries = ", ".join(("the standard library", *usable))
+        told = f"{tool.spec.description}\nUsable: {libraries}."
+        tool.spec = replace(tool.spec, description=told, tier=report.sentence)
+
+    tool = FunctionTool(python)
+    tool.test = test
+    return tool
+
+
+def _result_text(result: RunResult) -> str:
+    """What was printed, then the last value, what went wrong, and which variables there are."""
+    parts = [result.stdout.rstrip("\n")]
+    if result.value:
+        parts.append(f"Value: {result.value}" if result.stdout.strip() else result.value)
+    if result.stderr.strip():
+        parts.append(f"stderr: {result.stderr.rstrip()}")
+    if result.status != "ok":
+        parts.append(f"Failed ({result.status}): {result.error}")
+    elif not any(parts):
+        parts.append(f"{NO_OUTPUT[:-1]}: print the result, or leave it as the last line)")
+    if result.variables:
+        names = result.variables
+        more = f" and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else ""
+        parts.append(f"Variables: {', '.join(names[:MAX_NAMES])}{more}")
+    return "\n".join(part for part in parts if part)

@@ -14,7 +14,7 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from typing import Any
 from engines.core.errors import CallFailed
 from engines.core.library import Library, Provenance
 from engines.core.library_notes import PastDecision
-from engines.core.protocols import Earlier, Ledger, Policy
+from engines.core.protocols import Ledger, Policy
 from engines.core.text.prompts import load_prompt, quote
 from engines.core.text.reply import ParsedReply, RepairResult, ReplyProblem
 from engines.core.text.similarity import SimilarTexts, similarity
@@ -112,8 +112,8 @@ def winners(batch: Sequence[Group]) -> dict[str, bool]:
 def arrange(candidates: Sequence[Candidate], limit: int) -> list[list[Candidate]]:
     """Part candidates into as few groups of at most `limit`, so that those which are alike meet.
 
-    Each is followed by those that are like it, the most alike first. Proposals about one
-    experience are always alike: only one operation can come of them.
+    Each is followed by those that are like it. Proposals about one experience are always alike:
+    only one operation can come of them.
     """
     parts = math.ceil(len(candidates) / limit)
     if parts < 2:
@@ -123,19 +123,17 @@ def arrange(candidates: Sequence[Candidate], limit: int) -> list[list[Candidate]
     about: dict[str | None, list[int]] = defaultdict(list)
     for at, each in enumerate(candidates):
         about[each.proposal.target].append(at)
-    order: list[int] = []
-    waiting = set(range(len(candidates)))
+    order: dict[int, None] = {}
     for at, each in enumerate(candidates):
-        if at not in waiting:
+        if at in order:
             continue
-        scores = {int(near): score for near, score in index.alike(each.proposal.text).items()}
-        if each.proposal.target is not None:
-            scores |= dict.fromkeys(about[each.proposal.target], 2.0)
-        near = waiting.intersection(scores) - {at}
-        order += [at, *sorted(near, key=lambda n: (-scores[n], n))]
-        waiting.difference_update(order)
-    ends = [len(order) * part // parts for part in range(parts + 1)]
-    return [[candidates[at] for at in order[start:end]] for start, end in pairwise(ends)]
+        target = each.proposal.target
+        same_target = [] if target is None else about[target]
+        alike = sorted(map(int, index.alike(each.proposal.text)))
+        order |= dict.fromkeys([at, *same_target, *alike])
+    ordered = [candidates[at] for at in order]
+    ends = [len(ordered) * part // parts for part in range(parts + 1)]
+    return [ordered[start:end] for start, end in pairwise(ends)]
 
 
 def _count_text(count: int, word: str) -> str:
@@ -224,23 +222,14 @@ SAME_IDEA = 0.85
 """Similarity from which a wording is that of an idea which was rejected."""
 
 
-async def withhold_rejected(
-    operations: Sequence[Operation], library: Library
-) -> tuple[tuple[Operation, ...], tuple[Operation, ...]]:
-    """Part operations into those to propose and those to withhold.
-
-    An operation that repeats a rejected idea is withheld, unless at least as many new problems
-    speak for it as stood behind the rejected ideas like it: then it is proposed, flagged. In
-    a first epoch every problem is new, and one alone must not ask again what a person has
-    answered; each rejection doubles what it takes.
-    """
-    # In a thread: thousands of texts are compared, and the run goes on meanwhile.
-    found = await asyncio.to_thread(flag_repeats, operations, library)
-    return tuple(op for op, again in found if again), tuple(op for op, again in found if not again)
-
-
 def flag_repeats(operations: Sequence[Operation], library: Library) -> list[tuple[Operation, bool]]:
-    """Each operation, flagged where its idea was rejected, and whether it may be proposed."""
+    """Each operation, flagged where its idea was rejected, and whether it may be proposed.
+
+    One that repeats a rejected idea is withheld, unless at least as many new problems speak for it
+    as stood behind the rejected ideas like it: then it is proposed, flagged. In a first epoch every
+    problem is new, and one alone must not ask again what a person has answered; each rejection
+    doubles what it takes.
+    """
     rejections = _Rejections(library)
     found = []
     for operation in operations:
@@ -412,16 +401,19 @@ class Consolidator:
         account = _Account(candidates, won, library_seen(library, batch, targets))
         if not await self._ask_all(CallKey("consolidation", epoch, step), account, library):
             account.drop(candidates, "the consolidation failed")
-        # Each under a name by which it is found again: some may be withheld.
-        numbers = {str(n): behind for n, (_, behind) in enumerate(account.drafts)}
-        drafts = [replace(draft, id=str(n)) for n, (draft, _) in enumerate(account.drafts)]
-        operations, withheld = await withhold_rejected(drafts, library)
-        both = (*operations, *withheld)
-        named = [replace(op, id=operation_id(step, number)) for number, op in enumerate(both, 1)]
-        fates = account.fates(
-            [(op.id, numbers[draft.id]) for op, draft in zip(named, both, strict=True)]
-        )
-        operations, withheld = tuple(named[: len(operations)]), tuple(named[len(operations) :])
+        # In a thread: thousands of texts are compared, and the run goes on meanwhile.
+        drafts = [draft for draft, _ in account.drafts]
+        flagged = await asyncio.to_thread(flag_repeats, drafts, library)
+        operations: list[Operation] = []
+        withheld: list[Operation] = []
+        rests_on: list[tuple[str, list[int]]] = []
+        every = zip(flagged, account.drafts, strict=True)
+        # Those that are proposed have the first numbers.
+        ordered = sorted(every, key=lambda pair: not pair[0][1])
+        for number, ((operation, again), (_, numbers)) in enumerate(ordered, 1):
+            name = operation_id(step, number)
+            (operations if again else withheld).append(replace(operation, id=name))
+            rests_on.append((name, numbers))
         flags = await self._linter.flags_of(operations, library, self._put_off())
         linted = [
             replace(operation, flags=(*operation.flags, *found))
@@ -435,9 +427,9 @@ class Consolidator:
             usage=account.usage + self._linter.take_usage(),
             refs=tuple(account.refs),
             notes=tuple(account.notes),
-            withheld=withheld,
+            withheld=tuple(withheld),
             prompt_hash=self._consolidate.hash if account.refs else "",
-            fates=fates,
+            fates=account.fates(rests_on),
         )
 
     async def _ask_all(self, key: CallKey, account: _Account, library: Library) -> bool:
@@ -577,26 +569,14 @@ class TrainingFreeEngine:
         put_off: Callable[[], Sequence[Operation]] = lambda: (),
         draft: int = 0,
     ) -> None:
-        self._more = (linter or OperationLinter(), put_off)
+        linter = linter or OperationLinter()
         self.reflector = Reflector(settings, reflector, ledger, draft)
-        self._reader = GroupReader(self.reflector)
-        self._consolidator = Consolidator(self.reflector, *self._more)
-
-    def with_draft(self, draft: int) -> "TrainingFreeEngine":
-        """The same engine, whose questions about a batch are asked with seeds of their own."""
-        now = self.reflector
-        return TrainingFreeEngine(now.settings, now.policy, now.ledger, *self._more, draft)
+        self.reflect = GroupReader(self.reflector).reflect
+        self.consolidate = Consolidator(self.reflector, linter, put_off).consolidate
+        self.with_draft = partial(TrainingFreeEngine, settings, reflector, ledger, linter, put_off)
 
     def plan(self, total_steps: int) -> None:
         """Nothing here follows from how long a run is."""
-
-    async def reflect(self, group: Group, library: Library, earlier: Earlier = ()) -> Reflection:
-        return await self._reader.reflect(group, library, earlier)
-
-    async def consolidate(
-        self, batch: Sequence[Group], reflections: Sequence[Reflection], library: Library
-    ) -> Lesson:
-        return await self._consolidator.consolidate(batch, reflections, library)
 
     async def apply(self, update: WeightUpdate) -> int:
         raise ValueError("a frozen model has no weights to update")

@@ -23,7 +23,6 @@ Words are those of `engines.core.text.similarity.tokens`, in any language.
 import asyncio
 import re
 from array import array
-from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
@@ -32,6 +31,7 @@ from functools import cache, cached_property
 from importlib import resources
 from typing import Any
 
+import numpy as np
 import yaml
 
 from engines.core import types as names
@@ -158,7 +158,7 @@ class OperationLinter:
 
     @cached_property
     def _stories(self) -> "StoryIndex":
-        return StoryIndex(self._practised, common_names())
+        return StoryIndex(self._practised, frozenset(_words()["names"].split()))
 
     def _similarity_flags(
         self,
@@ -324,11 +324,6 @@ def contradiction(one: str, other: str) -> str:
     return f"“{denial}” in one only" if denial and not (new and gone) else ""
 
 
-def common_names() -> frozenset[str]:
-    """Words with a capital that tell of nobody."""
-    return frozenset(_words()["names"].split())
-
-
 @cache
 def _words() -> dict[str, Any]:
     source = resources.files(__package__).joinpath("wordings.yaml").read_text("utf-8")
@@ -410,26 +405,19 @@ class QuestionIndex:
         self, practised: Sequence[Problem], held_out: Sequence[Problem], words: int
     ) -> None:
         self._words = words
-        self._last: tuple[int, Set[tuple[str, ...]]] = (-1, frozenset())
         hidden = dict.fromkeys(problem.question for problem in held_out)
         known = dict.fromkeys(problem.question for problem in practised)
         self._texts = list({**hidden, **known})
         self._held_out = len(hidden)
         self._short: dict[tuple[str, ...], int] = {}
-        rows: list[list[int]] = [
-            [] for _ in range(256)
-        ]  # sorted one by one: a sort of all holds other threads
+        entries = array("Q")
         for number, text in enumerate(self._texts):
-            found = tokens(text)
-            own = {row for _, row in word_ngrams(found, words)}
-            for row in own:
-                key = hash(row) & _HIGH
-                rows[key >> 56].append(key | number)
-            if not own and _is_distinctive(found):
-                self._short.setdefault(found, number)
-        self._entries = array("Q")
-        for entries in rows:
-            self._entries.extend(sorted(entries))
+            asked = tokens(text)
+            rows = {row for _, row in word_ngrams(asked, words)}
+            entries.extend(hash(row) & _HIGH | number for row in rows)
+            if not rows and _is_distinctive(asked):
+                self._short.setdefault(asked, number)
+        self._entries = np.sort(np.array(entries, np.uint64))
         self._lengths = sorted({len(short) for short in self._short})
 
     def longest_shared(self, text: str) -> tuple[SharedWords, ...]:
@@ -452,23 +440,16 @@ class QuestionIndex:
     def _questions_with(self, row: tuple[str, ...]) -> list[int]:
         """Questions that hold a row; none where it is a form of many."""
         key = hash(row) & _HIGH
-        at = bisect_left(self._entries, key)
-        numbers: list[int] = []
-        while at < len(self._entries) and self._entries[at] & _HIGH == key:
-            numbers.append(self._entries[at] & _LOW)
-            if len(numbers) > FORM:
-                return []
-            at += 1
-        return [n for n in numbers if row in self._ngrams_of(n)]
+        bounds = np.array([key, key + _LOW], np.uint64)
+        start, end = np.searchsorted(self._entries, bounds)
+        if end - start > FORM:
+            return []
+        numbers = [int(entry) & _LOW for entry in self._entries[start:end]]
+        return [number for number in numbers if self._holds(number, row)]
 
-    def _ngrams_of(self, number: int) -> Set[tuple[str, ...]]:
-        """A question's rows. The last one is kept: a text mostly meets one question often."""
-        last = self._last  # two threads may lint at once
-        if last[0] != number:
-            found = tokens(self._texts[number])
-            last = (number, frozenset(row for _, row in word_ngrams(found, self._words)))
-            self._last = last
-        return last[1]
+    def _holds(self, number: int, row: tuple[str, ...]) -> bool:
+        asked = tokens(self._texts[number])
+        return any(row == other for _, other in word_ngrams(asked, self._words))
 
     def _longest_match(self, said: tuple[str, ...], number: int, places: set[int]) -> SharedWords:
         best = start = end = 0

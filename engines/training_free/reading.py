@@ -200,18 +200,6 @@ def library_before_text(group: Group, library: Library) -> str:
     return f"Of the library, {', '.join(shown) or 'nothing'} stood in front of them."
 
 
-def library_block(library: Library, counts: bool = False) -> str:
-    """The experiences a line each; with `counts` a line more of each that attempts tell of."""
-    if not library.experiences:
-        return "(empty)"
-    rows = []
-    for e in library.experiences:
-        rows.append(f"[{e.id}] {e.text}")
-        if counts and (counted := library.notes.uses.get(e.id, NO_USES).text):
-            rows.append(f"    (attempts so far: {counted})")
-    return quote("\n".join(rows))
-
-
 PAST_DECISIONS = 8
 """Decisions that a prompt shows, the newest first."""
 _DECISION_CHARS = 400
@@ -300,15 +288,22 @@ def _message_lines(message: Message) -> list[str]:
 
 
 MAX_PROBLEMS = 20
-"""Each is told in the repair turn and journalled with the reply: 60,000 fit into one."""
+"""That are told in the repair turn and journalled with the reply: 60,000 fit into one."""
 _KINDS: tuple[OperationKind, ...] = ("add", "modify", "delete", "keep")
 """What a model may propose: pins are people's, weights the trainer's."""
 _SYNONYMS = {"update": "modify", "remove": "delete", "none": "keep", "create": "add"}
 _NOTES = ("credit", "doubt", "drop")
-_FIELDS = frozenset(_NOTES).union(
-    ("operation", "option", "kind", "id", "target", "experience", "text", "content", "reason"),
-    ("rationale", "because", "attempts", "proposals", "use"),
-)
+_ALIASES = {
+    "option": "operation",
+    "kind": "operation",
+    "target": "id",
+    "text": "experience",
+    "content": "experience",
+    "rationale": "reason",
+    "because": "reason",
+}
+"""Names that models use for a field, and its own."""
+_FIELDS = {*_NOTES, *_ALIASES, *_ALIASES.values(), "attempts", "proposals", "use"}
 Use = Literal["used", "ignored", "misled"]
 _USES: tuple[Use, ...] = ("used", "ignored", "misled")
 _NUMBER = re.compile(r"(?:r|p|attempt|proposal)?\s*#?\s*([0-9]{1,9})", re.IGNORECASE)
@@ -466,16 +461,17 @@ class _Reading:
             try:
                 if isinstance(row, ReplyProblem):
                     raise row
-                items += read({str(key).strip().lower(): value for key, value in row.items()})
+                items += read(_name_fields(row))
             except ReplyProblem as problem:
                 problems.append(f"Object {number}: {problem}")
             notes += [f"Object {number}: {note}" for note in self._notes]
-        return ParsedReply(tuple(items), _cap(problems), _cap(notes), found.unclosed)
+        problems, notes = problems[:MAX_PROBLEMS], notes[:MAX_PROBLEMS]
+        return ParsedReply(tuple(items), tuple(problems), tuple(notes), found.unclosed)
 
     def read_operation(self, fields: _Fields) -> Suggestion:
-        kind = _parse_kind(_first(fields, "operation", "option", "kind"))
-        target = parse_experience_id(_first(fields, "id", "target"))
-        text = _line(_first(fields, "experience", "text", "content"))
+        kind = _parse_kind(fields.get("operation"))
+        target = parse_experience_id(fields.get("id"))
+        text = _line(fields.get("experience"))
         if kind in ("add", "modify") and not text:
             raise ReplyProblem(f'"experience" must be a text, since the operation is {kind}.')
         if kind == "add" and target is not None:
@@ -484,19 +480,20 @@ class _Reading:
             target = None
         if kind != "add" and self._library.get(target) is None:
             raise ReplyProblem(self._unknown(target))
-        sources = _first(fields, self._sources)
+        sources = fields.get(self._sources)
         if sources is None and self._sources == "attempts":
             sources = list(self._known)
-        same_as = self._read_ids(fields, "same_as")
+        same_as = [name for name in self._read_ids(fields, "same_as") if name != target]
+        conflicts = [name for name in self._read_ids(fields, "conflicts_with") if name != target]
         return Suggestion(
-            kind,
-            target,
-            text if kind in ("add", "modify") else "",
-            _line(_first(fields, "reason", "rationale")),
-            self._read_numbers(sources),
-            next((name for name in same_as if name != target), None),
-            tuple(n for n in self._read_ids(fields, "conflicts_with") if n != target),
-            str(fields.get("only_this_problem")).strip().lower() in ("true", "yes"),
+            kind=kind,
+            target=target,
+            text=text if kind in ("add", "modify") else "",
+            reason=_line(fields.get("reason")),
+            sources=self._read_numbers(sources),
+            same_as=same_as[0] if same_as else None,
+            conflicts_with=tuple(conflicts),
+            only_this_problem=fields.get("only_this_problem") is True,
         )
 
     def read_credits(self, fields: _Fields) -> list[CreditRow]:
@@ -510,15 +507,15 @@ class _Reading:
         return []
 
     def read_doubt(self, fields: _Fields) -> list[DoubtRow]:
-        reason = _line(fields.get("doubt")) or _line(_first(fields, "reason", "because"))
+        reason = _line(fields.get("doubt")) or _line(fields.get("reason"))
         if numbers := self._read_numbers(fields.get("attempts")):
             return [DoubtRow(reason, numbers)]
         self._notes.append("a doubt must name the attempts it is about.")
         return []
 
     def read_drop(self, fields: _Fields) -> list[DropRow]:
-        if numbers := self._read_numbers(_first(fields, "drop", "proposals")):
-            return [DropRow(numbers, _line(_first(fields, "because", "reason", "rationale")))]
+        if numbers := self._read_numbers(fields.get("drop", fields.get("proposals"))):
+            return [DropRow(numbers, _line(fields.get("reason")))]
         self._notes.append('"drop" must name proposals.')
         return []
 
@@ -554,13 +551,21 @@ class _Reading:
         return f"{target or 'no id'} is not in the library ({ids})."
 
 
+def _name_fields(row: Mapping[str, Any]) -> _Fields:
+    """Return the fields of a row by their own names; of two for one the first counts."""
+    fields: dict[str, Any] = {}
+    for key, value in row.items():
+        name = key.strip().lower()
+        fields.setdefault(_ALIASES.get(name, name), value)
+    return fields
+
+
 def _note_of(fields: _Fields) -> str | None:
     """Which row that is no operation this is: by its own field, or by the word of one."""
-    said = _first(fields, "operation", "option", "kind")
-    if said is None:
+    operation = fields.get("operation")
+    if operation is None:
         return next((name for name in _NOTES if name in fields), None)
-    word = said.strip().lower() if isinstance(said, str) else ""
-    return word if word in _NOTES else None
+    return next((name for name in _NOTES if name == str(operation).strip().lower()), None)
 
 
 def as_list(value: object) -> list[object]:
@@ -572,26 +577,14 @@ def as_list(value: object) -> list[object]:
 
 def _parse_kind(value: object) -> OperationKind:
     word = value.strip().lower() if isinstance(value, str) else ""
-    word = _SYNONYMS.get(word, word)
     for kind in _KINDS:
-        if kind == word:
+        if kind == _SYNONYMS.get(word, word):
             return kind
     raise ReplyProblem(f'"operation" must be one of {", ".join(_KINDS)}, not {value!r}.')
 
 
-def _first(fields: _Fields, *names: str) -> Any:
-    return next((fields[name] for name in names if name in fields), None)
-
-
 def _line(value: object) -> str:
     return one_line(value) if isinstance(value, str) else ""
-
-
-def _cap(lines: list[str]) -> tuple[str, ...]:
-    if len(lines) <= MAX_PROBLEMS:
-        return tuple(lines)
-    more = len(lines) - MAX_PROBLEMS
-    return (*lines[:MAX_PROBLEMS], f"{more} more things are wrong with it.")
 
 
 PACKAGE = "engines.training_free"
@@ -662,11 +655,19 @@ def _repair_prompt(problem: str, reply: str, asked: Sequence[Message]) -> str:
 
 
 def library_text(library: Library, counts: bool = False) -> str:
-    """The library as a quoted block, with what is pinned below it; see `library_block`."""
-    block, pinned = library_block(library, counts), library.pinned_ids
-    if not pinned:
-        return block
-    return f"{block}\n\n{load_prompt(PACKAGE, 'pinned').render(ids=', '.join(pinned))}"
+    """The experiences a quoted line each, with what is pinned below them.
+
+    With `counts` there is a line more of each that attempts tell of.
+    """
+    rows = []
+    for e in library.experiences:
+        rows.append(f"[{e.id}] {e.text}")
+        if counts and (counted := library.notes.uses.get(e.id, NO_USES).text):
+            rows.append(f"    (attempts so far: {counted})")
+    block = quote("\n".join(rows)) if rows else "(empty)"
+    if pinned := library.pinned_ids:
+        block += "\n\n" + load_prompt(PACKAGE, "pinned").render(ids=", ".join(pinned))
+    return block
 
 
 def reply_losses(kind: str, where: str, answered: RepairResult[Row]) -> tuple[LostWork, ...]:

@@ -14,14 +14,14 @@ from math import fsum
 from typing import Literal
 
 from engines.core.codec import digest
+from engines.core.errors import VerifierError
 from engines.core.protocols import Verifier, judges_whole_groups
 from engines.core.settings import setting
 from engines.core.types import NO_USAGE, Attempt, Problem, Rollout, Verdict
 from engines.core.waiting import gather_all
 from engines.process.pool import Trouble
-from engines.verifiers.spec import check_settings
+from engines.verifiers.answers import check_pattern, pattern_pool
 from engines.verifiers.stated_answer import trouble_verdict, unjudgeable_verdict
-from engines.verifiers.text import check_pattern, pattern_pool
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,13 +115,11 @@ def _combined_error(failed: Sequence[tuple[str, str]]) -> str | None:
     """Begins with the kind of the first error, as every error does, then names criteria."""
     if not failed:
         return None
-    texts = {error for _, error in failed}
-    if len(failed) > 1 and len(texts) == 1:
+    if len({error for _, error in failed}) == 1 and failed[1:]:
         return failed[0][1]  # the rollout itself failed: no criterion did
-    name, error = failed[0]
-    kind, _, rest = error.partition(": ")
-    others = "".join(f"; {name}: {error}" for name, error in failed[1:])
-    return f"{kind}: {name}: {rest or kind}{others}"
+    kind = failed[0][1].partition(": ")[0]
+    named = "; ".join(f"{name}: {error.removeprefix(f'{kind}: ')}" for name, error in failed)
+    return f"{kind}: {named}"
 
 
 Score = Callable[[Sequence[tuple[str, str]]], Sequence[float]]
@@ -137,8 +135,9 @@ class LearnedSettings:
     )
 
     def __post_init__(self) -> None:
-        rule = bool(self.folder), "folder is missing.", "Set it: folder: run:RUN."
-        check_settings('verifier "reward_model"', rule)
+        if not self.folder:
+            move = "Set it: folder: run:RUN."
+            raise VerifierError('verifier "reward_model"', "folder is missing.", move)
 
 
 @dataclass(frozen=True, slots=True)

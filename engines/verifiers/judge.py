@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from engines.core.codec import fix_surrogates
-from engines.core.errors import CallFailed
+from engines.core.errors import CallFailed, VerifierError
 from engines.core.protocols import Ledger, Policy
 from engines.core.settings import setting
 from engines.core.text.maths import escape_tex
@@ -33,9 +33,8 @@ from engines.core.types import (
     Verdict,
 )
 from engines.core.waiting import gather_all
-from engines.verifiers.spec import check_settings
+from engines.verifiers.answers import TextSettings, TextVerifier
 from engines.verifiers.stated_answer import short_text, strip_thoughts, unjudgeable_verdict
-from engines.verifiers.text import TextSettings, TextVerifier
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,9 +89,9 @@ class JudgeSettings:
     )
 
     def __post_init__(self) -> None:
-        filled = bool(self.rubric.strip())
-        rule = (filled, "rubric is empty.", "Say what decides, or leave it out.")
-        check_settings('verifier "judge"', rule)
+        if not self.rubric.strip():
+            move = "Say what decides, or leave it out."
+            raise VerifierError('verifier "judge"', "rubric is empty.", move)
 
 
 @dataclass(frozen=True, slots=True)

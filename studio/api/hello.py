@@ -11,17 +11,15 @@ from filecmp import cmp
 from pathlib import Path
 from typing import Any
 
-from engines.core.codec import digest_bytes, dumps
-from engines.core.errors import ConfigError
+from engines.core import codec, errors
 from engines.data.dataset import check_rows, doubts_line, read_numbered_problems
 from engines.data.source import DataSource
-from engines.grpo.checkpoint.export import Kind, check_target
+from engines.grpo.checkpoint.folders import Kind, check_target
 from engines.grpo.loss.sft_data import demonstration_row, read_demonstrations
 from engines.record.appender import make_folder, write_atomic
 from engines.verifiers.open import KINDS
-from studio.api import practise
+from studio.api import practise, tuner
 from studio.api.practise import one_of, place_of
-from studio.api.tuner import policy_name
 from studio.config.source import Source
 from studio.data.catalogue import bundled_folder, find_data
 from studio.errors import describe_error
@@ -61,7 +59,7 @@ class RLTrainingTool:
             signature.bind(**given)
         except TypeError as error:
             move = f"Supported: {', '.join(signature.parameters)}."
-            raise ConfigError(action, f"{error}.", move) from error
+            raise errors.ConfigError(action, f"{error}.", move) from error
         made: dict[str, Any] = perform(**given)
         return made
 
@@ -172,7 +170,7 @@ class RLTrainingTool:
     def _policy(self, model: str, max_tokens: int) -> dict[str, Any]:
         """The model in a run file: a folder may hold an adapter, whose base is then the model."""
         folder = Path(model).expanduser().resolve()
-        named: dict[str, Any] = {"model": policy_name(model, "hf"), "max_tokens": max_tokens}
+        named: dict[str, Any] = {"model": tuner.policy_name(model, "hf"), "max_tokens": max_tokens}
         if (config := folder / "adapter_config.json").is_file():
             base = json.loads(config.read_bytes())["base_model_name_or_path"]
             named |= {"model": f"hf:{base}", "adapter": str(folder)}
@@ -193,8 +191,8 @@ class RLTrainingTool:
             if not tuning or max_samples is None:
                 return str(source)
             rows = map(demonstration_row, read_demonstrations(source, limit=max_samples))
-        text = b"".join(dumps(dict(row)) + b"\n" for row in [*rows][:max_samples])
-        path = self._workspace.datasets / f"hello-{digest_bytes(text, 4)}.jsonl"
+        text = b"".join(codec.dumps(dict(row)) + b"\n" for row in [*rows][:max_samples])
+        path = self._workspace.datasets / f"hello-{codec.digest_bytes(text, 4)}.jsonl"
         make_folder(path.parent)
         write_atomic(path, text)
         return str(path)
@@ -215,7 +213,9 @@ def run_pipeline(file: Path, workspace: practise.Folder = None) -> dict[str, Any
     try:
         config = json.loads(file.read_bytes())
     except (OSError, ValueError) as error:
-        raise ConfigError(str(file), f"it cannot be read as JSON ({error}).", "Mend it.") from error
+        raise errors.ConfigError(
+            str(file), f"it cannot be read as JSON ({error}).", "Mend it."
+        ) from error
     for name in config:
         one_of(str(file), name, ("model", "sft", "grpo", "eval", "output_dir"))
     model, sft, grpo = (config.get(name, {}) for name in ("model", "sft", "grpo"))
@@ -243,5 +243,5 @@ def run_pipeline(file: Path, workspace: practise.Folder = None) -> dict[str, Any
             to_stderr(f"stage {name}")
             results[name] = {"asked": asked, **tool.reply_to(asked)}
             make_folder(folder)
-            write_atomic(kept, dumps(results))
+            write_atomic(kept, codec.dumps(results))
     return results

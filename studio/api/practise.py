@@ -16,18 +16,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from engines.core.codec import digest
-from engines.core.errors import ConfigError, did_you_mean
+from engines.core import codec, errors, user_code
 from engines.core.library import Experience, Library
 from engines.core.types import Usage
-from engines.core.user_code import is_loaded_by_us
+from engines.pipeline import guidance, step
 from engines.pipeline.evaluation.statistics import Comparison, Interval, mean_at_k, mean_interval
-from engines.pipeline.guidance import PromptWriter
-from engines.pipeline.step import practise
-from engines.record.appender import make_folder, write_atomic
+from engines.record import appender, yaml_text
 from engines.record.derived.catalogue import refresh_catalogue
 from engines.record.run_dir import RunDir, Workspace
-from engines.record.yaml_text import dump_yaml
 from studio import exit_codes
 from studio.config.source import Source
 from studio.evaluation import evaluate as evaluation
@@ -35,10 +31,8 @@ from studio.evaluation.evaluate import EarlyEnd
 from studio.facts.evaluation import question_rewards, rate_changes
 from studio.library.references import find_version
 from studio.report.progress import LinePrinter
-from studio.run.assemble import open_run_context
-from studio.run.new_or_resume import RunPlan, RunRequest, load_plan
-from studio.secrets.output import mask_text, remember
-from studio.secrets.run_files import environment_secrets
+from studio.run import assemble, new_or_resume
+from studio.secrets import output, run_files
 from studio.session.server import serve
 
 RunFile = str | Path | Mapping[str, Any]
@@ -81,7 +75,7 @@ class LibraryVersion:
 
     def prompt(self, question: str = "", *, cite: bool = True) -> str:
         """What stands in front of a prompt; of a large library what fits the question best."""
-        return PromptWriter(cite=cite).write(self.content, question)[0]
+        return guidance.PromptWriter(cite=cite).write(self.content, question)[0]
 
 
 def practice(runfile: RunFile, **settings: Any) -> Result:
@@ -108,25 +102,25 @@ async def practice_async(
 ) -> Result:
     """Practise, or resume the newest run of that name, to its end; 0 as a step starts afresh."""
     folder, say = open_workspace(workspace, tell)
-    asked = RunRequest(
+    asked = new_or_resume.RunRequest(
         workspace=folder,
         source=Source(as_overrides(settings), find_or_write(runfile, folder)),
         name=name,
         restart_step=None if restart_step is None else str(restart_step),
         accept_changes=accept_changes,
     )
-    return await carry_out(load_plan(asked, say), say)
+    return await carry_out(new_or_resume.load_plan(asked, say), say)
 
 
-async def carry_out(plan: RunPlan, say: Tell) -> Result:
+async def carry_out(plan: new_or_resume.RunPlan, say: Tell) -> Result:
     """Practise a planned run to its end; nothing is printed."""
     if plan.mode != "finished":
         async with AsyncExitStack() as stack:
-            context = await open_run_context(plan, stack, say)
+            context = await assemble.open_run_context(plan, stack, say)
             # `studio attach` and `studio ctl` find it like any other.
             await stack.enter_async_context(serve(context, plan.run.socket))
             context.recorder.listen(LinePrinter(context.recorder.state, say))
-            await practise(context)
+            await step.practise(context)
         refresh_catalogue(plan.workspace)
     return run_result(plan.run)
 
@@ -212,20 +206,22 @@ def run_result(run: RunDir) -> Result:
 def open_workspace(workspace: Folder = None, tell: Tell | None = None) -> tuple[Workspace, Tell]:
     """The workspace as the command line finds it, and where narration goes, without secrets."""
     refuse_while_loaded()
-    remember(environment_secrets())
+    output.remember(run_files.environment_secrets())
     path = workspace or os.environ.get("STUDIO_WORKSPACE") or "practice"
-    return Workspace(Path(path).expanduser()), lambda line: tell(mask_text(line)) if tell else None
+    return Workspace(
+        Path(path).expanduser()
+    ), lambda line: tell(output.mask_text(line)) if tell else None
 
 
 def find_or_write(runfile: RunFile, workspace: Workspace) -> str:
     """The name of a run file; a mapping becomes one that replaces none of the user's own."""
     if not isinstance(runfile, Mapping):
         return str(runfile)
-    text = dump_yaml({"exp_id": "notebook", **runfile})
-    make_folder(workspace.configs)
+    text = yaml_text.dump_yaml({"exp_id": "notebook", **runfile})
+    appender.make_folder(workspace.configs)
     name = re.sub(r"[^\w.-]", "-", str(runfile.get("exp_id", "notebook")))
-    path = workspace.configs / f"{name}-{digest(text, 4)}.yaml"
-    write_atomic(path, text.encode())
+    path = workspace.configs / f"{name}-{codec.digest(text, 4)}.yaml"
+    appender.write_atomic(path, text.encode())
     return str(path)
 
 
@@ -264,17 +260,19 @@ def refuse_while_loaded() -> None:
     frame = sys._getframe()
     while (caller := frame.f_back) is not None:
         frame = caller
-        if frame.f_code.co_name == "<module>" and is_loaded_by_us(frame.f_globals["__name__"]):
+        if frame.f_code.co_name == "<module>" and user_code.is_loaded_by_us(
+            frame.f_globals["__name__"]
+        ):
             cause = "it begins a run while another one loads it for a function."
             move = 'Put the call under if __name__ == "__main__":'
-            raise ConfigError(frame.f_code.co_filename, cause, move)
+            raise errors.ConfigError(frame.f_code.co_filename, cause, move)
 
 
 def one_of(place: str, given: str, known: Iterable[str]) -> str:
     """The given word. Raises ConfigError: it is not among those that are known."""
     if given not in (names := [*known]):
-        move = f"{did_you_mean(given, names)}There are {', '.join(names)}."
-        raise ConfigError(place, f'"{given}" is not supported.', move)
+        move = f"{errors.did_you_mean(given, names)}There are {', '.join(names)}."
+        raise errors.ConfigError(place, f'"{given}" is not supported.', move)
     return given
 
 
@@ -284,5 +282,5 @@ def place_of(call: Callable[..., Any]) -> str:
     if not file.is_file() or file.suffix != ".py" or call.__qualname__ != call.__name__:
         cause = "it is in no file of its own, so a run could not find it again."
         move = "Put it at the top level of a file (in a notebook: %%writefile my_task.py)."
-        raise ConfigError(call.__name__, cause, move)
+        raise errors.ConfigError(call.__name__, cause, move)
     return f"{file}:{call.__name__}"

@@ -10,9 +10,8 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from engines.agents import function
+from engines.agents import function, loops
 from engines.agents.agentscope_classes import Msg as Msg
-from engines.agents.single_turn import system_messages
 from engines.core.errors import ConfigError
 from engines.core.types import Completion, Message, Sampling
 from engines.data.rows import open_table
@@ -20,7 +19,6 @@ from engines.data.source import DataSource
 from engines.policies.chat.endpoint import EndpointSettings
 from engines.policies.open import PREFIXES, open_policy
 from studio.api import practise
-from studio.api.practise import one_of, place_of
 from studio.config.source import Source
 from studio.data.catalogue import find_data
 from studio.evaluation.evaluate import EvalPlan, load_eval, plan_eval
@@ -236,8 +234,10 @@ def _training(
     monitor: str | None,
 ) -> dict[str, Any]:
     """What a run file says of a tuning, besides its functions."""
-    kind = one_of("algorithm_type", algorithm.algorithm_type.lower(), ALGORITHMS)
-    service = monitor if monitor and one_of("monitor_type", monitor, MONITORS) != OURS else None
+    kind = practise.one_of("algorithm_type", algorithm.algorithm_type.lower(), ALGORITHMS)
+    service = (
+        monitor if monitor and practise.one_of("monitor_type", monitor, MONITORS) != OURS else None
+    )
     policy = model.as_setting()
     temperature, trains = policy.pop("temperature"), policy["model"].startswith("hf:")
     if service and not trains:
@@ -274,7 +274,7 @@ def tune_prompt(
 ) -> str:
     """Practise by `workflow(task, system_prompt)`; returns the prompt with what was learned."""
     config = config or PromptTuneConfig()
-    level = one_of("optimization_level", config.optimization_level, LEVELS)
+    level = practise.one_of("optimization_level", config.optimization_level, LEVELS)
     own = _functions(workflow, judge_func, function.PROMPT_WORKFLOW)
     own["agent"] |= {"instructions": init_system_prompt, "cite": False}
     own |= {"exp_id": project_name, "data": {"practice": train_dataset.as_setting()}}
@@ -284,7 +284,7 @@ def tune_prompt(
         own["evaluation"] = {"do_eval": True, "data": [eval_dataset.as_setting()]}
     learned = _practise(own, workspace, {}, anew=True).library
     guidance = practise.find_library(learned, workspace=workspace).prompt(cite=False)
-    return system_messages(init_system_prompt, guidance)[0].content
+    return loops.system_messages(init_system_prompt, guidance)[0].content
 
 
 def select_model(
@@ -351,10 +351,10 @@ def _practise(
 def _functions(workflow: Function, judge: Function | None, form: Sequence[str]) -> dict[str, Any]:
     """Agent and verifier of a run file."""
     function.check_parameters(workflow, form)
-    agent = {"function": place_of(workflow), "instructions": ""}
+    agent = {"function": practise.place_of(workflow), "instructions": ""}
     if judge is None:
         return {"agent": agent, "verifier": {"name": "own_reward"}}
     function.check_parameters(judge, JUDGE)
-    file, _, name = place_of(judge).rpartition(":")
+    file, _, name = practise.place_of(judge).rpartition(":")
     verifier = {"name": "function", "file": file, "function": name}
     return {"agent": agent, "verifier": verifier}

@@ -42,24 +42,27 @@ def status(context: typer.Context, run: Run = None, json: AsObject = False) -> N
 
     if print_status(context.obj, run, json):
         return
-    from studio.session.requests import Status, status_of
+    from studio.session import requests
 
     folder = choose_run(open_workspace(context), run)
     alive = control_socket.is_alive(folder)
-    answer = control_socket.ask(folder, Status()) if alive else status_of(folder.state())
+    answer = (
+        control_socket.ask(folder, requests.Status())
+        if alive
+        else requests.status_of(folder.state())
+    )
     _show(answer | {"alive": alive}, json)
 
 
 def print_status(workspace: Path, run: str | None, json: bool) -> bool:
     """Print where a living run stands; False where its journal has to be read for that."""
-    from studio.session import control_socket
-    from studio.session.requests import Status
+    from studio.session import control_socket, requests
     from studio.workspace.run_control import find_live_run
 
     place = find_live_run(workspace, run)
     if place is None:
         return False
-    _show(control_socket.ask(place, Status()) | {"alive": True}, json)
+    _show(control_socket.ask(place, requests.Status()) | {"alive": True}, json)
     return True
 
 

@@ -221,7 +221,7 @@ def verifiers(context: typer.Context, json: AsJson = False) -> None:
         studio data verifiers
         studio data verifiers --json
     """
-    from studio.data.verifiers import listed_verifiers
+    from studio.data.catalogue import listed_verifiers
 
     found = listed_verifiers(open_workspace(context))
     headings = ("NAME", "KIND", "FUNCTION", "FROM", "ABOUT")

@@ -207,12 +207,7 @@ def try_once(
         studio try rehearsal --library rehearsal --without E1
     """
     from studio.config.loading import load_run
-    from studio.evaluation.try_problem import (
-        choose_problem,
-        print_trials,
-        suggest_problem,
-        trials_of,
-    )
+    from studio.evaluation import try_problem
     from studio.run.models import limits_of
 
     given = runfile, overrides or []
@@ -223,10 +218,10 @@ def try_once(
     workspace = open_workspace(context)
     run = None if versus is None else workspace.run(versus)
     if problem is None and question is None and without is not None:
-        problem = suggest_problem(loaded, workspace, library, without)
-    one = choose_problem(loaded, problem, question, answer)
-    tries = trials_of(loaded, run, one, workspace, library, without, *given)
-    code = print_trials(tries, workspace, json=json)
+        problem = try_problem.suggest_problem(loaded, workspace, library, without)
+    one = try_problem.choose_problem(loaded, problem, question, answer)
+    tries = try_problem.trials_of(loaded, run, one, workspace, library, without, *given)
+    code = try_problem.print_trials(tries, workspace, json=json)
     if not json and code == exit_codes.DONE and (run or Path(runfile).name != "run.yaml"):
         tell_next(_after_try(loaded, run, *given), context.obj)  # the file of a run is practised
     return code

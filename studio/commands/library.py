@@ -1,4 +1,7 @@
-"""`studio library`: libraries shown, changed by hand, labelled, served, exported, imported."""
+"""`studio library`, `diff` and `query`: what was learned, and what was proposed and decided.
+
+Libraries are shown, changed by hand, labelled, served, exported and imported.
+"""
 
 import os
 import sys
@@ -6,7 +9,7 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, get_args
 
 import typer
 
@@ -19,6 +22,7 @@ from studio.commands import (
     TokenEnv,
     TokenFile,
     argument,
+    choose_form,
     flag,
     open_workspace,
     option,
@@ -34,6 +38,7 @@ if TYPE_CHECKING:
     from engines.core.types import Operation, Problem
     from engines.record.run_dir import Workspace
     from studio.facts.library import FoundVersion
+
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -146,17 +151,20 @@ def edit(
         studio library edit rehearsal E2 --delete
     """
     from studio.facts.next_command import command_after_version
-    from studio.library.curation import commit_changes, requested_change
-    from studio.library.references import library_folder
+    from studio.library import curation, references
     from studio.review.editor import edit_text
 
     workspace = open_workspace(context, masks=True)
-    head = library_folder(name, workspace).head()
-    change = requested_change(head, experience, text=text, delete=delete, add=add, edit=edit_text)
+    head = references.library_folder(name, workspace).head()
+    change = curation.requested_change(
+        head, experience, text=text, delete=delete, add=add, edit=edit_text
+    )
     if change is None:
         print(f"library {name}: nothing was changed")
         return
-    done = commit_changes(workspace, name, lambda _: [change], person=login_name(), reason=reason)
+    done = curation.commit_changes(
+        workspace, name, lambda _: [change], person=login_name(), reason=reason
+    )
     print(f"library {name} is at v{done.version}")
     tell_next(command_after_version(name, done.version), context.obj)
 
@@ -193,8 +201,8 @@ def utility(
         studio library utility rehearsal --dry-run
         studio library utility rehearsal --rollouts 256 --offer
     """
-    from studio.evaluation import utility as worth
-    from studio.evaluation.utility import measure_utility, print_utility
+    from studio.evaluation import effects
+    from studio.evaluation import effects as worth
 
     asked = dry_run or any(value is not None for value in (run, rollouts, problems, k))
     if from_practice and asked:
@@ -211,11 +219,11 @@ def utility(
     if found is None:
         most, of = rollouts or worth.ROLLOUTS, {"run": run, "problems": problems}
         plan = worth.plan_utility(priced, workspace, **of, rollouts=most, k=k, keyless=dry_run)
-        made = measure_utility(priced, *plan, json=json, dry_run=dry_run)
+        made = effects.measure_utility(priced, *plan, json=json, dry_run=dry_run)
         if isinstance(made, int):
             return made
         found = made
-    return print_utility(found, workspace, offer=offer, json=json)
+    return effects.print_utility(found, workspace, offer=offer, json=json)
 
 
 Experience = Annotated[str, argument("ID", "The experience, such as E3.")]
@@ -243,13 +251,14 @@ def unpin(context: typer.Context, name: Name, experience: Experience, reason: Re
 def _set_pin(
     context: typer.Context, name: str, experience: str, kind: Literal["pin", "unpin"], reason: str
 ) -> None:
-    from studio.library.curation import commit_changes
-    from studio.library.references import library_folder
+    from studio.library import curation, references
 
     workspace = open_workspace(context, masks=True)
-    library_folder(name, workspace)  # it names the libraries there are
+    references.library_folder(name, workspace)  # it names the libraries there are
     change = (kind, experience, "")
-    done = commit_changes(workspace, name, lambda _: [change], person=login_name(), reason=reason)
+    done = curation.commit_changes(
+        workspace, name, lambda _: [change], person=login_name(), reason=reason
+    )
     print(f"library {name} is at v{done.version}: {experience} is {kind}ned")
 
 
@@ -264,20 +273,21 @@ def revert(
         studio library revert rehearsal@1
         studio library revert rehearsal@0 --reason "start again"
     """
-    from engines.pipeline.effect.roll_back import revert_changes
+    from engines.pipeline.gate.draft import revert_changes
     from studio.facts.next_command import command_after_version
-    from studio.library.curation import commit_changes
-    from studio.library.references import follow_version
+    from studio.library import curation, references
 
     if "@" not in reference:
         raise ConflictError(
             reference, "it is not NAME@V or NAME@LABEL.", "See `studio library history NAME`."
         )
     workspace = open_workspace(context, masks=True)
-    folder, read_version = follow_version(reference, workspace)
+    folder, read_version = references.follow_version(reference, workspace)
     older, name = read_version(), folder.name
     why = reason or f"back to v{older.version}"
-    done = commit_changes(workspace, name, revert_changes(older), person=login_name(), reason=why)
+    done = curation.commit_changes(
+        workspace, name, revert_changes(older), person=login_name(), reason=why
+    )
     print(f"library {name} is at v{done.version}, with the texts of v{older.version}")
     tell_next(command_after_version(name, done.version), context.obj)
 
@@ -327,7 +337,7 @@ def serve(
     from studio.render.json import print_result
     from studio.render.lines import to_stderr
     from studio.secrets.sanitize import sanitize
-    from studio.serving.enhanced_agent import read_token
+    from studio.serving import enhanced_agent
 
     if http is None and (token_file or token_env or json):
         raise ConfigError(
@@ -339,17 +349,17 @@ def serve(
     host = host.strip("[]") or "127.0.0.1"
     if not port.isdecimal() or int(port[:9]) > 65535:
         raise ConfigError(f"--http {http}", "it is not HOST:PORT.", "Write 127.0.0.1:8313, say.")
-    token = read_token(host, token_file, token_env, os.environ, "library")
+    token = enhanced_agent.read_token(host, token_file, token_env, os.environ, "library")
     require_mcp()
-    from studio.serving.library_mcp import LibraryService, serve_http, serve_stdio
+    from studio.serving import library_mcp
 
-    service = LibraryService(reference, open_workspace(context, masks=True))
+    service = library_mcp.LibraryService(reference, open_workspace(context, masks=True))
     served = service.served
     library, described = served.library, f"{sanitize(reference)} as {served.uri}"
     told = f"serving {described}: v{library.version}, experiences {len(library.experiences)}"
     if http is None:
         to_stderr(f"{told}\non stdio; Ctrl-C, or the end of the input, ends it")
-        asyncio.run(serve_stdio(service.server))
+        asyncio.run(library_mcp.serve_stdio(service.server))
         return exit_codes.DONE
 
     def print_ready(url: str) -> None:
@@ -357,7 +367,7 @@ def serve(
         sys.stdout.flush()
         to_stderr(f"{told}\nCtrl-C ends it")
 
-    serving = serve_http(service.server, host, int(port), token, f"--http {http}")
+    serving = library_mcp.serve_http(service.server, host, int(port), token, f"--http {http}")
     asyncio.run(serve_until_signal(serving, print_ready))
     return exit_codes.INTERRUPTED
 
@@ -460,13 +470,12 @@ def merge(
     Examples:
         studio library merge rehearsal@0 rehearsal theirs.yaml --dry-run
     """
-    from studio.library.curation import merge_operations, merge_target
-    from studio.library.references import find_version
+    from studio.library import curation, references
 
     workspace = open_workspace(context, masks=True)
-    old, mine, other = (find_version(name, workspace) for name in (base, ours, theirs))
-    target = merge_target(workspace, mine, into, begin=not dry_run)
-    wanted = merge_operations(old.library, mine.library, other.library, other.label)
+    old, mine, other = (references.find_version(name, workspace) for name in (base, ours, theirs))
+    target = curation.merge_target(workspace, mine, into, begin=not dry_run)
+    wanted = curation.merge_operations(old.library, mine.library, other.library, other.label)
     about = f"merge of {theirs} since {base}"
     return _put_up(workspace, target, wanted, about, dry_run=dry_run, json=json)
 
@@ -534,7 +543,7 @@ def _put_up(
     from studio.library.curation import open_curation
     from studio.process import login_name
     from studio.render.library_lines import curation_lines
-    from studio.run.linter import LazyLinter
+    from studio.run.held_out import LazyLinter
 
     linter_of = None if dry_run else partial(LazyLinter, workspace, tell=to_stderr)
     opened = open_curation(
@@ -562,3 +571,97 @@ app.command("serve")(serve)
 app.command("export")(export)
 app.command("import")(import_file)
 app.command("merge")(merge)
+
+
+def diff(
+    context: typer.Context,
+    a: Annotated[
+        str,
+        argument("A", "The older one: NAME@V, RUN@epoch:N, RUN@step:N or a FILE."),
+    ],
+    b: Annotated[str, argument("B", "The newer one, named in the same way.")],
+    format: Annotated[
+        Literal["text", "json", "html"] | None,
+        option("text|json|html", "How to print the comparison.", show_default="text"),
+    ] = None,
+    json: Annotated[bool, flag("Print JSON, as --format json does.", "--json")] = False,
+) -> None:
+    """Compare two versions of what was learned.
+
+    Examples:
+        studio diff rehearsal@0 rehearsal@1
+        studio diff rehearsal@epoch:0 rehearsal@epoch:1 --json
+    """
+    from studio.facts.library import difference
+    from studio.library.references import find_version
+    from studio.render.comparison_page import difference_page
+    from studio.render.library_lines import COLOURS, difference_lines
+    from studio.render.page import print_facts
+
+    form = choose_form(json, format)
+    workspace = open_workspace(context)
+    older, newer = find_version(a, workspace), find_version(b, workspace)
+    facts = difference(older, newer)
+    if form != "text":
+        print_facts(facts, difference_page(facts), form)
+        return
+    for line in difference_lines(facts):
+        typer.secho(line, fg=COLOURS.get(line[0]))  # it only repeats what its sign says
+    name = newer.library.name
+    if any(folder.name == name for folder in workspace.libraries()):
+        tell_next(f"studio library history {quote(name)}", context.obj)
+
+
+Kind = Literal["operation", "experience", "rejection", "version", "evaluation"]
+
+
+def query(
+    context: typer.Context,
+    text: Annotated[list[str] | None, argument("TEXT", "Words that all stand in it.")] = None,
+    id: Annotated[str | None, option("ID", "About E7, op3.1, NAME@7|LABEL or s3p0r1.")] = None,
+    reviewer: Annotated[str | None, option("NAME", "Decided by this person or rules.")] = None,
+    problem: Annotated[str | None, option("ID", "Drawn from or measured on this problem.")] = None,
+    run: Annotated[str | None, option("RUN", "Of this run.")] = None,
+    library: Annotated[str | None, option("NAME", "Of this library.")] = None,
+    effect: Annotated[str | None, option('helps|hurts|">0.05"', "Its measured worth.")] = None,
+    since: Annotated[str | None, option("DATE|7d", "Not before this.")] = None,
+    until: Annotated[str | None, option("DATE|7d", "Not after this; a day is whole.")] = None,
+    kind: Annotated[Kind | None, option("|".join(get_args(Kind)), "Only these.")] = None,
+    limit: Annotated[int, option("N", "Hits at most.", min=1)] = 20,
+    json: AsJson = False,
+) -> None:
+    """Find what was proposed, decided and learned, newest first.
+
+    Examples:
+        studio query carry
+        studio query --id E1 --library rehearsal
+        studio query --kind rejection --since 7d
+        studio query --effect ">0.05" --json
+    """
+    from engines.record.derived.catalogue import condition, find_rows
+    from studio.library import find, references
+
+    workspace = open_workspace(context)
+    if id and "@" in id and not id.rpartition("@")[2].isdecimal():
+        folder, read_version = references.follow_version(id, workspace)
+        id = f"{folder.name}@{read_version().version}"
+    verdict, compare = find.parse_effect(effect)
+    times = find.parse_times(since, until)
+    asked = (" ".join(text or ()).split(), kind, id, problem, compare, *times)
+    fits = condition(*asked, reviewer=reviewer, run=run, library=library, verdict=verdict)
+    rows, errors = find_rows(workspace, fits)
+    if not rows and run is not None:
+        workspace.run(run)  # says which there are
+    if not rows and library is not None:
+        references.library_folder(library, workspace).versions()
+    if json:
+        print_json([find.hit_data(row, workspace) for row in rows[:limit]])
+    for row in () if json else rows[:limit]:
+        print("\n".join(find.hit_lines(row, workspace)))
+    told = [f"left out: {error}" for error in errors]
+    if not rows:
+        told.append(f"nothing fits in workspace {context.obj}")
+    elif len(rows) > limit:
+        told.append(f"{len(rows) - limit} more: --limit {len(rows)}")
+    for line in told:
+        to_stderr(line)

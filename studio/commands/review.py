@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from engines.core.errors import ConfigError
-from studio import exit_codes
+from studio import exit_codes, process
 from studio.commands import (
     AsJson,
     DryRun,
@@ -23,7 +23,6 @@ from studio.commands import (
     option,
     require_mcp,
 )
-from studio.process import login_name
 from studio.render.lines import tell_next, to_stderr, wrap_text
 
 if TYPE_CHECKING:
@@ -64,12 +63,9 @@ def review(
         studio review mine --mcp
     """
     from studio.facts.next_command import command_after_review
+    from studio.review import evidence, line_mode, review_run, scripted
     from studio.review.editor import EditorReview, edit_text
-    from studio.review.evidence import EvidenceLoader
-    from studio.review.line_mode import LineReview
-    from studio.review.review_run import RunReview, open_session
-    from studio.review.scripted import print_queue, review_by_script
-    from studio.run.linter import LazyLinter
+    from studio.run.held_out import LazyLinter
     from studio.session.control_socket import is_alive
     from studio.workspace.run_control import choose_run
 
@@ -80,20 +76,22 @@ def review(
             "Give one of them.",
         )
     workspace = open_workspace(context, masks=True)
-    folder, person = choose_run(workspace, run), login_name()
+    folder, person = choose_run(workspace, run), process.login_name()
     if mcp:
         return _review_by_mcp(workspace, folder, person)
     linter = LazyLinter(workspace, folder, _tell)
-    with open_session(workspace, folder, person, linter) as (session, wait_for):
-        reviewing = RunReview(session, wait_for, waits=wait, say=_say, tell=_tell)
+    with review_run.open_session(workspace, folder, person, linter) as (session, wait_for):
+        reviewing = review_run.RunReview(session, wait_for, waits=wait, say=_say, tell=_tell)
         if decisions is not None:
-            review_by_script(reviewing, decisions, json=json)
+            scripted.review_by_script(reviewing, decisions, json=json)
         elif json:
-            print_queue(reviewing)
+            scripted.print_queue(reviewing)
         elif editor:
             EditorReview(reviewing, ask=_ask_aside, yes=yes).run()
         else:
-            LineReview(reviewing, ask_line, edit_text, EvidenceLoader(folder)).run()
+            line_mode.LineReview(
+                reviewing, ask_line, edit_text, evidence.EvidenceLoader(folder)
+            ).run()
     state = folder.state()
     goes_on = is_alive(folder) and not state.open_operations
     after = command_after_review(state, committed=reviewing.committed)
@@ -156,7 +154,7 @@ def gate(
         studio gate rehearsal --problems 24
     """
     from studio.config.source import Source
-    from studio.evaluation.gate import gate_run
+    from studio.evaluation.effects import gate_run
     from studio.run.new_or_resume import RunRequest
 
     workspace = open_workspace(context, masks=True)

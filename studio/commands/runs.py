@@ -1,4 +1,4 @@
-"""`studio runs` and `studio report`: the runs of the workspace, and all about one of them."""
+"""`studio runs`, `report` and `doctor`: the runs of the workspace, one of them, what is damaged."""
 
 import sys
 from pathlib import Path
@@ -8,7 +8,18 @@ from typing import Annotated
 import typer
 
 from engines.core.errors import ConfigError
-from studio.commands import AsJson, AsObject, Run, argument, flag, open_workspace, option
+from studio import exit_codes
+from studio.commands import (
+    AsJson,
+    AsObject,
+    Overrides,
+    Run,
+    RunFile,
+    argument,
+    flag,
+    open_workspace,
+    option,
+)
 from studio.render.json import print_json, print_result
 from studio.render.lines import tell_next, to_stderr
 from studio.secrets.sanitize import sanitize
@@ -133,7 +144,7 @@ def trace(
         studio runs trace rehearsal --endpoint http://127.0.0.1:6006
     """
     from studio.config.loading import load_run
-    from studio.tracing.run_spans import send_run
+    from studio.tracing.collector import send_run
 
     workspace = open_workspace(context)
     folder = workspace.run(run)
@@ -297,17 +308,15 @@ def report(
         studio report rehearsal --html report.html
     """
     from studio.render.page import render_html, render_markdown
-    from studio.report.facts import report_facts
-    from studio.report.page import report_page, write_report
-    from studio.secrets.output import MaskedText, remember
-    from studio.secrets.run_files import run_file_secrets
+    from studio.report.page import report_facts, report_page, write_report
+    from studio.secrets import output, run_files
     from studio.session.control_socket import is_alive
 
     if sum(map(bool, (html, md, json))) > 1:
         raise ConfigError("--html, --md, --json", "each is a form of its own.", "Give one of them.")
     workspace = open_workspace(context)
     folder = workspace.run(run)
-    remember(run_file_secrets(folder.run_file))
+    output.remember(run_files.run_file_secrets(folder.run_file))
     facts = report_facts(folder, workspace, alive=is_alive(folder))
     if json:
         print_json(facts)
@@ -316,7 +325,46 @@ def report(
     text = render_html(page) if html else render_markdown(page)
     target = html or md
     if target is None or str(target) == "-":
-        sys.stdout.write(MaskedText(text))
+        sys.stdout.write(output.MaskedText(text))
         return
     write_report(target.expanduser(), text.encode(), workspace)
     to_stderr(f"report of run {run}: {target}")
+
+
+def doctor(
+    context: typer.Context,
+    runfile: RunFile = None,
+    overrides: Overrides = None,
+    repair: Annotated[
+        bool,
+        flag("Repair what can be repaired; the files as they were are kept.", "--repair"),
+    ] = False,
+    json: AsObject = False,
+) -> int:
+    """Find out what is damaged here, or why a run does not work.
+
+    With a run file its models, verifier and tools are tried, too: endpoints are asked a few short
+    questions, and it is said before what these cost at most. Exit code 2 means damage, or something
+    that does not work.
+
+    Examples:
+        studio doctor
+        studio doctor --repair
+        studio doctor rehearsal
+    """
+    import asyncio
+    import os
+
+    from studio.commands.run import why_no_screen
+    from studio.render.doctor_lines import doctor_text
+    from studio.workspace import doctor, machine
+
+    facts = machine.machine_facts(context.obj)
+    no_screen = why_no_screen(sys.stdin, sys.stderr, os.environ)
+    checking = doctor.check_up(
+        context.obj, facts, no_screen, runfile, overrides or (), tell=to_stderr
+    )
+    findings = asyncio.run(checking)
+    diagnosis = doctor.diagnose(open_workspace(context), repair=repair).add(facts, findings)
+    print_result(diagnosis, doctor_text(diagnosis), json=json)
+    return exit_codes.DONE if diagnosis.well else exit_codes.USER_ERROR

@@ -15,7 +15,7 @@ import ijson
 import orjson
 
 from engines.core.errors import DataError
-from engines.data.sessions.inspect_log import GRADES, open_archive
+from engines.data.sessions.formats import GRADES, open_archive
 from studio.facts.comparison import Log, LogRow
 from studio.secrets.sanitize import one_line
 

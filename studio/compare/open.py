@@ -9,7 +9,6 @@ from pathlib import Path
 from engines.core.errors import ConflictError, DataError, StudioError, did_you_mean
 from engines.record.run_dir import Workspace
 from studio.compare import foreign, own
-from studio.compare.foreign import MOVE, Fields, load_json, read_json
 from studio.facts.comparison import Log
 
 
@@ -92,11 +91,13 @@ def _open(reference: str, workspace: Workspace, metric: str | None) -> list[Log]
             return [own.read_reference(reference, workspace)]
         except StudioError as error:
             if not is_run and (path.suffix or len(path.parts) > 1):
-                raise DataError(reference, "there is no such file or folder.", MOVE) from error
+                raise DataError(
+                    reference, "there is no such file or folder.", foreign.MOVE
+                ) from error
             raise
     logs = _find_format(path).read(path, metric)
     if not any(log.rows for log in logs):
-        raise DataError(str(path), "no scored try is in it.", MOVE)
+        raise DataError(str(path), "no scored try is in it.", foreign.MOVE)
     matching = [log for log in logs if name in ("", log.label)]
     if not matching:
         move = f"{did_you_mean(name, [log.label for log in logs])}It holds: {_labels(logs)}."
@@ -109,7 +110,7 @@ def _find_format(path: Path) -> Format:
     if path.is_dir():
         by_folder = _first(lambda f: bool(f.folder) and any(True for _ in path.glob(f.folder)))
         if by_folder is None:
-            raise DataError(str(path), "no known log is in this folder.", MOVE)
+            raise DataError(str(path), "no known log is in this folder.", foreign.MOVE)
         return by_folder
     if not path.is_file():
         move = "Give a file that can be read twice."
@@ -119,16 +120,18 @@ def _find_format(path: Path) -> Format:
     with path.open("rb") as file:
         if path.suffix == ".jsonl":
             place = f"{path}:1"
-            fields = Fields(load_json(file.readline(), place), place).row
+            fields = foreign.Fields(foreign.load_json(file.readline(), place), place).row
             by_content = _first(lambda f: f.line in fields)
         else:
             start = file.read(_START_BYTES)
             by_content = _first(lambda f: bool(f.start and re.search(f.start, start)))
             # Only where no start is known: as one value a long log takes hundreds of megabytes.
-            fields = {} if by_content else read_json(path).row
+            fields = {} if by_content else foreign.read_json(path).row
             by_content = by_content or _first(lambda f: f.document in fields)
     if by_content is None:
-        raise DataError(str(path), f"it has no known form: {', '.join(list(fields)[:6])}.", MOVE)
+        raise DataError(
+            str(path), f"it has no known form: {', '.join(list(fields)[:6])}.", foreign.MOVE
+        )
     return by_content
 
 

@@ -4,14 +4,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from engines.core.codec import from_dict, question_of
-from engines.core.errors import ConflictError, DamagedError, StudioError
-from engines.core.events import EvaluationFinished
+from engines.core import codec, errors, events
 from engines.core.state.run_state import RunState
 from engines.core.types import NO_USAGE, Usage
-from engines.record import lines
+from engines.record import lines, seal
 from engines.record.run_dir import Workspace
-from engines.record.seal import refuse_altered
 from studio.compare.foreign import Fields, load_json, read_json
 from studio.config.loading import load_run
 from studio.facts.comparison import Log, LogRow, Practised
@@ -24,10 +21,10 @@ from studio.run.held_out import held_out_sets
 def read_evaluation(path: Path, metric: str | None) -> list[Log]:
     """Read a file of a run's evals/. Raises DamagedError: it was altered."""
     whole = read_json(path)
-    refuse_altered(path)
+    seal.refuse_altered(path)
     told = {name: value for name, value in whole.row.items() if name != "sha256"}
     try:
-        return [_of_events(str(path), [from_dict(EvaluationFinished, told)])]
+        return [_of_events(str(path), [codec.from_dict(events.EvaluationFinished, told)])]
     except ValueError as error:
         raise whole.as_error(f"it is no evaluation ({error}).") from error
 
@@ -69,7 +66,7 @@ def _rows(
     return found
 
 
-def _of_events(label: str, found: Sequence[EvaluationFinished]) -> Log:
+def _of_events(label: str, found: Sequence[events.EvaluationFinished]) -> Log:
     rows = [row for e in found for row in _rows(e.problems, e.rewards, e.data, e.total)]
     return Log(label=label, rows=rows, fingerprint=found[-1].fingerprint)
 
@@ -82,7 +79,9 @@ def read_scores(path: Path, metric: str | None) -> list[Log]:
             if (body := lines.decode(line)) is None:
                 if line.endswith(b"\n"):
                     cause = f"line {number} fails its checksum."
-                    raise DamagedError(str(file), cause, "Take the line away: it is measured anew.")
+                    raise errors.DamagedError(
+                        str(file), cause, "Take the line away: it is measured anew."
+                    )
                 continue  # still being written
             place = f"{file}:{number}"
             one = Fields(load_json(body, place), place)
@@ -105,7 +104,7 @@ def read_reference(reference: str, workspace: Workspace) -> Log:
     if not measured:
         known = ", ".join(map(str, sorted({e.step for e in state.evaluations})))
         move = f"Evaluated steps: {known}." if known else "Practise with evaluation.do_eval=true."
-        raise ConflictError(reference, "no held-out set was measured there.", move)
+        raise errors.ConflictError(reference, "no held-out set was measured there.", move)
     learned = f"library v{found.library.version} ({len(found.library.experiences)})"
     if state.trains_weights:
         learned = f"weights v{measured[-1].policy_version}"
@@ -121,7 +120,7 @@ def _questions(workspace: Workspace, name: str) -> dict[str, str]:
     try:
         run_file = str(workspace.run(name).run_file)
         sets = held_out_sets(load_run(run_file, (), workspace.path, keyless=True))
-    except (StudioError, OSError):
+    except (errors.StudioError, OSError):
         return {}
     return {problem.id: problem.question for one in sets for problem in one.problems}
 
@@ -137,6 +136,6 @@ def _step(rest: str, state: RunState) -> int:
 def _practised(state: RunState, step: int, learned: str) -> Practised:
     """What the steps up to this one cost: rollouts, judging and reading, without evaluations."""
     steps = [one for number, one in state.steps.items() if number <= step]
-    problems = {question_of(problem) for one in steps for problem in one.problems}
+    problems = {codec.question_of(problem) for one in steps for problem in one.problems}
     spent = sum((one.usage for one in steps), NO_USAGE)
     return Practised(learned, str(state.settings.get("data.practice", "")), len(problems), spent)

@@ -21,9 +21,8 @@ from engines.core.codec import digest
 from engines.core.errors import ConfigError, ConflictError
 from engines.core.state.run_state import RunState
 from engines.pipeline.evaluation.statistics import SAME, paired_changes, standard_error
-from engines.record.appender import make_folder, write_atomic
+from engines.record import appender, seal
 from engines.record.run_dir import Workspace
-from engines.record.seal import add_seal, refuse_altered
 from studio import exit_codes
 from studio.config.loading import LoadedRun, load_run
 from studio.config.settings.base import NAME_LENGTH
@@ -31,12 +30,8 @@ from studio.config.source import Source, find_run_file
 from studio.facts.evaluation import RateChange, question_rewards, rate_changes
 from studio.facts.sweep import Gain, SweepFacts, SweptRun
 from studio.process import on_stop_signal
-from studio.render.comparison_page import sweep_page
-from studio.render.lines import to_stderr
-from studio.render.page import print_facts
-from studio.run.detached import studio_command
-from studio.run.models import check_budget
-from studio.run.new_or_resume import RunRequest, check_run_name, plan_run
+from studio.render import comparison_page, lines, page
+from studio.run import detached, models, new_or_resume
 from studio.session.control_socket import is_alive
 
 MOST_CELLS = 1_000
@@ -151,7 +146,7 @@ def remember_grid(grid: Grid, workspace: Workspace) -> None:
         "runs": {cell.name: dict(cell.settings) for cell in grid.cells},
     }
     if path.exists():
-        refuse_altered(path)
+        seal.refuse_altered(path)
         try:
             known = orjson.loads(path.read_bytes())
         except ValueError as error:
@@ -160,8 +155,8 @@ def remember_grid(grid: Grid, workspace: Workspace) -> None:
         if not alike or data["runs"] | known["runs"] != data["runs"]:
             cause = "there is another one of this name, with other settings."
             raise ConflictError(f"sweep {grid.name}", cause, "Name this one: --name NAME.")
-    make_folder(path.parent)
-    write_atomic(path, add_seal(orjson.dumps(data)))
+    appender.make_folder(path.parent)
+    appender.write_atomic(path, seal.add_seal(orjson.dumps(data)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -302,7 +297,7 @@ class SweepRun:
         self.tell(f"{where}: begins")
         words = [*self.grid.words(result.cell), *limits]
         process = await asyncio.create_subprocess_exec(
-            *studio_command(self.workspace.path, "headless", "--name", name),
+            *detached.studio_command(self.workspace.path, "headless", "--name", name),
             *("--restart-step", "null", "--", self.grid.runfile, *words),
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.DEVNULL,
@@ -361,7 +356,7 @@ def sweep(
     """
     find_run_file(runfile)
     if name is not None:
-        check_run_name(name)
+        new_or_resume.check_run_name(name)
     fixed, keys = parse_grid(runfile, words)
     file = Path(runfile).expanduser()
     # As every cell finds it, wherever it is begun.
@@ -371,14 +366,14 @@ def sweep(
     grid = replace(grid, name=loaded.config.exp_id if name is None else name, own_library=library)
     _check_begun(grid, workspace)
     remember_grid(grid, workspace)
-    to_stderr(f"sweep {grid.name}: {len(grid.cells)} runs, {jobs} at a time")
+    lines.to_stderr(f"sweep {grid.name}: {len(grid.cells)} runs, {jobs} at a time")
     if not (loaded.config.evaluation.do_eval and loaded.config.evaluation.data):
-        to_stderr("note: nothing is held out, so no gain is measured: set evaluation.data")
+        lines.to_stderr("note: nothing is held out, so no gain is measured: set evaluation.data")
     own_usd = loaded.config.budget.cost_usd
-    work = SweepRun(grid, workspace, to_stderr, jobs, budget_usd, own_usd)
+    work = SweepRun(grid, workspace, lines.to_stderr, jobs, budget_usd, own_usd)
     code = asyncio.run(work.carry_out())
     facts = sweep_facts(grid, workspace)
-    print_facts(facts, sweep_page(facts), form)
+    page.print_facts(facts, comparison_page.sweep_page(facts), form)
     return code
 
 
@@ -393,7 +388,7 @@ def _load_all(grid: Grid, workspace: Workspace, budget_usd: float | None) -> Loa
             raise ConfigError(shown, f"this is the run of {same}.", "Give each value once.")
         if budget_usd is not None:
             budget = loaded.config.budget.model_copy(update={"cost_usd": budget_usd})
-            check_budget(loaded, loaded.config.model_copy(update={"budget": budget}))
+            models.check_budget(loaded, loaded.config.model_copy(update={"budget": budget}))
         first = first or loaded
     assert first is not None
     return first
@@ -403,13 +398,15 @@ def _check_begun(grid: Grid, workspace: Workspace) -> None:
     """Refuse runs that began with other settings: their figures are none of this grid's."""
     for at, cell in enumerate(grid.cells):
         source = Source(tuple(grid.words(cell)), runfile=grid.runfile)
-        request = RunRequest(workspace=workspace, source=source, name=cell.name)
+        request = new_or_resume.RunRequest(workspace=workspace, source=source, name=cell.name)
         if at == 0:
             request.load()  # its name is a run's, too
         if workspace.newest_run(cell.name) is None:
             continue
         try:
-            plan_run(replace(request, restart_step="null"), request.load(), tell=lambda _: None)
+            new_or_resume.plan_run(
+                replace(request, restart_step="null"), request.load(), tell=lambda _: None
+            )
         except ConfigError as error:
             move = "Undo that, or name this sweep anew: --name NAME."
             raise ConflictError(error.place, error.cause, move) from error

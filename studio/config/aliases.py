@@ -74,7 +74,6 @@ def apply_aliases(composed: ComposedConfig) -> None:
     if isinstance(judge, str) and not judge.startswith("${"):
         composed.tree["judge"] = {"model": judge}  # so that judge_concurrency finds its place
     _rewrite_held_out(composed)
-    _let_whole_verifier_win(composed)
     for alias, name in ALIASES.items():
         move_value(composed, tuple(alias.split(".")), tuple(name.split(".")))
     _choose_verifier(composed)
@@ -159,17 +158,6 @@ def _rewrite_held_out(composed: ComposedConfig) -> None:
         del composed.tree["evaluation"]["data"]
 
 
-def _let_whole_verifier_win(composed: ComposedConfig) -> None:
-    """An override of the whole verifier replaces also what files say of it by other names."""
-    whole = composed.places.get(("verifier",))
-    if whole is None or not whole.override:
-        return
-    for alias, name in ALIASES.items():
-        key = tuple(alias.split("."))
-        if name.startswith("verifier.") and not composed.place(key).override:
-            pop_value(composed.tree, key)
-
-
 def _choose_verifier(composed: ComposedConfig) -> None:
     """Of a name and a file the one that an override gives, where the other is a file's."""
     verifier = composed.tree.get("verifier")
@@ -189,8 +177,9 @@ def normalise_verifier(composed: ComposedConfig) -> None:
     """
     given = composed.tree.get("verifier")
     if given == {}:
-        move = "Name one: math, text or judge; or a file."
-        raise composed.error(("verifier",), '"verifier" is empty.', move)
+        raise composed.error(
+            ("verifier",), '"verifier" is empty.', "Name one: math, text or judge; or a file."
+        )
     if isinstance(given, list):
         composed.tree["verifier"] = _add_name({"name": "weighted", "of": given})
         for key in [k for k in composed.places if k[0] == "verifier" and len(k) > 1]:
@@ -295,8 +284,11 @@ def mount_agent(composed: ComposedConfig, path: Path) -> None:
     """
     path = path.expanduser()
     if not path.is_file():
-        move = "Give the agent.yaml of a run folder, or another agent file."
-        raise ConfigError(f"--agent {path}", "There is no such file.", move)
+        raise ConfigError(
+            f"--agent {path}",
+            "There is no such file.",
+            "Give the agent.yaml of a run folder, or another agent file.",
+        )
     file = read_yaml_file(path)
     agent = file.tree
     mount: Key = ("agent",)
@@ -309,8 +301,9 @@ def mount_agent(composed: ComposedConfig, path: Path) -> None:
     typed = [key for key, place in composed.places.items() if key[0] == "agent" and place.override]
     kept = {key: get_value(composed.tree, key) for key in typed}
     if ("agent",) in kept:
-        move = "Leave one of them out."
-        raise composed.error(("agent",), "--agent puts another agent in its place.", move)
+        raise composed.error(
+            ("agent",), "--agent puts another agent in its place.", "Leave one of them out."
+        )
     composed.tree["agent"] = agent
     others = {k: p for k, p in composed.places.items() if k[0] != "agent" or k in kept}
     composed.places = {**places, **others}

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from engines.core.errors import ConfigError, did_you_mean
+from engines.core.frozen import frozen
 from engines.record.yaml_text import unescape_interpolation
 from studio.config.tree import (
     ABSENT,
@@ -97,7 +98,7 @@ def _search_folders(path: Path, roots: Sequence[Path]) -> list[Path]:
 # Files
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Mount:
     """An entry of a `defaults` list: `[/]PATH[@PACKAGE]`, or `PATH[@PACKAGE]: NAMES`."""
 
@@ -134,8 +135,9 @@ def _mount_file(
             if path is None:
                 raise _missing_config_error(mount.place, target, folders)
             if path in above:
-                cause = f'"{target}" mounts itself.'
-                raise ConfigError(mount.place, cause, "Take it out of its `defaults`.")
+                raise ConfigError(
+                    mount.place, f'"{target}" mounts itself.', "Take it out of its `defaults`."
+                )
             inner = read_yaml_file(path)
             if mount.package is not None:
                 inner = replace(inner, package=None)  # what is written here counts
@@ -169,8 +171,11 @@ def _read_defaults(file: YamlFile, group: str) -> list[_Mount]:
             ((entry, names),) = entry.items()
             names = [] if names is None else names
         if not isinstance(entry, str):
-            cause = "Its `defaults` is no list of names of configs."
-            raise ConfigError(str(file.path), cause, "Write it as defaults: [rehearsal, _self_].")
+            raise ConfigError(
+                str(file.path),
+                "Its `defaults` is no list of names of configs.",
+                "Write it as defaults: [rehearsal, _self_].",
+            )
         target, at, package = entry.partition("@")
         folder = target.strip("/")
         if names is None:
@@ -227,9 +232,11 @@ def _apply_overrides(composed: ComposedConfig, overrides: Sequence[str]) -> None
             if not is_removal:
                 merge_value(composed.tree, key, value)
         except TypeError as error:
-            cause = "The run file has a list there, and the entries of a list have no names."
-            move = "Replace the whole list (key=[…]), or edit the run file."
-            raise ConfigError(override_text(text), cause, move) from error
+            raise ConfigError(
+                override_text(text),
+                "The run file has a list there, and the entries of a list have no names.",
+                "Replace the whole list (key=[…]), or edit the run file.",
+            ) from error
         # An override replaces what the files said below its key.
         composed.places = {k: p for k, p in composed.places.items() if k[: len(key)] != key}
         composed.places[key] = Place(override_text(text), override=True)
@@ -259,8 +266,11 @@ def _parse_override(text: str) -> Any:
 
 
 def _override_error(text: str, reason: str) -> ConfigError:
-    move = "Write key=value; put a value with commas, brackets or quotes in quotes: key='a, b'."
-    return ConfigError(override_text(text), f"It does not fit: {reason}.", move)
+    return ConfigError(
+        override_text(text),
+        f"It does not fit: {reason}.",
+        "Write key=value; put a value with commas, brackets or quotes in quotes: key='a, b'.",
+    )
 
 
 # Interpolations

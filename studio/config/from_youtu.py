@@ -4,7 +4,7 @@ Owns how a model is written there, what is refused because it does not exist her
 about keys that have no counterpart.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 from engines.core.errors import ConfigError
 from studio.config.aliases import apply_aliases, move_value, suggest_key
@@ -12,7 +12,16 @@ from studio.config.compose import ComposedConfig, compose_run, resolve
 from studio.config.settings.base import declared_settings
 from studio.config.settings.run import RunConfig, VerifierConfig, every_setting, section_of
 from studio.config.source import YoutuConfig
-from studio.config.tree import ABSENT, Key, Place, dotted_name, get_value, pop_value, set_value
+from studio.config.tree import (
+    ABSENT,
+    Key,
+    Place,
+    Variables,
+    dotted_name,
+    get_value,
+    pop_value,
+    set_value,
+)
 
 PROVIDER, SETTINGS, PARAMS = "model_provider", "model_settings", "model_params"
 _SAMPLING = ("temperature", "top_p", "max_tokens")
@@ -26,7 +35,7 @@ _REQUEST = {
 
 
 def translate(
-    composed: ComposedConfig, config: YoutuConfig, environ: Mapping[str, str], *, own_agent: bool
+    composed: ComposedConfig, config: YoutuConfig, environ: Variables, *, own_agent: bool
 ) -> None:
     """Put a composed config into our names, in place; what is left out becomes a warning.
 
@@ -57,7 +66,7 @@ def translate(
     composed.warnings += [*notes, *_leave_out(composed, config)]
 
 
-def flatten(composed: ComposedConfig, role: Key, environ: Mapping[str, str]) -> None:
+def flatten(composed: ComposedConfig, role: Key, environ: Variables) -> None:
     """Move the blocks of a model below `role` to our names, in place, where there are any.
 
     `model_provider` says where it is, `model_settings` how an agent samples from it, and
@@ -71,8 +80,11 @@ def flatten(composed: ComposedConfig, role: Key, environ: Mapping[str, str]) -> 
     name = get_value(composed.tree, (*provider, "model"))
     if name not in (ABSENT, None):
         if value_of(composed, name, environ) == "":
-            move = "Give the model a name there, or in the variable that it names."
-            raise composed.error((*provider, "model"), "The name of the model is empty.", move)
+            raise composed.error(
+                (*provider, "model"),
+                "The name of the model is empty.",
+                "Give the model a name there, or in the variable that it names.",
+            )
         model[PROVIDER]["model"] = f"openai:{name}"
     for field in ("model", "base_url", "api_key"):
         move_value(composed, (*provider, field), (*role, field))
@@ -97,7 +109,7 @@ def flatten(composed: ComposedConfig, role: Key, environ: Mapping[str, str]) -> 
             model.pop(block, None)
 
 
-def value_of(composed: ComposedConfig, written: object, environ: Mapping[str, str]) -> object:
+def value_of(composed: ComposedConfig, written: object, environ: Variables) -> object:
     """What a text comes to once interpolated; None where it cannot be resolved."""
     try:
         return resolve(ComposedConfig(composed.path, {"it": written}, {}), environ)["it"]
@@ -152,7 +164,7 @@ def _let_agent_bring_policy(composed: ComposedConfig) -> None:
     move_value(composed, ("agent", "model"), ("policy",))
 
 
-def _fall_back(composed: ComposedConfig, role: Key, environ: Mapping[str, str]) -> None:
+def _fall_back(composed: ComposedConfig, role: Key, environ: Variables) -> None:
     """The address and key that their client takes from variables where a model names none."""
     model = get_value(composed.tree, role)
     if not isinstance(model, dict) or not str(model.get("model")).startswith("openai:"):
@@ -180,9 +192,7 @@ _COMPUTES = {"python_executor", "calculator"}
 """Toolkits that only work out what a model can reason out: it tries without them, and is told."""
 
 
-def _refuse_missing(
-    composed: ComposedConfig, config: YoutuConfig, environ: Mapping[str, str]
-) -> None:
+def _refuse_missing(composed: ComposedConfig, config: YoutuConfig, environ: Variables) -> None:
     """Refuse agents whose parts do not exist here: as a bare chat they would be another agent.
 
     An override that takes the part away (`agent.toolkits=null`) runs without it knowingly.
@@ -241,8 +251,8 @@ def _leave_out(composed: ComposedConfig, config: YoutuConfig) -> Iterator[str]:
     for key in list(_unsupported_keys(composed.tree, ())):
         below = (at for at in composed.places if at[: len(key)] == key)
         place = composed.place(next(below, key))
-        known = _unsupported_reason(key)
-        if known is None and place.override:
+        reason = _unsupported_reason(key)
+        if reason is None and place.override:
             continue
         value = without_empty(pop_value(composed.tree, key))
         if get_value(composed.tree, key[:-1]) == {} and section_of(key[:-1]) is None:
@@ -250,15 +260,13 @@ def _leave_out(composed: ComposedConfig, config: YoutuConfig) -> Iterator[str]:
         name = dotted_name(key)
         if value is None or (name, value) == ("agent.type", "simple"):
             continue
-        shown = ".".join(key[1:] if len(key) > 1 else key)
-        if known is not None:
-            inside = f" ({', '.join(value)})" if isinstance(value, dict) else ""
-            inside = inside or (f" {value}" if shown.endswith("type") else "")
-            yield _unsupported_text(config, place, shown + inside, known)
+        where = _relative_place(config, place)
+        if reason is not None:
+            said = ", ".join(value) if isinstance(value, dict) else value
+            yield f"{where}: {name} ({said}) has no counterpart here yet: {reason}"
         else:
             parent = section_of(key[:-1]) or RunConfig
             hint = suggest_key(key, declared_settings(parent), every_setting())
-            where = _relative_place(config, place)
             yield f'{where}: "{name}" is unknown and left out. {hint}'
 
 
@@ -284,11 +292,6 @@ def _unsupported_reason(key: Key) -> str | None:
         return _NO_COUNTERPART[key[-2]]
     every = _NO_COUNTERPART.items()
     return next((why for end, why in every if f".{name}".endswith(f".{end}")), None)
-
-
-def _unsupported_text(config: YoutuConfig, place: Place, what: str, instead: str) -> str:
-    where = _relative_place(config, place)
-    return f"{where}: {what} has no counterpart here yet: {instead}"
 
 
 def _relative_place(config: YoutuConfig, place: Place) -> str:

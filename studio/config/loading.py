@@ -9,15 +9,15 @@ name that is no folder may be one of the hub, and is left as it is.
 import math
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from filecmp import cmp
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import field
 from importlib.resources import files
 from pathlib import Path
 
 from pydantic import ValidationError
 
 from engines.core.errors import ConfigError, DataError
+from engines.core.frozen import frozen
 from engines.core.settings import SettingError
 from engines.data.source import HELD_OUT, PRACTISED, DataSource, locate, resolve_data
 from engines.grpo.checkpoint.folders import find_checkpoints
@@ -25,7 +25,7 @@ from engines.policies.open import is_scripted
 from engines.record.cassette import Tape
 from engines.secrets.mask import MASK, Mask
 from engines.tools.settings import TOOL_KEYS
-from engines.verifiers.spec import find_file
+from engines.verifiers.open import find_file
 from studio.config.aliases import (
     apply_aliases,
     expand_roles,
@@ -38,16 +38,16 @@ from studio.config.aliases import (
     suggest_key,
 )
 from studio.config.compose import ComposedConfig, compose_run, resolve
-from studio.config.env_file import read_env_file
 from studio.config.from_youtu import flatten, mount_root, translate
 from studio.config.settings.agent import AgentConfig
 from studio.config.settings.base import declared_settings
 from studio.config.settings.run import RunConfig, every_setting, find_collector, section_of
-from studio.config.source import YoutuConfig, find_run_file
+from studio.config.source import YoutuConfig, find_run_file, read_env_file
 from studio.config.tree import (
     ABSENT,
     Key,
     Tree,
+    Variables,
     dotted_name,
     get_value,
     pop_value,
@@ -140,7 +140,7 @@ _ASKED = re.compile(r"oc\.env\s*:\s*(\w+)")
 _BUNDLED = Path(str(files("sample_data")))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class LoadedRun:
     """A validated run file and where things were found."""
 
@@ -169,15 +169,18 @@ class LoadedRun:
             prefer = HELD_OUT if key.startswith("evaluation") else PRACTISED
             return resolve_data(name, self.roots, prefer)
         except DataError as error:
-            move = f"{error.move} Or add it: studio data add FILE --name {name.partition(':')[0]}."
-            raise DataError(self.place(key), f"{error.place}: {error.cause}", move) from error
+            raise DataError(
+                self.place(key),
+                f"{error.place}: {error.cause}",
+                f"{error.move} Or add it: studio data add FILE --name {name.partition(':')[0]}.",
+            ) from error
 
 
 def load_run(
     name_or_path: str,
     overrides: Sequence[str],
     workspace: Path,
-    environ: Mapping[str, str] | None = None,
+    environ: Variables | None = None,
     cwd: Path | None = None,
     *,
     agent: Path | None = None,
@@ -229,25 +232,37 @@ def load_run(
     for name in [key for key, value in tree.items() if value is None and section_of((key,))]:
         del tree[name]  # `evaluation:` with nothing below it is an empty section
     # Last: roles may have taken over a path from each other.
-    roots = _pin_paths(composed, tree, workspace, variables, youtu=youtu, is_preset=preset)
+    beside = () if preset or youtu else (composed.path.parent,)
+    theirs = youtu.data_roots(variables.values, composed.warnings) if youtu else ()
+    verifiers = (workspace / "verifiers", *((youtu.verifiers,) if youtu else ()))
+    cwd = variables.folder
+    names = _FileNames(
+        composed=composed,
+        workspace=workspace,
+        cwd=cwd,
+        beside=beside,
+        data=(*beside, workspace / "datasets", *theirs, _BUNDLED, cwd),
+        verifiers=(*beside, *verifiers, _BUNDLED / "verifiers", cwd),
+    )
+    names.pin_all(tree)
     config = _validate(composed, tree, origins, values)
     warnings = [*composed.warnings, *_doubtful_settings(config)]
     warnings += variables.notes(composed, origins)
     warnings += [_absent_text(key, names) for key, names in absent.items()]
     return LoadedRun(
-        config, composed.path, preset, roots, tuple(warnings), composed.place_text, secrets
+        config, composed.path, preset, names.data, tuple(warnings), composed.place_text, secrets
     )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Environment:
     """The variables that a run file may name, and the working folder."""
 
-    values: Mapping[str, str]
+    values: Variables
     folder: Path
-    own: Mapping[str, str]  # what its `.env` adds
+    own: Variables  # what its `.env` adds
 
-    def notes(self, composed: ComposedConfig, origins: Mapping[str, str]) -> Iterator[str]:
+    def notes(self, composed: ComposedConfig, origins: Variables) -> Iterator[str]:
         """Say what the working folder's `.env` gave."""
         texts = (*origins.values(), *(text for _, text in walk_texts(composed.tree)))
         if given := {name for name in _ASKED.findall(" ".join(texts)) if name in self.own}:
@@ -255,7 +270,7 @@ class _Environment:
 
 
 def _read_environment(
-    environ: Mapping[str, str] | None, folder: Path, youtu: YoutuConfig | None
+    environ: Variables | None, folder: Path, youtu: YoutuConfig | None
 ) -> _Environment:
     """Read the variables; `.env` counts where no `environ` is given, and is not printed then."""
     outer = youtu.environment() if youtu else {}
@@ -270,7 +285,7 @@ def _read_environment(
 
 def _rewrite_text(
     composed: ComposedConfig,
-    environ: Mapping[str, str],
+    environ: Variables,
     youtu: YoutuConfig | None,
     agent: Path | None,
 ) -> None:
@@ -291,7 +306,7 @@ def _rewrite_text(
 
 
 def _validate(
-    composed: ComposedConfig, tree: Tree, origins: Mapping[str, str], environ: Mapping[str, str]
+    composed: ComposedConfig, tree: Tree, origins: Variables, environ: Variables
 ) -> RunConfig:
     try:
         config = RunConfig.model_validate(tree)
@@ -311,9 +326,11 @@ def _refuse_masked(composed: ComposedConfig, tree: Tree) -> None:
         # An agent's model that is asked has become the policy.
         if is_masked(key, value) and key[:2] != ("agent", "model"):
             name = dotted_name(key)
-            cause = f'"{name}" is masked: it was once written as its value, which is never stored.'
-            move = f"Set it again: {name}=${{oc.env:NAME}}, or start with the original file."
-            raise composed.error(key, cause, move)
+            raise composed.error(
+                key,
+                f'"{name}" is masked: it was once written as its value, which is never stored.',
+                f"Set it again: {name}=${{oc.env:NAME}}, or start with the original file.",
+            )
 
 
 def _name_experiment(composed: ComposedConfig, tree: Tree, preset: bool) -> None:
@@ -327,64 +344,29 @@ def _name_experiment(composed: ComposedConfig, tree: Tree, preset: bool) -> None
     tree.setdefault("exp_id", re.sub(r"[^A-Za-z0-9._-]", "-", stem).lstrip("._-"))
 
 
-def _pin_paths(
-    composed: ComposedConfig,
-    tree: Tree,
-    workspace: Path,
-    variables: _Environment,
-    *,
-    youtu: YoutuConfig | None,
-    is_preset: bool,
-) -> tuple[Path, ...]:
-    """Make names of files absolute; returns where data sets are looked up, what is typed last."""
-    cwd = variables.folder
-    beside = () if is_preset or youtu else (composed.path.parent,)
-    own = (workspace / "datasets", _BUNDLED)
-    theirs = youtu.data_roots(variables.values, composed.warnings) if youtu else ()
-    roots = (*beside, own[0], *theirs, _BUNDLED, cwd)
-    pin_data(composed, tree, roots, own, cwd)
-    pin_models(composed, tree, workspace, cwd)
-    programs = (*beside, _BUNDLED / "agents", cwd)
-    pin_programs(composed, tree, programs, (workspace, *own), cwd)
-    own = (workspace / "verifiers", _BUNDLED / "verifiers")
-    files = (youtu.verifiers,) if youtu else ()
-    pin_verifiers(composed, tree, (*beside, own[0], *files, own[1], cwd), own, cwd)
-    return roots
-
-
-def _doubtful_settings(config: RunConfig) -> tuple[str, ...]:
-    evaluation, practice, agent = config.evaluation, config.practice, config.agent
-    usual = AgentConfig().max_turns
-    doubts = (
-        (
-            bool(evaluation.data) and evaluation.k > 1 and evaluation.temperature == 0,
+def _doubtful_settings(config: RunConfig) -> Iterator[str]:
+    evaluation, practice = config.evaluation, config.practice
+    if evaluation.data and evaluation.k > 1 and evaluation.temperature == 0:
+        yield (
             f"evaluation.k is {evaluation.k} at temperature 0: its tries are likely all the same; "
-            "set evaluation.temperature, or k to 1.",
-        ),
-        (
-            practice.group_size > 1
-            and practice.temperature == 0
-            and not is_scripted(config.policy.model),
-            "practice.temperature is 0: all tries of a group are likely the same, and nothing is "
-            "learned from that.",
-        ),
-        (
-            practice.group_size == 1 and config.data.practice is not None,
+            "set evaluation.temperature, or k to 1."
+        )
+    if practice.group_size == 1 and config.data.practice is not None:
+        yield (
             "practice.group_size is 1: a single try shows no contrast, so nothing can be learned "
-            "from it.",
-        ),
-        (
-            agent.kind == "single_turn" and agent.max_turns != usual,
-            "agent.max_turns has no effect: an agent of kind single_turn replies once.",
-        ),
-    )
-    return tuple(note for holds, note in doubts if holds)
+            "from it."
+        )
+    elif practice.temperature == 0 and not is_scripted(config.policy.model):
+        yield (
+            "practice.temperature is 0: all tries of a group are likely the same, and nothing is "
+            "learned from that."
+        )
 
 
 _UNCONDITIONAL = re.compile(r"oc\.env\s*:\s*(\w+)\s*}")  # one with a default is never missing
 
 
-def absent_keys(composed: ComposedConfig, environ: Mapping[str, str]) -> dict[Key, list[str]]:
+def absent_keys(composed: ComposedConfig, environ: Variables) -> dict[Key, list[str]]:
     """Return what only a model is asked with, and the variables that are not set.
 
     There are none where a value is masked.
@@ -412,128 +394,118 @@ def _absent_text(key: Key, names: Sequence[str]) -> str:
     return f"{dotted_name(key)} is left out, since {why}: only a run needs it."
 
 
-def pin_data(
-    composed: ComposedConfig, tree: Tree, roots: Sequence[Path], own: Sequence[Path], cwd: Path
-) -> None:
-    """Make names of files absolute, unless the workspace or the bundled data has them."""
-    for key, value in walk_texts(tree):
-        scheme, _, name = value.partition(":")
-        is_data = key == ("data", "practice") or key[:2] == ("evaluation", "data")
-        if is_data:
-            scheme, name = "", value
-        elif not (
-            (key[-1] == "model" and scheme == "replay")
-            or (key == ("review", "by") and scheme == "rules")
-        ):
-            continue
-        source = _locate(name, (cwd, *roots) if _is_typed_path(composed, key, name) else roots)
-        if source is None:
-            continue  # refused where it is read, which may be never
-        if is_data and any(source.path.is_relative_to(folder) for folder in own):
-            continue
-        # The split as it is written: which one is meant otherwise is known where it is read.
-        found = DataSource(source.path.resolve(), source.split)
-        if is_data and os.sep not in name and (other := _locate(name, own[:1])):
-            two = (source.path, other.path)
-            if all(path.is_file() for path in two) and cmp(*two, shallow=False):
-                continue  # it was added and left where it was
-            composed.warnings.append(
-                f'{dotted_name(key)}: "{name}" is {found} here, not the data set of that name '
-                "in the workspace; give one of them another name, or a path."
-            )
-        replace_value(tree, key, f"{scheme}:{found}" if scheme else str(found))
+@frozen
+class _FileNames:
+    """Where names of files in a run file are looked up, in order; what is typed, from `cwd`."""
 
+    composed: ComposedConfig
+    workspace: Path
+    cwd: Path
+    beside: tuple[Path, ...]  # the run file's own folder; () of a preset or a foreign config
+    data: tuple[Path, ...]
+    verifiers: tuple[Path, ...]
 
-def _is_typed_path(composed: ComposedConfig, key: Key, name: str) -> bool:
-    """What an override gives as a path is meant from where it is typed."""
-    return composed.place(key).override and (os.sep in name or "." in name)
+    def pin_all(self, tree: Tree) -> None:
+        """Make the names absolute, in place, so that a stored `run.yaml` means the same anywhere.
 
+        Raises ConfigError: an adapter is not there. Other files are refused where they are read.
+        """
+        for key, text in walk_texts(tree):
+            pinned = self._pin(tree, key, text)
+            if pinned != text:
+                replace_value(tree, key, pinned)
 
-def _locate(name: str, roots: Sequence[Path]) -> DataSource | None:
-    try:
-        return locate(name, roots)
-    except DataError:
-        return None
+    def _pin(self, tree: Tree, key: Key, text: str) -> str:
+        scheme, _, name = text.partition(":")
+        match key:
+            case ("data", "practice") | ("evaluation", "data", *_):
+                source = self._locate(key, text)
+                own = (self.workspace / "datasets", _BUNDLED)
+                if source is None or _lies_in(source.path, own):
+                    return text
+                return str(source)
+            case (*_, "model") | ("review", "by") if scheme in ("replay", "rules"):
+                source = self._locate(key, name)
+                return text if source is None else f"{scheme}:{source}"
+            case (*_, "model") if scheme in ("hf", "handoff") and name:
+                folder = self._from_root(key, name)
+                # A name that is no folder may be one of the hub.
+                is_folder = scheme == "handoff" or (name != "tiny" and folder.is_dir())
+                return f"{scheme}:{folder}" if is_folder else text
+            case ("policy" | "reflector" | "judge", "adapter"):
+                return str(self._find_adapter(key, text))
+            case ("verifier", *_, "file") if text.strip():
+                file = find_file(text, self._roots(key, text, self.verifiers))
+                own = (self.workspace / "verifiers", _BUNDLED / "verifiers")
+                return text if file is None or _lies_in(file, own) else str(file.resolve())
+            case ("agent", _, *_):
+                return self._pin_program(tree, key, text)
+        return text
 
+    def _roots(self, key: Key, name: str, roots: tuple[Path, ...]) -> tuple[Path, ...]:
+        # What an override gives as a path is meant from where it is typed.
+        is_typed = self.composed.place(key).override and (os.sep in name or "." in name)
+        return (self.cwd, *roots) if is_typed else roots
 
-def pin_models(composed: ComposedConfig, tree: Tree, workspace: Path, cwd: Path) -> None:
-    """Make `hf:PATH`, `handoff:DIR` and adapters absolute, in place.
+    def _from_root(self, key: Key, name: str) -> Path:
+        root = self.cwd if self.composed.place(key).override else self.composed.path.parent
+        return (root / Path(name).expanduser()).resolve()
 
-    Raises ConfigError: an adapter is not there.
-    """
-    for key, value in walk_texts(tree):
-        root = cwd if composed.place(key).override else composed.path.parent
-        if key[-1] == "model" and value.startswith("hf:"):
-            folder = (root / Path(value.removeprefix("hf:")).expanduser()).resolve()
-            if value != "hf:tiny" and folder.is_dir():
-                replace_value(tree, key, f"hf:{folder}")
-        elif key[-1] == "model" and value.startswith("handoff:") and value != "handoff:":
-            folder = (root / Path(value.removeprefix("handoff:")).expanduser()).resolve()
-            replace_value(tree, key, f"handoff:{folder}")
-        elif key[-1] == "adapter" and key[0] in ("policy", "reflector", "judge"):
-            replace_value(tree, key, str(_adapter_path(composed, key, value, root, workspace)))
+    def _locate(self, key: Key, name: str) -> DataSource | None:
+        """The split stays as it is written: what is meant else is known where it is read."""
+        try:
+            source = locate(name, self._roots(key, name, self.data))
+        except DataError:
+            return None
+        return DataSource(source.path.resolve(), source.split)
 
+    def _pin_program(self, tree: Tree, key: Key, text: str) -> str:
+        """Programs are files in commands of agents and tools, and of functions.
 
-def _adapter_path(
-    composed: ComposedConfig, key: Key, value: str, root: Path, workspace: Path
-) -> Path:
-    kind, _, named = value.partition(":")
-    if kind == "run" and named:
-        run, _, step = named.partition("@")
-        saved = find_checkpoints(workspace / "runs" / run)
-        chosen = [checkpoint for checkpoint in saved if step in ("", str(checkpoint.step))]
-        if not chosen:
-            of = f" of step {step}" if step else ""
-            steps = ", ".join(str(checkpoint.step) for checkpoint in saved)
-            move = "Name another run (studio runs list), or the folder of an adapter."
-            if saved:
-                move = f"It has those of steps {steps}."
-            raise composed.error(key, f"run {run} has no checkpoint{of} in {workspace}.", move)
-        return chosen[-1].folder.resolve()
-    folder = (root / Path(value).expanduser()).resolve()
-    if not (folder / "adapter_config.json").is_file():
-        cause = f"{folder} is no folder with an adapter_config.json."
-        move = "Give the folder of a LoRA adapter, run:RUN (its newest checkpoint) or run:RUN@STEP."
-        raise composed.error(key, cause, move)
-    return folder
-
-
-def pin_verifiers(
-    composed: ComposedConfig, tree: Tree, roots: Sequence[Path], own: Sequence[Path], cwd: Path
-) -> None:
-    """Make verifier files absolute, except in `own` folders, whose names mean the same anywhere."""
-    for below, name in walk_texts(tree.get("verifier")):
-        key = ("verifier", *below)
-        if key[-1] != "file" or not name.strip():
-            continue
-        file = find_file(name, (cwd, *roots) if _is_typed_path(composed, key, name) else roots)
-        if file is None or any(file.is_relative_to(folder) for folder in own):
-            continue  # a missing file is refused where it is opened, with its line
-        replace_value(tree, key, str(file.resolve()))
-
-
-def pin_programs(
-    composed: ComposedConfig, tree: Tree, beside: Sequence[Path], own: Sequence[Path], cwd: Path
-) -> None:
-    """Make one's own programs absolute, and in the `own` folders too where tools find their pages.
-
-    Programs are files in commands of agents and tools, and of functions.
-    """
-    for below, text in walk_texts(tree.get("agent")):
-        key: Key = ("agent", *below)
+        Pages of tools are looked up with the data, too.
+        """
         is_function = key[-1] == "function" or (key[1] == "tools" and ".py:" in text)
-        is_source = key[-1] == "source" and (
-            get_value(tree, (*key[:-1], "provider")) in ("fixture", "folder")
-        )
-        if not is_function and not is_source and not {"command", "readable"} & set(key):
-            continue
+        provider = get_value(tree, (*key[:-1], "provider"))
+        is_source = key[-1] == "source" and provider in ("fixture", "folder")
+        if not (is_function or is_source or {"command", "readable"} & set(key)):
+            return text
         name, colon, function = text.rpartition(":") if is_function else (text, "", "")
-        roots = (*beside, *own) if is_source else beside
-        if _is_typed_path(composed, key, name):
-            roots = (cwd, *roots)
-        path = next((path for root in roots if name and (path := root / name).exists()), None)
-        if path is not None and (path.is_file() or is_source or "readable" in key):
-            replace_value(tree, key, f"{path.resolve()}{colon}{function}")
+        roots = (*self.beside, _BUNDLED / "agents", self.cwd)
+        if is_source:
+            roots += (self.workspace, self.workspace / "datasets", _BUNDLED)
+        for root in self._roots(key, name, roots):
+            path = root / name
+            if name and path.exists():
+                is_meant = path.is_file() or is_source or "readable" in key
+                return f"{path.resolve()}{colon}{function}" if is_meant else text
+        return text
+
+    def _find_adapter(self, key: Key, value: str) -> Path:
+        kind, _, named = value.partition(":")
+        if kind != "run" or not named:
+            folder = self._from_root(key, value)
+            if (folder / "adapter_config.json").is_file():
+                return folder
+            cause = f"{folder} is no folder with an adapter_config.json."
+            move = "Give the folder of a LoRA adapter, run:RUN (its newest checkpoint) or "
+            raise self.composed.error(key, cause, f"{move}run:RUN@STEP.")
+        run, _, step = named.partition("@")
+        saved = find_checkpoints(self.workspace / "runs" / run)
+        chosen = [checkpoint for checkpoint in saved if step in ("", str(checkpoint.step))]
+        if chosen:
+            return chosen[-1].folder.resolve()
+        of = f" of step {step}" if step else ""
+        steps = ", ".join(str(checkpoint.step) for checkpoint in saved)
+        move = "Name another run (studio runs list), or the folder of an adapter."
+        if saved:
+            move = f"It has those of steps {steps}."
+        raise self.composed.error(
+            key, f"run {run} has no checkpoint{of} in {self.workspace}.", move
+        )
+
+
+def _lies_in(path: Path, folders: tuple[Path, ...]) -> bool:
+    return any(path.is_relative_to(folder) for folder in folders)
 
 
 def own_programs(agent: AgentConfig) -> tuple[Path, ...]:

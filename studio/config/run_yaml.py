@@ -10,7 +10,7 @@ from typing import Any
 
 from pydantic import SecretStr
 
-from engines.core.codec import digest
+from engines.core.codec import JsonObject, digest
 from engines.grpo.settings import GRPOSettings, SFTSettings
 from engines.policies.hf_local.settings import LoraSettings
 from engines.record.yaml_text import dump_yaml, escape_interpolation
@@ -36,7 +36,7 @@ def dump_run_yaml(config: RunConfig, mask: Mask = NO_SECRETS) -> str:
 
 
 def storable_tree(
-    settings: Mapping[str, Any], at: Key, origins: Mapping[str, str], mask: Mask = NO_SECRETS
+    settings: JsonObject, at: Key, origins: Mapping[str, str], mask: Mask = NO_SECRETS
 ) -> Tree:
     """Settings that stand at `at` as they may be written: see `dump_run_yaml`."""
     tree: Tree = map_tree(settings)
@@ -104,8 +104,8 @@ evaluation, concurrency) may change freely. `policy.temperature` is that of roll
 
 
 def fingerprint(
-    config: RunConfig, data_digest: str = "", verifier: Mapping[str, Any] | None = None
-) -> dict[str, Any]:
+    config: RunConfig, data_digest: str = "", verifier: JsonObject | None = None
+) -> JsonObject:
     """What results depend on, as plain JSON values keyed by `RESULT_FIELDS`.
 
     `data_digest` is of the practised data: its path may change, its content not. `verifier` comes
@@ -158,13 +158,13 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> tuple[tuple[s
     return tuple((n, old[n], new.get(n)) for n in names if n in old and old[n] != new.get(n))
 
 
-def _portable_programs(agent: dict[str, Any]) -> dict[str, Any]:
+def _portable_programs(agent: JsonObject) -> JsonObject:
     """One's own programs by the names of their files, in whatever folder they are."""
 
     def shorten(text: str) -> str:
         return Path(text).name if text.startswith("/") else text
 
-    def shorten_all(section: dict[str, Any]) -> dict[str, Any]:
+    def shorten_all(section: JsonObject) -> JsonObject:
         function = section["function"]
         return {
             "command": [shorten(part) for part in section["command"]],
@@ -181,10 +181,10 @@ def _portable_programs(agent: dict[str, Any]) -> dict[str, Any]:
     return {**shorten_all(agent), "tools": tools, "models": models, "team": team}
 
 
-def _portable_settings(model: Mapping[str, Any]) -> dict[str, Any]:
+def _portable_settings(model: JsonObject) -> JsonObject:
     """What replies of a model depend on, without where and how fast it is reached."""
     kept = {name: model[name] for name in _MODEL_FIELDS}
-    found: dict[str, Any] = without_secrets({**kept, "model": _portable_model(model["model"])})
+    found: JsonObject = without_secrets({**kept, "model": _portable_model(model["model"])})
     return found
 
 

@@ -1,27 +1,27 @@
 """What a command line names to be run or measured: a run file, a run, or a foreign config.
 
-Owns telling them apart, finding a run file, where the parts of a Youtu-Agent checkout lie, and the
-options of its own programs: each is an override of the field that it sets there, or one of ours.
+Owns telling them apart, finding a run file, where the parts of a Youtu-Agent checkout lie, reading
+`.env` files, and the options of its own programs: each is an override of the field that it sets
+there, or one of ours.
 """
 
 import json
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from engines.core.errors import ConfigError, did_you_mean, suggest_name
+from engines.core.frozen import frozen
 from engines.data.source import is_database
-from studio.config.env_file import read_env_file
 from studio.presets import list_presets, preset_path
 from studio.secrets.run_files import mask_override
 
 Kind = Literal["practice", "eval"]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class YoutuConfig:
     """One config of a checkout. `root` is the checkout, `file` the config in it."""
 
@@ -65,8 +65,11 @@ def find_youtu_config(folder: str, name: str, kind: Kind) -> YoutuConfig:
     configs = given if (given / kind).is_dir() else given / "configs"
     home = configs / kind
     if not home.is_dir():
-        move = "Give the folder of a Youtu-Agent checkout, or its configs folder."
-        raise ConfigError(f"--from-youtu {folder}", f"There is no configs/{kind} in it.", move)
+        raise ConfigError(
+            f"--from-youtu {folder}",
+            f"There is no configs/{kind} in it.",
+            "Give the folder of a Youtu-Agent checkout, or its configs folder.",
+        )
     file = _find_file(home, name, "--config-name")
     root = configs.parent if configs.name == "configs" else configs
     return YoutuConfig(root, file, kind)
@@ -132,7 +135,7 @@ def translate_flags(words: Sequence[str]) -> list[str]:
     return found
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Source:
     """Exactly one of `runfile`, `resume` and `youtu` is given."""
 
@@ -165,14 +168,21 @@ def parse_source(
     if (resume or from_youtu) is not None and runfile is not None and "=" in runfile:
         given, runfile = [runfile, *given], None
     if from_youtu is None and config_name is not None:
-        move = "Give --from-youtu DIR too."
-        raise ConfigError("--config-name", "it names a config of a checkout.", move)
+        raise ConfigError(
+            "--config-name", "it names a config of a checkout.", "Give --from-youtu DIR too."
+        )
     if from_youtu is not None and (resume or runfile) is not None:
-        move = f"Leave {'--resume' if resume is not None else 'RUNFILE'} out."
-        raise ConfigError("--from-youtu", "it takes the checkout's config.", move)
+        raise ConfigError(
+            "--from-youtu",
+            "it takes the checkout's config.",
+            f"Leave {'--resume' if resume is not None else 'RUNFILE'} out.",
+        )
     if runfile is None and resume is None and from_youtu is None:
-        move = f"Try `{command} {example}`, or see `studio presets list`."
-        raise ConfigError(command, "it needs a run file or a preset.", move)
+        raise ConfigError(
+            command,
+            "it needs a run file or a preset.",
+            f"Try `{command} {example}`, or see `studio presets list`.",
+        )
     if from_youtu is None:
         return Source(tuple(given), runfile, resume)
     return Source(tuple(given), youtu=find_youtu_config(from_youtu, config_name or "", kind))
@@ -186,14 +196,53 @@ def find_run_file(name_or_path: str) -> tuple[Path, bool]:
     if found := preset_path(name_or_path):
         return found, True
     if "=" in name_or_path:
-        cause = "It looks like an override, and no run file stands before it."
-        move = "Write the run file or preset first, then key=value."
-        raise ConfigError(f"run file '{mask_override(name_or_path)}'", cause, move)
+        raise ConfigError(
+            f"run file '{mask_override(name_or_path)}'",
+            "It looks like an override, and no run file stands before it.",
+            "Write the run file or preset first, then key=value.",
+        )
     if os.path.lexists(given):
         raise ConfigError(f'run file "{name_or_path}"', "It is no file.", "Give a run file.")
     names = [name for name, _ in list_presets()]
     beside = given.parent if given.parent.is_dir() else Path()
     files = [str(file) for file in beside.glob("*.yaml")]
-    cause = "There is no such file and no preset of that name."
-    move = f"{did_you_mean(name_or_path, [*names, *files])}Presets: {', '.join(names)}."
-    raise ConfigError(f'run file "{name_or_path}"', cause, move)
+    raise ConfigError(
+        f'run file "{name_or_path}"',
+        "There is no such file and no preset of that name.",
+        f"{did_you_mean(name_or_path, [*names, *files])}Presets: {', '.join(names)}.",
+    )
+
+
+def read_env_file(path: Path, *, foreign: bool = False) -> dict[str, str]:
+    """What it sets; empty where there is none. `export`, quotes and comments as in a shell.
+
+    Variables inside a value are not expanded. Lines of a `foreign` file that are nothing of all
+    this are passed over.
+
+    Raises ConfigError: it cannot be read, or a line of it cannot. Neither quotes the file: it holds
+    keys.
+    """
+    if not path.is_file():
+        return {}
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = type(error).__name__
+        raise ConfigError(
+            str(path), f"It cannot be read ({reason}).", "Save it as UTF-8 text."
+        ) from error
+    found: dict[str, str] = {}
+    for number, line in enumerate(text.splitlines(), start=1):
+        assigned = re.match(r"\s*(?:export\s+)?([A-Za-z_]\w*)\s*=\s*(.*)", line)
+        quoted = (
+            re.match(r"""(['"])(.*?)(?<!\\)\1\s*(?:#.*)?$""", assigned[2]) if assigned else None
+        )
+        if assigned and quoted:
+            found[assigned[1]] = quoted[2]
+        elif assigned and (foreign or assigned[2][:1] not in ("'", '"')):
+            # As in a shell, a `#` inside a word is part of it: URL#part stays whole.
+            found[assigned[1]] = re.sub(r"(^|\s+)#.*$", "", assigned[2]).strip()
+        elif not foreign and line.strip() and not line.lstrip().startswith("#"):
+            cause = "a quote does not end on its line." if assigned else "it is not NAME=VALUE."
+            raise ConfigError(f"{path}:{number}", cause, "Correct it, or write # in front of it.")
+    return found

@@ -6,19 +6,21 @@ compose: `studio.config.compose` does.
 
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from engines.core.errors import ConfigError
+from engines.core.frozen import frozen
 from engines.record.seal import refuse_altered
 from engines.record.yaml_text import QUICK_LOADER
 
 Key = tuple[str, ...]
 Tree = dict[str, Any]
+Variables = Mapping[str, str]
+"""Variables of an environment, by name."""
 
 ABSENT = object()
 # Not what is escaped: an odd number of backslashes stands before that.
@@ -135,7 +137,7 @@ MOST_VALUES = 100_000
 """Of a file: a few lines of aliases to aliases stand for millions."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Place:
     """Where a key got its value."""
 
@@ -143,7 +145,7 @@ class Place:
     override: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class YamlFile:
     """The values of one file with the places of their keys."""
 
@@ -181,8 +183,9 @@ def read_yaml_file(path: Path) -> YamlFile:
     except yaml.MarkedYAMLError as error:
         raise syntax_error(path, error) from error
     except ValueError as error:  # as `!!int x`
-        cause = f"A value in it cannot be read: {error}."
-        raise ConfigError(str(path), cause, "Correct it.") from error
+        raise ConfigError(
+            str(path), f"A value in it cannot be read: {error}.", "Correct it."
+        ) from error
     places = dict(_node_places(node, (), path))
     return YamlFile(path, map_tree(tree), places, _package_of(path))
 
@@ -211,11 +214,13 @@ def parse_yaml(file: Path) -> yaml.Node | None:
     except (UnicodeDecodeError, yaml.reader.ReaderError) as error:
         raise ConfigError(str(file), f"It is not UTF-8 text: {error}.", "Save it so.") from error
     except RecursionError as error:
-        cause = "It is nested too deeply to be read."
-        raise ConfigError(str(file), cause, "Write it flatter.") from error
+        raise ConfigError(
+            str(file), "It is nested too deeply to be read.", "Write it flatter."
+        ) from error
     except OSError as error:
-        cause = f"It cannot be read: {error.strerror or error}."
-        raise ConfigError(str(file), cause, "Check its permissions.") from error
+        raise ConfigError(
+            str(file), f"It cannot be read: {error.strerror or error}.", "Check its permissions."
+        ) from error
     if node is not None and not isinstance(node, yaml.MappingNode):
         raise ConfigError(f"{file}:1", "The file holds no keys.", "Write key: value lines.")
     if node is not None and (size := _expanded_size(node, {})) > MOST_VALUES:

@@ -1,7 +1,12 @@
-"""The data sets of a workspace and those that are bundled: finding them by name, adding files."""
+"""The data sets and verifiers of a workspace and those that are bundled, by name.
 
+Data is added here. Files of verifiers are parsed and never run: listing must have no side effects.
+"""
+
+import ast
 import json
 import os
+import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from importlib.resources import files
@@ -10,8 +15,9 @@ from shlex import quote
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from engines.core.codec import digest_bytes
+from engines.core.codec import JsonObject, digest_bytes
 from engines.core.errors import ConfigError, ConflictError, DataError
+from engines.core.frozen import frozen
 from engines.data.dataset import Numbered, check_dataset, check_rows, read_numbered_problems
 from engines.data.rows import Unit, open_table
 from engines.data.source import (
@@ -27,6 +33,9 @@ from engines.record.appender import make_folder, write_atomic
 from engines.record.derived.catalogue import write_dataset_row
 from engines.record.libraries import check_name
 from engines.record.run_dir import Workspace
+from engines.verifiers.foreign.calls import FORMS, detect_signature
+from engines.verifiers.open import KINDS
+from studio.config.loading import LoadedRun
 from studio.facts.data_set import AddedData, DataCheck, ListedData, NumberedProblem
 
 
@@ -140,15 +149,21 @@ def add_talks(
 ) -> tuple[AddedData, ...]:
     """`add_data` of chat rows: each talk becomes a question, an answer and a history."""
     if fields:
-        move = "Leave --question and --answer out: they follow from the roles."
-        raise ConfigError("--as-chat", "Talks have no such fields.", move)
+        raise ConfigError(
+            "--as-chat",
+            "Talks have no such fields.",
+            "Leave --question and --answer out: they follow from the roles.",
+        )
     source = resolve_data(path, (Path.cwd(),), PRACTISED)
     rows = [_parse_talk(place, row) for _, place, row in open_table(source).good_rows()]
     talks = [row for row in rows if row is not None]
     with_tools = len(rows) - len(talks)
     if not talks:
-        cause = f"No talk is left; {with_tools} rows with calls of tools are left out."
-        raise DataError(str(source), cause, "Give talks without tools.")
+        raise DataError(
+            str(source),
+            f"No talk is left; {with_tools} rows with calls of tools are left out.",
+            "Give talks without tools.",
+        )
     with TemporaryDirectory() as folder:
         file = Path(folder) / "talks.jsonl"
         text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in talks)
@@ -165,7 +180,7 @@ def write_dataset(workspace: Workspace, target: Path, data: bytes, n: int) -> No
     write_dataset_row(workspace, dataset_row(target, data, n))
 
 
-def dataset_row(path: Path, data: bytes, n: int) -> dict[str, Any]:
+def dataset_row(path: Path, data: bytes, n: int) -> JsonObject:
     """Return what the catalogue says of a data set of the workspace."""
     about = {"name": path.stem, "path": f"{path.parent.name}/{path.name}", "n": n}
     return {**about, "bytes": len(data), "digest": digest_bytes(data)}
@@ -211,8 +226,11 @@ def check_free(target: Path, *, same: bool) -> None:
     for suffix in ("", *SUFFIXES):
         path = target.with_suffix(suffix)
         if path.exists() and not (same and path == target):
-            move = "Choose another name with --name NAME."
-            raise ConfigError(f"data set {target.stem}", f"{path} exists with other content.", move)
+            raise ConfigError(
+                f"data set {target.stem}",
+                f"{path} exists with other content.",
+                "Choose another name with --name NAME.",
+            )
 
 
 def _list_folder(folder: Path, where: str, taken: dict[str, Path]) -> Iterator[ListedData]:
@@ -238,15 +256,14 @@ _TURNS = ("messages", "conversations")
 _SHAPES = 'Write {"messages": [{"role": …, "content": …}]}, or "conversations" of from and value.'
 
 
-def _parse_talk(place: str, row: Mapping[str, Any]) -> dict[str, Any] | None:
+def _parse_talk(place: str, row: JsonObject) -> JsonObject | None:
     """A row as a problem; None where it has calls of tools.
 
     Raises DataError: it holds no talk, or one in which nothing is asked.
     """
     turns = next((row[name] for name in _TURNS if isinstance(row.get(name), list)), None)
     if turns is None:
-        cause = f"The row holds no talk; its fields are: {', '.join(row)}."
-        raise DataError(place, cause, _SHAPES)
+        raise DataError(place, f"The row holds no talk; its fields are: {', '.join(row)}.", _SHAPES)
     talk = [_parse_turn(place, turn) for turn in turns]
     if any(turn["role"] == "tool" for turn in talk):
         return None
@@ -255,8 +272,11 @@ def _parse_talk(place: str, row: Mapping[str, Any]) -> dict[str, Any] | None:
     is_answered = bool(talk) and talk[-1]["role"] == "assistant"
     answer = talk.pop()["content"] if is_answered else None
     if not talk or talk[-1]["role"] != "user":
-        cause = "The talk does not end with a question, or a question and its answer."
-        raise DataError(place, cause, "Mend it, or take the row out.")
+        raise DataError(
+            place,
+            "The talk does not end with a question, or a question and its answer.",
+            "Mend it, or take the row out.",
+        )
     question = talk.pop()["content"]
     others = {key: row[key] for key in row if key not in (*_TURNS, "system", "tools")}
     return {**others, "question": question, "answer": answer, "history": talk}
@@ -274,3 +294,83 @@ def _parse_turn(place: str, turn: Any) -> dict[str, str]:
     if role is None or not isinstance(text, str):
         raise DataError(place, "A turn of the talk has no known role or no text.", _SHAPES)
     return {"role": role, "content": text}
+
+
+@frozen
+class ListedVerifier:
+    """One verifier. `kind` is None where the file cannot serve: `trouble` says why."""
+
+    name: str
+    kind: str | None  # "built-in", or whose signature its function has
+    function: str = ""
+    about: str = ""
+    where: str = "built-in"  # or "workspace", "shipped", "hidden" behind one of the workspace
+    path: str = ""
+    trouble: str = ""
+
+    @property
+    def listed_name(self) -> str:
+        """The name as it is listed: a file's own, so that it is told from a built-in one."""
+        return Path(self.path).name if self.path else self.name
+
+
+def listed_verifiers(workspace: Workspace) -> tuple[ListedVerifier, ...]:
+    """The built-in ones, the workspace's, then the shipped ones."""
+    own = {file.stem for file in _verifier_files(workspace.verifiers)}
+    return (
+        *(ListedVerifier(name, "built-in", about=kind.about) for name, kind in KINDS.items()),
+        *_list_verifiers(workspace.verifiers, "workspace", set()),
+        *_list_verifiers(shipped_verifiers(), "shipped", own),
+    )
+
+
+def shipped_verifiers() -> Path:
+    return bundled_folder() / "verifiers"
+
+
+def verifier_folders(loaded: LoadedRun, workspace: Workspace) -> tuple[Path, ...]:
+    """Where a verifier's file is looked up: beside the run file, in the workspace, shipped."""
+    beside = () if loaded.preset else (loaded.path.parent,)
+    return (*beside, workspace.verifiers, shipped_verifiers())
+
+
+def _verifier_files(folder: Path) -> list[Path]:
+    return sorted(file for file in folder.glob("*.py") if not file.name.startswith("_"))
+
+
+def _list_verifiers(folder: Path, where: str, hidden_by: set[str]) -> Iterator[ListedVerifier]:
+    for file in _verifier_files(folder):
+        shown = "hidden" if file.stem in hidden_by else where
+        try:
+            found = list(_find_functions(file))
+            trouble = "" if found else f"no function of a known form ({'; '.join(FORMS.values())})"
+        except (SyntaxError, ValueError, RecursionError) as error:
+            found, trouble = [], f"not Python: {error}"
+        except OSError as error:
+            found, trouble = [], f"it cannot be read: {error.strerror or error}"
+        if trouble:
+            text = f"{file}: {trouble}"
+            yield ListedVerifier(file.stem, None, where=shown, path=str(file), trouble=text)
+        for function, kind, about in found:
+            yield ListedVerifier(file.stem, kind, function, about, shown, str(file))
+
+
+def _find_functions(file: Path) -> Iterator[tuple[str, str, str]]:
+    """Name, kind and first line of the docstring of each function that can judge."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # a stray backslash in a user's file is not ours to report
+        tree = ast.parse(file.read_bytes(), str(file))
+    about = _first_line(tree)
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name[0] != "_":
+            arguments = node.args
+            names = [
+                a.arg for a in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)
+            ]
+            if kind := detect_signature(names):
+                yield node.name, kind, _first_line(node) or about
+
+
+def _first_line(node: ast.Module | ast.FunctionDef | ast.AsyncFunctionDef) -> str:
+    lines = (ast.get_docstring(node) or "").strip().splitlines()
+    return lines[0] if lines else ""

@@ -15,11 +15,12 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 from filelock import FileLock
 
+from engines.core.codec import JsonObject
 from engines.core.errors import ConfigError, DataError, RecordError, did_you_mean, install_command
+from engines.core.frozen import frozen
 from engines.data.public_layouts import LAYOUTS, Cleaned, by_level, shuffled
 from engines.data.rows import Row, open_table, to_json_value
 from engines.data.source import USUAL, DataSource, find_splits, locate, stem_of
@@ -38,7 +39,7 @@ _TIMEOUT_S = 10
 _TYPES = {"difficulty": "float64", "answer_index": "int64"}
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Wanted:
     """A data set to prepare, as the command line names it."""
 
@@ -63,10 +64,10 @@ class _Preparation:
     new: bool = True
     twins: tuple[str, ...] = ()  # other data sets of the workspace with the same rows
 
-    def rows(self) -> Iterator[dict[str, Any]]:
+    def rows(self) -> Iterator[JsonObject]:
         wanted = self.wanted
         rows = (row for part in self.parts for row in _clean(part))
-        ordered: Iterable[dict[str, Any]] = rows
+        ordered: Iterable[JsonObject] = rows
         if wanted.levels:
             ordered = by_level(rows, wanted.levels, wanted.seed, wanted.limit)
             part = self.parts[0]
@@ -84,8 +85,11 @@ def parse_levels(text: str) -> dict[str, int]:
     shares = text.split(":")
     good = all(share.isdecimal() and len(share) < 5 for share in shares)
     if len(shares) != 3 or not good or not any(map(int, shares)):
-        cause, move = "It is no ratio of three levels.", "Write EASY:MEDIUM:HARD, such as 4:7:6."
-        raise ConfigError(f"--levels {text}", cause, move)
+        raise ConfigError(
+            f"--levels {text}",
+            "It is no ratio of three levels.",
+            "Write EASY:MEDIUM:HARD, such as 4:7:6.",
+        )
     return dict(zip(("easy", "medium", "hard"), map(int, shares), strict=True))
 
 
@@ -138,11 +142,15 @@ def _plan(workspace: Workspace, wanted: Wanted, is_alone: bool) -> _Preparation:
     for part in parts:
         if part.partition(":")[0] not in LAYOUTS:
             names = (PLANNER, *LAYOUTS)
-            move = f"{did_you_mean(part, names)}There are: {', '.join(names)}."
-            raise ConfigError(f"data set {part!r}", "No such public data set is known.", move)
+            raise ConfigError(
+                f"data set {part!r}",
+                "No such public data set is known.",
+                f"{did_you_mean(part, names)}There are: {', '.join(names)}.",
+            )
     if wanted.levels and parts != ["webwalkerqa"]:
-        cause = f"{wanted.data} has no column level to order it by."
-        raise ConfigError("--levels", cause, "Leave it out.")
+        raise ConfigError(
+            "--levels", f"{wanted.data} has no column level to order it by.", "Leave it out."
+        )
     name = wanted.name or wanted.data.replace("+", "-").replace(":", "-")
     path = workspace.datasets / f"{check_data_name(name)}.parquet"
     origins = [find_origin(part, wanted.from_path, is_alone) for part in parts]
@@ -194,11 +202,17 @@ def _write_parquet(file: Path, made: _Preparation) -> None:
             raw.flush()
             os.fsync(raw.fileno())
     except OSError as error:
-        cause = f"cannot be written ({error.strerror or error})."
-        raise RecordError(str(file), cause, "Make room or choose another place.") from error
+        raise RecordError(
+            str(file),
+            f"cannot be written ({error.strerror or error}).",
+            "Make room or choose another place.",
+        ) from error
     except (pyarrow.ArrowException, TypeError, ValueError) as error:
-        cause = f"A column holds another kind than its authors': {str(error).splitlines()[0]}."
-        raise DataError(place, cause, "Fetch it again.") from error
+        raise DataError(
+            place,
+            f"A column holds another kind than its authors': {str(error).splitlines()[0]}.",
+            "Fetch it again.",
+        ) from error
     if not made.n:
         raise DataError(place, "No row is left.", "Give other data.")
     with file.open("rb") as raw:
@@ -240,8 +254,11 @@ def find_origin(part: str, from_path: str | None, is_alone: bool) -> tuple[str, 
     else:
         if not is_alone:
             either = f"{name}.jsonl, {name}.parquet, {name}/ or {layout.folders[0]}/"
-            move = f"Give --from FOLDER with {either} in it."
-            raise DataError(f"--from {from_path}", f"{name} is missing here.", move)
+            raise DataError(
+                f"--from {from_path}",
+                f"{name} is missing here.",
+                f"Give --from FOLDER with {either} in it.",
+            )
         source = DataSource(folder)
     return name, _check_split(name, split, source)
 
@@ -257,19 +274,25 @@ def _check_split(name: str, split: str, source: DataSource) -> DataSource:
             return DataSource(source.path, split)
         stem, *others = splits or [""]
         if others or stem in USUAL:
-            cause = f"It has no split {split}; there are: {', '.join(splits)}."
-            raise DataError(str(source.path), cause, f"Name one: {name}:{stem}.")
+            raise DataError(
+                str(source.path),
+                f"It has no split {split}; there are: {', '.join(splits)}.",
+                f"Name one: {name}:{stem}.",
+            )
         source = DataSource(source.path, stem or None)
     # A file that is named after another split would be practised on in silence.
     words = set(re.findall("[a-z]+", stem.lower())) & {*USUAL}
     if words and split not in words and split != "main":
         other = words.pop()
-        cause = f"By its name it is the split {other}, and {split} is wanted."
-        raise DataError(str(source.path), cause, f"Prepare {name}:{other}, or rename the file.")
+        raise DataError(
+            str(source.path),
+            f"By its name it is the split {other}, and {split} is wanted.",
+            f"Prepare {name}:{other}, or rename the file.",
+        )
     return source
 
 
-def _clean(part: Cleaned) -> Iterator[dict[str, Any]]:
+def _clean(part: Cleaned) -> Iterator[JsonObject]:
     layout = LAYOUTS[part.name]
     columns = f"{part.name} has the columns {', '.join(layout.columns)}"
     page = f"https://huggingface.co/datasets/{layout.hub}"
@@ -279,8 +302,11 @@ def _clean(part: Cleaned) -> Iterator[dict[str, Any]]:
         else:
             yield from part.rows(open_table(part.source, layout.read).rows)
     except DataError as error:
-        move = f"{error.move} {columns}, see {page}; --from FILE takes what was fetched elsewhere."
-        raise DataError(error.place, error.cause, move) from error
+        raise DataError(
+            error.place,
+            error.cause,
+            f"{error.move} {columns}, see {page}; --from FILE takes what was fetched elsewhere.",
+        ) from error
 
 
 def _hub_rows(name: str, source: str) -> Iterator[Row]:
@@ -288,8 +314,11 @@ def _hub_rows(name: str, source: str) -> Iterator[Row]:
     try:
         import datasets
     except ImportError as error:
-        cause = "Fetching needs the library datasets, which is not installed."
-        raise DataError(place, cause, f"Run: {install_command('datasets')}.") from error
+        raise DataError(
+            place,
+            "Fetching needs the library datasets, which is not installed.",
+            f"Run: {install_command('datasets')}.",
+        ) from error
     is_reached = _reach_hub(layout.hub)
     try:
         published = datasets.load_dataset(layout.hub, layout.config, split=split)

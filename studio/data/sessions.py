@@ -14,7 +14,7 @@ from engines.core.codec import digest
 from engines.core.errors import ConfigError, DataError
 from engines.data.dataset import MARK, ORIGIN, content_hash, is_unreviewed, outcome_word, set_mark
 from engines.data.rows import open_table
-from engines.data.sessions.agents import read_sessions
+from engines.data.sessions.formats import read_sessions
 from engines.data.sessions.steps import Intake, as_object, parse_json
 from engines.data.sessions.tries import Try, read_tries
 from engines.record.appender import write_atomic
@@ -66,8 +66,11 @@ def import_sessions(
     linked = {final(of): [*dict.fromkeys(map(final, found))] for of, found in inner.items()}
     rows = _make_rows(format, tries, linked, final, intake)
     if not rows:
-        cause = "No request in it was followed by a reply."
-        raise DataError(final(str(path)), cause, "Give sessions in which an agent did something.")
+        raise DataError(
+            final(str(path)),
+            "No request in it was followed by a reply.",
+            "Give sessions in which an agent did something.",
+        )
     intake.drop("pieces of binary content", redact.binary)
     target = workspace.datasets / f"{name}.jsonl"
     written = not dry_run and _write_new(workspace, target, rows)
@@ -146,8 +149,11 @@ def find_items(workspace: Workspace, name: str) -> Path:
     """The file of a data set of the workspace, whose items can be marked."""
     target = workspace.datasets / f"{check_data_name(name)}.jsonl"
     if not target.is_file():
-        cause = "The workspace has no imported data set of that name; other data needs no review."
-        raise DataError(f"data set {name}", cause, "See those there are: studio data.")
+        raise DataError(
+            f"data set {name}",
+            "The workspace has no imported data set of that name; other data needs no review.",
+            "See those there are: studio data.",
+        )
     return target
 
 
@@ -233,8 +239,11 @@ def read_marks(file: Path) -> dict[str, Change]:
     for _, place, row in open_table(file).good_rows():
         wanted, content = row.get(MARK), row.get("content")
         if not isinstance(content, str) or wanted not in (True, False, "out"):
-            cause = 'A decision has "content" and "reviewed": true, false or "out".'
-            raise DataError(place, cause, "Begin with what studio data review NAME --json prints.")
+            raise DataError(
+                place,
+                'A decision has "content" and "reviewed": true, false or "out".',
+                "Begin with what studio data review NAME --json prints.",
+            )
         if wanted:
             changes[content] = take_out if wanted == "out" else mark
     return changes

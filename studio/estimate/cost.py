@@ -5,56 +5,58 @@ repaired, every verdict that can ask a judge does. Retries of failed calls are n
 """
 
 import math
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 from itertools import islice
-from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 
-from engines.core.errors import StudioError
+from engines.core import errors, settings
 from engines.core.library import Library
-from engines.core.settings import MAX_COUNT
 from engines.core.text.prompts import load_prompt
 from engines.core.types import Problem
 from engines.data.sampler import Sampler
 from engines.pipeline.budget import CallPricing
 from engines.pipeline.effect.effect_gate import choice_size
-from engines.record import lines
+from engines.record import lines, scores
 from engines.record.run_dir import Workspace
-from engines.record.scores import problem_digest
 from studio import exit_codes
 from studio.config.scripted import rehearsal_note
 from studio.config.settings.policy import Role
 from studio.config.settings.run import PracticeConfig, RunConfig
 from studio.facts.estimate import Estimate, Range, Stage
-from studio.render.estimate_lines import (
-    estimate_line,
-    estimate_table,
-    exceeded_limits_text,
-    limits_text,
-)
+from studio.render import estimate_lines
 from studio.render.json import json_data, print_result
 from studio.render.lines import tell_next, to_stderr
-from studio.run.assemble import check_verifier
+from studio.run import assemble, models
 from studio.run.held_out import evaluated_sets, prompt_writer
 from studio.run.library import choose_library
-from studio.run.models import check_budget, limits_of, open_budget, terms_of
 from studio.run.new_or_resume import RunPlan, forked_library
 
-_PURPOSES = {
-    "rollouts": "rollout",
-    "judging": "judge",
-    "summaries": "summary",
-    "extraction": "extraction",
-    "consolidation": "consolidation",
-    "gate": "gate",
-    "evaluation": "evaluation",
+ROLES: tuple[Role, ...] = ("policy", "reflector", "judge")
+
+
+class StageKind(NamedTuple):
+    """The role that a stage asks, and the purpose by which records know how long it replies."""
+
+    role: Role
+    purpose: str
+
+
+_STAGES = {
+    "rollouts": StageKind("policy", "rollout"),
+    "judging": StageKind("judge", "judge"),
+    "summaries": StageKind("reflector", "summary"),
+    "extraction": StageKind("reflector", "extraction"),
+    "consolidation": StageKind("reflector", "consolidation"),
+    "gate": StageKind("policy", "rollout"),
+    "evaluation": StageKind("policy", "evaluation"),
 }
-"""The stages, and the purpose that their calls have in the records."""
+_REPAIRED = ("judging", "extraction", "consolidation")
+"""Stages whose replies have a form, so that one that lacks it is asked for once more."""
 BYTES_A_TOKEN = 4.0
 TOKENS_AT_MOST = 4 / 3
 """How many times the likely tokens the same text may have: a budget reserves by 3 bytes a token."""
@@ -62,8 +64,8 @@ HEADING_TOKENS = 16
 """Of what stands round a request, an attempt or a proposal."""
 REPAIR_TOKENS = 80
 """Of the message that says what was wrong with a reply."""
-LONGEST_EXPERIENCE = 120
-"""Tokens of one experience, where the most is asked for: the prompts want one sentence."""
+EXPERIENCE_TOKENS = Range(40, 120)
+"""Of one experience: the prompts want one sentence."""
 SHOWN = Range(2.5, 4)
 """Rollouts of a group that the reflector reads, of those with known rewards: of each side two with
 different answers, and the better ones mostly agree."""
@@ -73,8 +75,13 @@ GROWTH = 2.0
 """Experiences that a step adds, likely."""
 READ_AT_MOST = 4000
 """Records of an earlier run that lengths are taken from: more hardly change a mean."""
-_LESSONS: Mapping[str, float] = {"summary": 200, "extraction": 150, "consolidation": 300}
-ASSUMED: Mapping[str, float] = {"rollout": 400, "judge": 120, **_LESSONS}
+ASSUMED = {
+    "rollout": 400.0,
+    "judge": 120.0,
+    "summary": 200.0,
+    "extraction": 150.0,
+    "consolidation": 300.0,
+}
 """Tokens of a reply where no run of the model was measured: short chains of thought."""
 _PROGRAM_CALLS = 10
 """Of one rollout at most, where a program decides."""
@@ -87,9 +94,7 @@ class CostInput:
     sampler: Sampler
     practice: PracticeConfig
     group_size: int
-    policy: CallPricing
-    reflector: CallPricing
-    judge: CallPricing
+    terms: Mapping[Role, CallPricing]
     replies: Mapping[str, float]  # likely length of a reply, by purpose
     prompts: Mapping[str, float]  # of the prompt without what is put into it, by purpose
     question: float  # mean of the problems'
@@ -99,7 +104,6 @@ class CostInput:
     contrast: float | None = None  # share of groups with contrast, measured; None: assumed
     guidance: float = 0.0  # of the library as it stands
     experiences: int = 0
-    experience: float = 40.0  # length of one
     growth: float = GROWTH  # experiences a step adds
     steps_done: int = 0
     held_out: int = 0  # rollouts of one evaluation
@@ -109,7 +113,7 @@ class CostInput:
     tried: int = 0  # rollouts of an operation before it is decided, at most; 0: it is not tried
     choice: int = 0  # rollouts of each of several lessons, to choose one
     replayed: bool = False  # rollouts come from a log and cost nothing
-    done: Mapping[str, int] = field(default_factory=dict)  # recorded of the whole run
+    most: bool = False  # computed is the most that may come, not the likely
 
     @property
     def contrast_share(self) -> float:
@@ -124,75 +128,108 @@ class CostInput:
             return self.contrast
         return (self.group_size - 1) / (self.group_size + 1)
 
+    def pick(self, of: Range) -> float:
+        return of.pick(self.most)
 
-@dataclass(frozen=True, slots=True)
-class _Calls:
-    """Calls of one stage that each have this prompt and reply."""
+    def reply_tokens(self, stage: str) -> float:
+        kind = _STAGES[stage]
+        longest = self.terms[kind.role].reply_tokens()
+        return longest if self.most else min(self.replies[kind.purpose], longest)
+
+    def library_tokens(self, lessons: int) -> float:
+        """Return the tokens of the library in a prompt.
+
+        As it is half way through so many lessons, or at their end where the most is asked for.
+        """
+        added = self.sampler.batch_size * float(self.practice.experiences_per_query)
+        if not self.most:
+            added = min(self.growth, added) / 2
+        added *= lessons
+        if self.practice.library_limit is not None:
+            added = min(added, max(0, self.practice.library_limit - self.experiences))
+        return self.guidance + added * self.pick(EXPERIENCE_TOKENS)
+
+
+class _Calls(NamedTuple):
+    """Calls of one stage that each have this prompt."""
 
     stage: str
     n: float
     prompt: float
-    reply: float
+
+
+_CallsOf = Callable[[CostInput], Iterator[_Calls]]
 
 
 def estimate(facts: CostInput) -> Estimate:
-    return _sum_stages(facts, _run_calls(facts, most=False), _run_calls(facts, most=True))
+    return _add_stages(facts, _run_calls)
 
 
-def _sum_stages(facts: CostInput, likely: Iterable[_Calls], most: Iterable[_Calls]) -> Estimate:
-    terms = dict.fromkeys(_PURPOSES, facts.reflector)
-    terms |= dict.fromkeys(("rollouts", "gate", "evaluation"), facts.policy)
-    terms["judging"] = facts.judge
-    sums = defaultdict[tuple[str, bool], list[float]](lambda: [0.0, 0.0, 0.0])
-    for calls, is_most in [(likely, False), (most, True)]:
-        for made in calls:
-            amounts = sums[made.stage, is_most]
-            amounts[0] += made.n
-            amounts[1] += made.n * made.prompt * (TOKENS_AT_MOST if is_most else 1)
-            amounts[2] += made.n * made.reply
+def _add_stages(facts: CostInput, calls_of: _CallsOf) -> Estimate:
+    most = replace(facts, most=True)
+    likely_sums = _sum_by_stage(facts, calls_of(facts))
+    most_sums = _sum_by_stage(most, calls_of(most))
     stages = []
-    for name, purpose in _PURPOSES.items():
-        pairs = zip(sums[name, False], sums[name, True], strict=True)
-        # Whole numbers, so that shown stages add up to their sum; above 0 is 1 or more.
-        count, sent, got = (
-            Range(round(max(low, low > 0)), round(max(high, high > 0))) for low, high in pairs
-        )
-        done, price = facts.done.get(purpose, 0), terms[name]
-        if count.at_most or done:
-            likely_cost = price.cost_usd(round(sent.likely), round(got.likely))
-            cost = Range(likely_cost, price.cost_usd(round(sent.at_most), round(got.at_most)))
-            stages.append(Stage(name, count, sent, got, cost if price.has_price else None, done))
+    for name, kind in _STAGES.items():
+        calls, sent, received = map(Range, likely_sums[name], most_sums[name])
+        if not calls.at_most:
+            continue
+        cost, price = None, facts.terms[kind.role]
+        if price.has_price:
+            cost = Range(
+                price.cost_usd(int(sent.likely), int(received.likely)),
+                price.cost_usd(int(sent.at_most), int(received.at_most)),
+            )
+        stages.append(Stage(name, calls, sent, received, cost))
     return Estimate(tuple(stages))
 
 
-def _run_calls(facts: CostInput, most: bool) -> Iterator[_Calls]:
+def _sum_by_stage(facts: CostInput, every: Iterator[_Calls]) -> dict[str, list[int]]:
+    """Return calls, prompt tokens and reply tokens of each stage.
+
+    Whole numbers, so that shown stages add up to their sum; what is above 0 is 1 or more.
+    """
+    sums = {stage: [0.0, 0.0, 0.0] for stage in _STAGES}
+    for stage, n, prompt in every:
+        reply = facts.reply_tokens(stage)
+        if facts.most:
+            if stage in _REPAIRED:
+                n *= 2
+                prompt += (reply + REPAIR_TOKENS) / 2
+            prompt *= TOKENS_AT_MOST
+        amounts = sums[stage]
+        amounts[0] += n
+        amounts[1] += n * prompt
+        amounts[2] += n * reply
+    return {stage: [round(max(n, n > 0)) for n in amounts] for stage, amounts in sums.items()}
+
+
+def _run_calls(facts: CostInput) -> Iterator[_Calls]:
     sampler, practice = facts.sampler, facts.practice
     done, total = facts.steps_done, sampler.total_steps
-    steps = total - done
     lessons = practice.library_steps(total) - practice.library_steps(done)
-    if steps:
-        yield from _practice_calls(facts, most, steps, lessons)
+    if total > done:
+        yield from _practice_calls(facts, total - done, lessons)
     if facts.held_out:
         every = facts.evaluated_every or sampler.steps_per_epoch
         first = int(facts.evaluated_first)  # a fork begins with one too
-        rollouts = (first + total // every - done // every) * facts.held_out
+        evaluations = first + total // every - done // every
         if practice.algorithm == "both":  # two of four cells are new
-            rollouts += 2 * facts.held_out
-        guidance = _library_tokens(facts, most, lessons if most else lessons / 2)
-        yield from _evaluation_calls(facts, most, rollouts, guidance)
+            evaluations += 2
+        guidance = facts.library_tokens(lessons)
+        yield from _evaluation_calls(facts, evaluations * facts.held_out, guidance)
 
 
-def _practice_calls(facts: CostInput, most: bool, steps: int, lessons: int) -> Iterator[_Calls]:
+def _practice_calls(facts: CostInput, steps: int, lessons: int) -> Iterator[_Calls]:
     """The practice of so many steps, `lessons` of which draw lessons."""
-    sampler, practice, size = facts.sampler, facts.practice, facts.group_size
+    sampler, practice, size, most = facts.sampler, facts.practice, facts.group_size, facts.most
     epochs, in_epoch = divmod(facts.steps_done, sampler.steps_per_epoch)
     problems = sampler.problems_per_epoch * (sampler.epochs - epochs)
     problems -= in_epoch * sampler.batch_size
-    # As it is half way, or at its end where the most is asked for.
-    library = _library_tokens(facts, most, lessons if most else lessons / 2)
-    rollout = _reply_tokens(facts, "rollout", facts.policy, most)
+    library = facts.library_tokens(lessons)
+    rollout = facts.reply_tokens("rollouts")
     asked = facts.prompts["rollout"] + facts.question + library
-    for calls in _rollout_calls(facts, most, "rollouts", problems * size, asked, rollout):
+    for calls in _rollout_calls(facts, "rollouts", problems * size, asked):
         if not (facts.replayed and calls.stage == "rollouts"):
             yield calls
     if not lessons or size < 2:
@@ -203,84 +240,53 @@ def _practice_calls(facts: CostInput, most: bool, steps: int, lessons: int) -> I
     unlike = min(practice.read_without_contrast, batch * (1 - share) / 2)
     read = batch if most else batch * share + unlike
     # Without a truth all that is known is how often an answer was said, so all are shown.
-    shown = min(size, SHOWN.pick(most)) if practice.given_ground_truth else size
+    shown = min(size, facts.pick(SHOWN)) if practice.given_ground_truth else size
     budget = practice.read_chars / BYTES_A_TOKEN
     is_long = rollout * shown > budget
-    retold = most or (is_long and rollout > practice.summarise_above_chars / BYTES_A_TOKEN)
-    summary = _reply_tokens(facts, "summary", facts.reflector, most)
-    if retold:
+    attempt = min(rollout, budget)
+    if most or (is_long and rollout > practice.summarise_above_chars / BYTES_A_TOKEN):
         prompt = facts.prompts["summary"] + facts.question + rollout
-        yield _Calls("summaries", lessons * read * shown, prompt, summary)
+        yield _Calls("summaries", lessons * read * shown, prompt)
+        if not most:
+            attempt = facts.reply_tokens("summaries")
 
-    attempt = min(rollout, budget) if most or not retold else summary
     prompt = facts.prompts["extraction"] + facts.question + facts.truth + library
     prompt += attempt * shown + HEADING_TOKENS * size
-    extraction = _reply_tokens(facts, "extraction", facts.reflector, most)
     drafts = lessons * practice.proposals
-    yield _with_repeat("extraction", read * drafts, prompt, extraction, most)
+    yield _Calls("extraction", read * drafts, prompt)
 
     # A step consolidates, if any of its groups shows a difference, in as many calls as it takes.
     asks = 1.0 if most else 1 - (1 - share) ** batch
     lessons_read = practice.experiences_per_query * read
     calls_a_step = max(1, math.ceil(lessons_read / practice.proposals_per_call))
-    sent = (extraction + HEADING_TOKENS) * lessons_read / calls_a_step
+    sent = (facts.reply_tokens("extraction") + HEADING_TOKENS) * lessons_read / calls_a_step
     prompt = facts.prompts["consolidation"] + sent + library
-    reply = _reply_tokens(facts, "consolidation", facts.reflector, most)
-    yield _with_repeat("consolidation", asks * calls_a_step * drafts, prompt, reply, most)
+    yield _Calls("consolidation", asks * calls_a_step * drafts, prompt)
 
-    proposed = batch * practice.experiences_per_query
-    wordings = proposed if most else min(facts.growth, proposed)
     if facts.tried:  # on average half of the rollouts tell; the library without any is tried once
-        tries = facts.tried * (1 + wordings * (1 if most else 0.5))
+        proposed = batch * practice.experiences_per_query
+        wordings = proposed if most else min(facts.growth, proposed) / 2
+        tries = facts.tried * (1 + wordings)
         if practice.proposals > 1:
             tries += facts.choice * (practice.proposals + 1)
-        yield from _rollout_calls(facts, most, "gate", lessons * tries, asked, rollout)
+        yield from _rollout_calls(facts, "gate", lessons * tries, asked)
 
 
-def _evaluation_calls(
-    facts: CostInput, most: bool, rollouts: int, guidance: float
-) -> Iterator[_Calls]:
-    reply = _reply_tokens(facts, "evaluation", facts.policy, most)
+def _evaluation_calls(facts: CostInput, rollouts: int, guidance: float) -> Iterator[_Calls]:
     asked = facts.prompts["rollout"] + facts.held_out_question + guidance
-    return _rollout_calls(facts, most, "evaluation", max(0, rollouts), asked, reply)
+    return _rollout_calls(facts, "evaluation", max(0, rollouts), asked)
 
 
-def _rollout_calls(
-    facts: CostInput, most: bool, stage: str, rollouts: float, asked: float, reply: float
-) -> Iterator[_Calls]:
+def _rollout_calls(facts: CostInput, stage: str, rollouts: float, asked: float) -> Iterator[_Calls]:
     """Rollouts of one or more turns, and what judges them.
 
     Each later prompt of a rollout holds the replies and results before it.
     """
-    turns = facts.turns.pick(most)
-    before = (reply + TOOL_RESULT.pick(most)) * (turns - 1) / 2
-    yield _Calls(stage, rollouts * turns, asked + before, reply)
+    turns, reply = facts.pick(facts.turns), facts.reply_tokens(stage)
+    before = (reply + facts.pick(TOOL_RESULT)) * (turns - 1) / 2
+    yield _Calls(stage, rollouts * turns, asked + before)
     prompt = facts.prompts["judge"] + facts.question + facts.truth + reply
-    verdict = _reply_tokens(facts, "judge", facts.judge, most)
-    yield _with_repeat("judging", rollouts * facts.judged.pick(most), prompt, verdict, most)
-
-
-def _with_repeat(stage: str, n: float, prompt: float, reply: float, most: bool) -> _Calls:
-    """Questions that are at most asked again once, with the reply that could not be read."""
-    if not most:
-        return _Calls(stage, n, prompt, reply)
-    return _Calls(stage, 2 * n, prompt + (reply + REPAIR_TOKENS) / 2, reply)
-
-
-def _library_tokens(facts: CostInput, most: bool, lessons: float) -> float:
-    """The tokens of the library in a prompt after so many lessons."""
-    a_step = facts.sampler.batch_size * facts.practice.experiences_per_query
-    added = lessons * (a_step if most else min(facts.growth, a_step))
-    limit = facts.practice.library_limit
-    if limit is not None:
-        added = min(added, max(0, limit - facts.experiences))
-    longest = max(LONGEST_EXPERIENCE, facts.experience) if most else facts.experience
-    return facts.guidance + added * longest
-
-
-def _reply_tokens(facts: CostInput, purpose: str, terms: CallPricing, most: bool) -> float:
-    longest = terms.reply_tokens()
-    return longest if most else min(facts.replies[purpose], longest)
+    yield _Calls("judging", rollouts * facts.pick(facts.judged), prompt)
 
 
 @dataclass(slots=True)
@@ -301,27 +307,23 @@ def estimate_run(plan: RunPlan) -> Estimate:
     measured = _measure_earlier_run(plan.workspace, plan.fingerprint, ("policy", "reflector"))
     facts = _prompt_facts(config, plan.problems, plan.sampler, measured)
     library = _next_library(plan)
-    texts = [experience.text for experience in library.experiences] if library is not None else []
-    if texts:
-        facts = replace(facts, experiences=len(texts), experience=_tokens(*texts) / len(texts))
     facts = replace(
         facts,
+        experiences=len(library.experiences) if library is not None else 0,
         guidance=_tokens(prompt_writer(config).write(library, "")[0]),
         contrast=measured.contrast,
         growth=GROWTH if measured.growth is None else measured.growth,
         steps_done=plan.state.steps_finished if plan.state else plan.adopted_steps,
     )
-    if plan.mode in ("resume", "finished"):
-        kinds = (record["key"]["purpose"] for record in _read_replies(plan.run.records))
-        facts = replace(facts, done=Counter(kinds))
-    facts = _with_evaluation(facts, plan)
-    notes = _length_notes(facts, measured)
-    if facts.practice.reflects and facts.practice.given_ground_truth and facts.contrast is None:
-        share = facts.contrast_share
-        notes.append(f"assumed: {share:.0%} of groups of {facts.group_size} show a difference")
-    if facts.practice.reflects and measured.growth is None:
-        notes.append(f"assumed: a step adds {GROWTH:g} experiences")
-    return replace(estimate(facts), notes=tuple(notes))
+    result = estimate(_with_evaluation(facts, plan))
+    notes = _length_notes(facts, measured, result)
+    if facts.practice.reflects:
+        if facts.practice.given_ground_truth and facts.contrast is None:
+            share = facts.contrast_share
+            notes.append(f"assumed: {share:.0%} of groups of {facts.group_size} show a difference")
+        if measured.growth is None:
+            notes.append(f"assumed: a step adds {GROWTH:g} experiences")
+    return replace(result, notes=tuple(notes))
 
 
 def estimate_eval(
@@ -338,14 +340,13 @@ def estimate_eval(
     measured = _measure_earlier_run(workspace, fingerprint, ("policy",))
     sampler = Sampler(max(1, len(problems)), 1, 1, config.seed)
     facts = _prompt_facts(config, problems, sampler, measured)
-    facts = replace(facts, held_out_question=facts.question)
 
-    def calls(most: bool) -> Iterator[_Calls]:
+    def calls_of(facts: CostInput) -> Iterator[_Calls]:
         for guidance, rollouts in missing:
-            yield from _evaluation_calls(facts, most, rollouts, _tokens(guidance))
+            yield from _evaluation_calls(facts, rollouts, _tokens(guidance))
 
-    notes = tuple(_length_notes(facts, measured))
-    return replace(_sum_stages(facts, calls(False), calls(True)), notes=notes)
+    result = _add_stages(replace(facts, held_out_question=facts.question), calls_of)
+    return replace(result, notes=tuple(_length_notes(facts, measured, result)))
 
 
 def _prompt_facts(
@@ -359,17 +360,14 @@ def _prompt_facts(
         return _tokens(*bodies) + HEADING_TOKENS
 
     objectives = _tokens(practice.agent_objective, practice.learning_objective)
-    replies = {name: measured.reply[name] / n for name, n in measured.n.items()}
-    replies = {**ASSUMED, **replies}
+    replies = ASSUMED | {name: measured.reply[name] / n for name, n in measured.n.items()}
     replies.setdefault("evaluation", replies["rollout"])
     gate = config.review.gate
-    left = len(problems) - practice.batch_size if gate.data is None else MAX_COUNT
+    left = len(problems) - practice.batch_size if gate.data is None else settings.MAX_COUNT
     return CostInput(
         sampler=sampler,
         group_size=config.rollouts_a_problem,
-        policy=terms_of(config.role("policy")),
-        reflector=terms_of(config.role("reflector")),
-        judge=terms_of(config.role("judge")),
+        terms={role: models.terms_of(config.role(role)) for role in ROLES},
         replies=replies,
         prompts={
             "rollout": _tokens(config.agent.instructions) + HEADING_TOKENS,
@@ -417,7 +415,7 @@ def _with_evaluation(facts: CostInput, plan: RunPlan) -> CostInput:
         is_first = state.step == begun_with and not done
     return replace(
         facts,
-        held_out=len(set(map(problem_digest, problems))) * evaluation.k,
+        held_out=len(set(map(scores.problem_digest, problems))) * evaluation.k,
         held_out_question=_question_tokens(problems),
         evaluated_first=is_first,
         evaluated_every=None if evaluation.strategy == "epoch" else evaluation.every_steps,
@@ -434,37 +432,30 @@ def _question_tokens(problems: tuple[Problem, ...]) -> float:
 
 def judge_questions(spec: object) -> Range:
     """Questions put to a judge for one verdict; a function may ask one."""
-    names = _verifier_names(spec)
-    sure = names.count("judge")
-    return Range(sure, sure + names.count("function"))
-
-
-def _verifier_names(spec: object) -> list[str]:
     if not isinstance(spec, Mapping):
-        return [str(spec)]
-    inner = spec.get("of")
-    if isinstance(inner, list | tuple):
-        return [name for entry in inner for name in _verifier_names(entry)]
+        judges = int(spec == "judge")
+        return Range(judges, judges + (spec == "function"))
     # A verifier that shapes the reward of one other has a single inner one.
-    return [str(spec.get("name"))] if inner is None else _verifier_names(inner)
+    inner = spec.get("of", spec.get("name"))
+    every = inner if isinstance(inner, list | tuple) else [inner]
+    return sum(map(judge_questions, every), Range())
 
 
-def _length_notes(facts: CostInput, measured: MeasuredUsage) -> list[str]:
+def _length_notes(facts: CostInput, measured: MeasuredUsage, result: Estimate) -> list[str]:
     """Where the likely lengths of replies come from, and what they are."""
-    never = set() if facts.practice.reflects else set(_LESSONS)
-    if not facts.judged.at_most:
-        never.add("judge")
-    terms = {"rollout": facts.policy, "judge": facts.judge}
-    notes = []
-    for source, is_measured in ((f" as in run {measured.run}", True), (", assumed", False)):
-        lengths = [
-            f"{name} {_reply_tokens(facts, name, terms.get(name, facts.reflector), False):.0f}"
-            for name in ASSUMED
-            if name not in never and bool(measured.n[name]) is is_measured
-        ]
-        if lengths:
-            notes.append(f"tokens of a reply{source}: {', '.join(lengths)}")
-    return notes
+    sources = {f" as in run {measured.run}": list[str](), ", assumed": list[str]()}
+    in_run, assumed = sources.values()
+    for stage in result.stages:
+        purpose = _STAGES[stage.stage].purpose
+        lengths = in_run if measured.n[purpose] else assumed
+        length = f"{purpose} {facts.reply_tokens(stage.stage):.0f}"
+        if length not in lengths:  # the gate makes rollouts, too
+            lengths.append(length)
+    return [
+        f"tokens of a reply{source}: {', '.join(lengths)}"
+        for source, lengths in sources.items()
+        if lengths
+    ]
 
 
 def _measure_earlier_run(
@@ -483,17 +474,14 @@ def _measure_earlier_run(
             if state.status != "finished" or not same:
                 continue
             measured = MeasuredUsage(run.run)
-            for record in islice(_read_replies(run.records), READ_AT_MOST):
-                usage, purpose = record["reply"]["usage"], record["key"]["purpose"]
-                if usage["calls"]:
-                    measured.n[purpose] += 1
-                    measured.reply[purpose] += usage["completion_tokens"]
-        except (StudioError, OSError):
+            for path in sorted(run.records.glob("*.jsonl")):
+                for line in islice(lines.read(path, chained=False).lines, READ_AT_MOST):
+                    _add_record(measured, orjson.loads(line.body))
+        except (errors.StudioError, OSError):
             continue  # a damaged run is of no use here, and is reported when it is opened
         if not measured.n:
             continue
-        groups = state.group_outcomes()
-        if groups:
+        if groups := state.group_outcomes():
             measured.contrast = groups["used"] / sum(groups.values())
         if rollouts := sum(step.rollouts_done for step in state.steps.values()):
             turns = sum(step.turns for step in state.steps.values())
@@ -507,12 +495,13 @@ def _measure_earlier_run(
     return MeasuredUsage()
 
 
-def _read_replies(folder: Path) -> Iterator[dict[str, Any]]:
-    for path in sorted(folder.glob("*.jsonl")):
-        for line in lines.read(path, chained=False).lines:
-            record = orjson.loads(line.body)
-            if not record.get("lost"):
-                yield record
+def _add_record(measured: MeasuredUsage, record: Mapping[str, Any]) -> None:
+    if record.get("lost"):
+        return
+    usage, purpose = record["reply"]["usage"], record["key"]["purpose"]
+    if usage["calls"]:
+        measured.n[purpose] += 1
+        measured.reply[purpose] += usage["completion_tokens"]
 
 
 def _next_library(plan: RunPlan) -> Library | None:
@@ -531,6 +520,19 @@ NO_PRICE = (
 )
 
 
+def lines_of_estimate(config: RunConfig, result: Estimate) -> list[str]:
+    """Return the table with its notes and the budget that the run file sets."""
+    is_paid = costs_money(config, result)
+    notes = result.notes
+    if result.cost_usd is None and is_paid:
+        notes = (*notes, NO_PRICE)
+    text = [estimate_lines.estimate_table(result, costs_money=is_paid)]
+    text += [f"note: {note}" for note in notes]
+    if limits := models.limits_of(config):
+        text.append(f"budget: {estimate_lines.limits_text(limits)}")
+    return text
+
+
 async def print_dry_run(plan: RunPlan, *, json: bool) -> int:
     """Check everything that can be checked without asking a model, and print what it would cost.
 
@@ -539,49 +541,45 @@ async def print_dry_run(plan: RunPlan, *, json: bool) -> int:
     config = plan.loaded.config
     if note := rehearsal_note(config):
         to_stderr(note)
-    check_budget(plan.loaded, config)
+    models.check_budget(plan.loaded, config)
     async with AsyncExitStack() as stack:
-        await check_verifier(plan, stack)
-    estimate = estimate_run(plan)
-    is_paid = costs_money(config, estimate)
-    if estimate.cost_usd is None and is_paid:
-        estimate = replace(estimate, notes=(*estimate.notes, NO_PRICE))
-    budget = open_budget(plan.loaded, config, plan.run.records, lambda _: None)
+        await assemble.check_verifier(plan, stack)
+    result = estimate_run(plan)
+    budget = models.open_budget(plan.loaded, config, plan.run.records, lambda _: None)
     left = budget.remaining if budget is not None else {}
     total = plan.sampler.total_steps
-    done = plan.state.steps_finished if plan.state else plan.adopted_steps
-    lines = [
-        f"run {plan.run.run}: {plan.mode}, {total - done} of {total} steps to be done",
-        estimate_table(estimate, costs_money=is_paid),
-        "",
-        *(f"note: {note}" for note in estimate.notes),
-    ]
-    if limits := limits_of(config):
-        lines.append(f"budget: {limits_text(limits)}")
-        if short := exceeded_limits_text(estimate, left):
-            lines.append(f"the budget will likely not do: {short}")
-    planned = {"run": plan.run.run, "mode": plan.mode, "steps_left": total - done,
-               "steps": total, "budget": limits.amounts, "budget_left": left}  # fmt: skip
-    print_result(planned | json_data(estimate), "\n".join(lines), json=json)
+    to_do = total - (plan.state.steps_finished if plan.state else plan.adopted_steps)
+    text = [f"run {plan.run.run}: {plan.mode}, {to_do} of {total} steps to be done"]
+    text += lines_of_estimate(config, result)
+    if short := estimate_lines.exceeded_limits_text(result, left):
+        text.append(f"the budget will likely not do: {short}")
+    planned = {
+        "run": plan.run.run,
+        "mode": plan.mode,
+        "steps_left": to_do,
+        "steps": total,
+        "budget": models.limits_of(config).amounts,
+        "budget_left": left,
+    }
+    print_result(planned | json_data(result), "\n".join(text), json=json)
     if not json:
         after = "the same without --dry-run begins it"
-        if done == total:
+        if not to_do:
             after = "nothing is left: --name NAME begins another run, more practice.epochs go on"
         tell_next(after, plan.workspace.path)
     return exit_codes.DONE
 
 
-def costs_money(config: RunConfig, found: Estimate) -> bool:
+def costs_money(config: RunConfig, result: Estimate) -> bool:
     """Whether an endpoint is asked, or a price is rehearsed; what runs here has no price."""
-    roles: tuple[Role, ...] = ("policy", "reflector", "judge")
-    asks = any(config.role(role).model.startswith("openai:") for role in roles)
-    return asks or any(stage.cost_usd and stage.cost_usd.at_most for stage in found.stages)
+    asks = any(config.role(role).model.startswith("openai:") for role in ROLES)
+    return asks or any(stage.cost_usd and stage.cost_usd.at_most for stage in result.stages)
 
 
 def tell_estimate(plan: RunPlan, left: dict[str, float]) -> None:
     """Print what a run will likely cost beside what is left of its budget."""
-    found = estimate_run(plan)
-    to_stderr(f"budget: {limits_text(limits_of(plan.loaded.config))}")
-    to_stderr(f"estimate: {estimate_line(found)}")
-    if short := exceeded_limits_text(found, left):
+    result = estimate_run(plan)
+    to_stderr(f"budget: {estimate_lines.limits_text(models.limits_of(plan.loaded.config))}")
+    to_stderr(f"estimate: {estimate_lines.estimate_line(result)}")
+    if short := estimate_lines.exceeded_limits_text(result, left):
         to_stderr(f"warning: the budget will likely not do: {short}; the run then ends with exit 5")

@@ -17,54 +17,33 @@ from pathlib import Path
 from shlex import quote
 from typing import Any, Literal
 
-from engines.core.codec import digest
-from engines.core.errors import CallFailed, ConfigError
+from engines.core import codec, errors, protocols
 from engines.core.library import Library
-from engines.core.protocols import Verifier
 from engines.core.types import NO_USAGE, Problem, Rollout, Usage, Verdict
 from engines.core.waiting import gather_all
 from engines.pipeline.control import Outage
 from engines.pipeline.effect.regression import random_half
-from engines.pipeline.evaluation.evaluate import (
-    HeldOutSet,
-    Measurement,
-    MeasurementSetup,
-    PinnedVersion,
-    known_measurement,
-    measure,
-)
-from engines.pipeline.evaluation.statistics import (
-    Comparison,
-    compare,
-    group_by_question,
-    mean_at_k,
-    mean_interval,
-    pass_curve,
-    question_means,
-)
+from engines.pipeline.evaluation import evaluate, statistics
 from engines.pipeline.guidance import PromptWriter, Shown
 from engines.policies.limits import PausablePolicy, Slots
-from engines.record.cassette import is_played, open_cassette
+from engines.record import cassette, lock, scores
 from engines.record.ledger import RecordLedger
-from engines.record.lock import write_lock
 from engines.record.run_dir import Workspace
-from engines.record.scores import ID_BYTES, ScoreBook, problem_digest
-from studio import exit_codes
+from studio import exit_codes, process
 from studio.config.loading import LoadedRun, load_run
 from studio.config.scripted import is_rehearsal, played_note
 from studio.config.settings.run import VerifierConfig
 from studio.config.source import Source
-from studio.estimate.cost import NO_PRICE, costs_money, estimate_eval
+from studio.estimate.cost import estimate_eval, lines_of_estimate
 from studio.evaluation.try_problem import without_lessons
 from studio.facts.estimate import Estimate
 from studio.facts.evaluation import EvalFacts, MeasuredFacts, PairedMeans, SetFacts
 from studio.facts.run import REHEARSAL
-from studio.process import on_stop_signal
-from studio.render.estimate_lines import estimate_table, limits_text
-from studio.render.evaluation_lines import eval_text
+from studio.render import evaluation_lines, words
 from studio.render.json import json_data, print_json, print_result
 from studio.render.lines import tell_next, to_stderr
-from studio.render.words import count_text
+from studio.run import models
+from studio.run.acting import Tell
 from studio.run.held_out import (
     detectable_effect,
     held_out_sets,
@@ -76,20 +55,7 @@ from studio.run.held_out import (
     set_size_line,
 )
 from studio.run.library import choose_library
-from studio.run.linter import count_vectors
-from studio.run.models import (
-    Roles,
-    Tell,
-    apply_budget,
-    check_budget,
-    limits_of,
-    open_budget,
-    open_roles,
-    rollout_slots,
-    tell_each,
-    weights_digest,
-)
-from studio.run.verifier import fingerprint_of, masked_answers_warning, open_run_verifier
+from studio.run.models import fingerprint_of, masked_answers_warning, open_run_verifier
 from studio.secrets.sanitize import one_line
 
 
@@ -110,7 +76,7 @@ class Subject:
 
     def write(self, problem: Problem, index: int) -> tuple[str, Shown]:
         """What the prompt of a try says of experiences, and which of them."""
-        content = problem_digest(problem)
+        content = scores.problem_digest(problem)
         keep = None if self.halves is None else random_half(self.halves, content, index)
         return self.writer.write(self.library, problem.question, keep)
 
@@ -121,7 +87,7 @@ class EvalPlan:
 
     loaded: LoadedRun
     workspace: Workspace
-    sets: tuple[HeldOutSet, ...]
+    sets: tuple[evaluate.HeldOutSet, ...]
     subjects: tuple[Subject, ...]
     measured: dict[str, Any]
     agent: bool = False  # an agent file was given, whose instructions all subjects have
@@ -135,7 +101,7 @@ class EvalPlan:
     @property
     def contents(self) -> tuple[str, ...]:
         """Every held-out problem by content; one of two sets is here twice."""
-        return tuple(problem_digest(p) for held_out in self.sets for p in held_out.problems)
+        return tuple(scores.problem_digest(p) for held_out in self.sets for p in held_out.problems)
 
     @property
     def total(self) -> int:
@@ -147,7 +113,7 @@ class EvalPlan:
         """The texts in the prompts, each once: two names may have equal experiences."""
         return tuple(dict.fromkeys(subject.guidance for subject in self.subjects))
 
-    def score_books(self) -> dict[str, ScoreBook]:
+    def score_books(self) -> dict[str, scores.ScoreBook]:
         """The scores of each guidance, as they are known now."""
         folder, loaded = self.workspace.evaluations, self.loaded
         book = score_book_opener(folder, self.measured, loaded)
@@ -170,18 +136,18 @@ class EvalPlan:
 class SetResult:
     """One held-out set: the result of each subject, and how the last compares to the first."""
 
-    held_out: HeldOutSet
-    results: tuple[tuple[Subject, Measurement], ...]
+    held_out: evaluate.HeldOutSet
+    results: tuple[tuple[Subject, evaluate.Measurement], ...]
 
     def question_rewards(self, at: int) -> dict[str, tuple[float | None, ...]]:
         ids = [problem.id for problem in self.held_out.problems]
-        return group_by_question(ids, self.results[at][1].rewards)
+        return statistics.group_by_question(ids, self.results[at][1].rewards)
 
     @property
-    def comparison(self) -> Comparison | None:
+    def comparison(self) -> statistics.Comparison | None:
         if len(self.results) < 2 or any(found.missing for _, found in self.results):
             return None  # the part that was measured first is no random sample
-        return compare(self.question_rewards(0), self.question_rewards(1))
+        return statistics.compare(self.question_rewards(0), self.question_rewards(1))
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,7 +185,7 @@ def plan_eval(
     config = loaded.config
     if not config.evaluation.data:
         move = "Set evaluation.data, in the file or as evaluation.data=NAME."
-        raise ConfigError(loaded.place("evaluation.data"), "no held-out set is named.", move)
+        raise errors.ConfigError(loaded.place("evaluation.data"), "no held-out set is named.", move)
     found, label = choose_library(loaded, workspace, library)
     writer = prompt_writer(config)
     subjects = [Subject(f"agent {config.agent.name}" if agent else label, found, writer)]
@@ -227,7 +193,7 @@ def plan_eval(
         other, called = choose_library(loaded, workspace, baseline)
         subjects.insert(0, Subject(called, other, writer))
     facts = measurement_settings(config, fingerprint_of(loaded, workspace))
-    sets, weights = held_out_sets(loaded), weights_digest(config.policy)
+    sets, weights = held_out_sets(loaded), models.weights_digest(config.policy)
     return EvalPlan(loaded, workspace, sets, tuple(subjects), facts, agent, weights, step)
 
 
@@ -248,9 +214,9 @@ async def measure_missing(
         return known_result(plan, NO_USAGE, 0)
     opened = plan.score_books()
     ids = sorted(book.path.name for book in opened.values())
-    replies = plan.workspace.evaluations / "replies" / digest(ids, ID_BYTES)
+    replies = plan.workspace.evaluations / "replies" / codec.digest(ids, scores.ID_BYTES)
     async with AsyncExitStack() as stack:
-        stack.enter_context(write_lock(replies))
+        stack.enter_context(lock.write_lock(replies))
         judged = [held_out.problems for held_out in plan.sets]
         setup, ledger, unjudged = await open_measuring(
             replace(plan.loaded, config=config),
@@ -268,11 +234,11 @@ async def measure_missing(
         written = {subject.guidance: subject.write for subject in plan.subjects}
         # All sets at once, so that the last tries of one leave no slot idle.
         found = await gather_all(
-            measure(
+            evaluate.measure(
                 setup,
                 opened[guidance],
                 held_out.problems,
-                PinnedVersion(written[guidance]),
+                evaluate.PinnedVersion(written[guidance]),
                 tell=lambda *_: progress(),
             )
             for held_out, guidance in product(plan.sets, plan.guidances)
@@ -288,13 +254,13 @@ def known_result(plan: EvalPlan, paid: Usage, missing_before: int) -> Evaluation
     """
     opened = plan.score_books()
     found = [
-        known_measurement(opened[guidance], held_out.problems, plan.k)
+        evaluate.known_measurement(opened[guidance], held_out.problems, plan.k)
         for held_out, guidance in product(plan.sets, plan.guidances)
     ]
     return EvaluationResult(_results_by_set(plan, found), paid, plan.total - missing_before)
 
 
-def _results_by_set(plan: EvalPlan, found: Sequence[Measurement]) -> tuple[SetResult, ...]:
+def _results_by_set(plan: EvalPlan, found: Sequence[evaluate.Measurement]) -> tuple[SetResult, ...]:
     """Sort results, in the order of sets and guidances, by set and subject."""
     count = len(plan.guidances)
     of_sets = [
@@ -338,7 +304,7 @@ def run_eval(plan: EvalPlan, *, json: bool) -> int:
     facts, notes = eval_facts(plan, found), [REHEARSAL] if rehearsal else []
     if played := played_note(plan.loaded.tape):
         notes.append(played)
-    print_result(facts, eval_text(facts, notes), json=json)
+    print_result(facts, evaluation_lines.eval_text(facts, notes), json=json)
     if not json:
         tell_next(text_after_eval(plan), plan.workspace.path)
     return exit_codes.WITH_LOSSES if found.unjudged_count else exit_codes.DONE
@@ -350,7 +316,7 @@ def measure_or_end(
     """Measure, telling how far it is; None where it ended `early`, which is told, too."""
     known = f", {plan.total - missing} known already" if missing < plan.total else ""
     verb = "judge" if plan.step == "judge" else "make"
-    to_stderr(f"{eval_title(plan)}: {count_text(missing, 'rollout')} to {verb}{known}")
+    to_stderr(f"{eval_title(plan)}: {words.count_text(missing, 'rollout')} to {verb}{known}")
     try:
         # Rollouts that two sets share are told of for each.
         requested = len(plan.contents) * plan.k * len(plan.guidances)
@@ -414,7 +380,7 @@ class EarlyEnd:
         self.task = asyncio.current_task()
         assert self.task is not None
         try:
-            with on_stop_signal(self.task.cancel):
+            with process.on_stop_signal(self.task.cancel):
                 yield
         except asyncio.CancelledError:
             self.ended = True
@@ -474,20 +440,14 @@ def print_eval_dry_run(plan: EvalPlan, *, json: bool, power: Sequence[str] | Non
     """
     tell_eval_notes(plan)
     config, missing = without_lessons(plan.loaded.config), plan.missing()
-    check_budget(plan.loaded, config)
+    models.check_budget(plan.loaded, config)
     estimate = estimate_missing(plan)
-    paid = costs_money(config, estimate)
-    if estimate.cost_usd is None and paid:
-        estimate = replace(estimate, notes=(*estimate.notes, NO_PRICE))
     to_make = sum(n for _, n in missing)
     title, done = eval_title(plan), plan.total - to_make
     known = f", {done} known already" if done else ""
-    lines = [f"{title}: {count_text(to_make, 'rollout')} to make{known}"]
+    lines = [f"{title}: {words.count_text(to_make, 'rollout')} to make{known}"]
     lines += set_power_lines(plan.sets, plan.k) if power is None else power
-    lines.append(estimate_table(estimate, costs_money=paid))
-    lines += [f"note: {note}" for note in estimate.notes]
-    if limits := limits_of(config):
-        lines.append(f"budget: {limits_text(limits)}")
+    lines += lines_of_estimate(config, estimate)
     data = {"title": title, "rollouts": to_make, "known": done}
     print_result(data | json_data(estimate), "\n".join(lines), json=json)
     return exit_codes.DONE
@@ -516,7 +476,7 @@ def eval_facts(plan: EvalPlan, result: EvaluationResult) -> EvalFacts:
     return EvalFacts(
         title=eval_title(plan),
         rehearsal=is_rehearsal(without_lessons(plan.loaded.config)),
-        cassette=is_played(plan.loaded.tape),
+        cassette=cassette.is_played(plan.loaded.tape),
         exp_id=plan.loaded.config.exp_id,
         k=plan.k,
         sets=tuple(_set_facts(of_set, plan.k) for of_set in result.sets),
@@ -544,8 +504,12 @@ def _set_facts(result: SetResult, k: int) -> SetFacts:
 
 def _paired_means(result: SetResult) -> PairedMeans:
     before, after = result.question_rewards(0), result.question_rewards(1)
-    paired = [q for q in before if question_means([before[q]]) and question_means([after[q]])]
-    means = [mean_at_k([side[q] for q in paired]) for side in (before, after)]
+    paired = [
+        q
+        for q in before
+        if statistics.question_means([before[q]]) and statistics.question_means([after[q]])
+    ]
+    means = [statistics.mean_at_k([side[q] for q in paired]) for side in (before, after)]
     return PairedMeans(len(paired), *means)
 
 
@@ -556,10 +520,10 @@ def _measured_facts(result: SetResult, at: int, k: int) -> MeasuredFacts:
     return MeasuredFacts(
         experiences=subject.label,
         library_version=subject.library.version if subject.library else None,
-        mean=mean_at_k(rows),
-        interval=mean_interval(rows),
-        questions=len(question_means(rows)),
-        pass_at=dict(enumerate(pass_curve(rows, k), start=1)),
+        mean=statistics.mean_at_k(rows),
+        interval=statistics.mean_interval(rows),
+        questions=len(statistics.question_means(rows)),
+        pass_at=dict(enumerate(statistics.pass_curve(rows, k), start=1)),
         n=measured.known_count,
         unjudged=measured.unjudged_count,
         missing=measured.missing,
@@ -590,40 +554,46 @@ async def open_measuring(
     step: EvalStep = "all",
     temperature: float | None = None,
     account: Callable[[Usage], None] = lambda _: None,
-) -> tuple[MeasurementSetup, RecordLedger, UnjudgedTries | None]:
+) -> tuple[evaluate.MeasurementSetup, RecordLedger, UnjudgedTries | None]:
     """Open all that rollouts outside a run need; what is opened is closed with the stack.
 
     Replies go to `records`, which the caller has locked. `give_up` must cancel the caller's task;
     `account` gets what was paid. Tries that are to be judged later are counted by the last result.
     """
     config = loaded.config
-    budget = open_budget(loaded, config, records, partial(give_up, "budget"))
+    budget = models.open_budget(loaded, config, records, partial(give_up, "budget"))
     unjudged = UnjudgedTries() if step == "rollout" else None
     asked = config if unjudged is None else config.model_copy(update={"verifier": _ASKS_NONE})
     what = f"an evaluation of {config.exp_id}"
-    tape = open_cassette(loaded.tape, what, stack, loaded.mask, tell, resumes=True)
-    roles = open_roles(asked, stack, tell, workspace=workspace.path, cassette=tape)
-    roles = apply_budget(roles, config, budget)
-    roles.acting.folder = programs = records / "programs"
-    stack.callback(shutil.rmtree, programs, ignore_errors=True)  # the unscored are made again
+    tape = cassette.open_cassette(loaded.tape, what, stack, loaded.mask, tell, resumes=True)
     ledger = RecordLedger(records, config.seed, tell=tell, mask=loaded.mask)
     stack.callback(lambda: account(ledger.paid))
     stack.push_async_callback(ledger.aclose)
-    roles.acting.reserve = lambda wanted: count_vectors(wanted, budget, ledger)
+    roles = models.open_roles(
+        asked,
+        stack,
+        tell,
+        workspace=workspace.path,
+        cassette=tape,
+        budget=budget,
+        ledger=ledger,
+    )
+    roles.acting.folder = programs = records / "programs"
+    stack.callback(shutil.rmtree, programs, ignore_errors=True)  # the unscored are made again
     slots = Slots(config.practice.concurrency, tell)
-    verifier: Verifier = unjudged or open_run_verifier(
+    verifier: protocols.Verifier = unjudged or open_run_verifier(
         loaded, workspace, roles, ledger, slots, sets=judged, stack=stack
     )
     await verifier.check()
-    tell_each(tell, (await roles.acting.check()).get("absent", ()))
+    models.tell_each(tell, (await roles.acting.check()).get("absent", ()))
     roles, outage = await _ready_roles(step, roles, partial(give_up, "failed"))
-    stack.callback(lambda: tell_each(tell, roles.notes))
+    stack.callback(lambda: models.tell_each(tell, roles.notes))
     stack.callback(roles.tell_strays, tell)
     setup = measuring_setup(
         config,
         roles,
         ledger,
-        rollout_slots(config, slots),
+        models.rollout_slots(config, slots),
         verifier,
         outage=outage,
         temperature=temperature,
@@ -632,16 +602,14 @@ async def open_measuring(
 
 
 async def _ready_roles(
-    step: EvalStep, roles: Roles, give_up: Callable[[str], None]
-) -> tuple[Roles, Outage]:
+    step: EvalStep, roles: models.Roles, give_up: Callable[[str], None]
+) -> tuple[models.Roles, Outage]:
     """The models once they answer; where only what was tried is judged, none need."""
     if step != "judge":
         await roles.ping()
         return roles, Outage(give_up)
     # What was not tried is no sign that nothing works.
-    return replace(roles, policy=PausablePolicy(roles.policy, refuse_new_try)), Outage(
-        lambda _: None
-    )
+    return replace(roles, policy=PausablePolicy(roles.policy, refuse_new_try)), Outage()
 
 
 _ASKS_NONE = VerifierConfig(name="math")
@@ -667,4 +635,4 @@ class UnjudgedTries:
 
 async def refuse_new_try() -> None:
     """What a policy of which only recorded replies are had waits for: they need not wait."""
-    raise CallFailed("refused", "it was not tried yet, and --step judge makes no tries")
+    raise errors.CallFailed("refused", "it was not tried yet, and --step judge makes no tries")

@@ -13,14 +13,13 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from engines.agents.single_turn import first_messages
+from engines.agents.loops import first_messages
 from engines.core.codec import call_seed, digest, fix_surrogates, to_dict
 from engines.core.errors import ConfigError
 from engines.core.library import Library
 from engines.core.text.tool_text import count_acts
 from engines.core.types import CallKey, Job, Message, Problem, Rollout, Verdict
-from engines.data.dataset import read_problems
-from engines.data.fields import ID_BYTES
+from engines.data import dataset, fields
 from engines.pipeline.evaluation.evaluate import add_own_figures
 from engines.policies.limits import Slots
 from engines.record.cassette import is_played, open_cassette
@@ -31,14 +30,12 @@ from studio import exit_codes
 from studio.config.loading import LoadedRun, load_run
 from studio.config.scripted import is_rehearsal, played_note, rehearsal_note
 from studio.config.settings.run import RunConfig
+from studio.render import run_lines, words
 from studio.render.json import print_result
 from studio.render.lines import to_stderr
-from studio.render.run_lines import streamed_text
-from studio.render.words import count_text, metrics_text, try_acts_text, usage_text
 from studio.run.held_out import prompt_writer
 from studio.run.library import choose_library
-from studio.run.models import make_rollouts, open_roles
-from studio.run.verifier import open_run_verifier
+from studio.run.models import make_rollouts, open_roles, open_run_verifier
 from studio.secrets.sanitize import sanitize
 
 KEY = CallKey("rollout", epoch=1, step=1, position=0, index=0)
@@ -100,14 +97,14 @@ def choose_problem(
             if text != fix_surrogates(text):
                 raise ConfigError(option, "it holds bytes that are not UTF-8.", "Write it anew.")
         truth = (answer or "").strip() or None
-        return Problem(digest([question, truth], ID_BYTES), question.strip(), truth, "typed")
+        return Problem(digest([question, truth], fields.ID_BYTES), question.strip(), truth, "typed")
     if answer is not None:
         raise ConfigError("--answer", "it belongs to --question.", "Give both, or neither.")
     config = loaded.config
     if config.data.practice is None:
         move = "Set it, or give --question."
         raise ConfigError(loaded.place("data.practice"), "no data set is named.", move)
-    problems = read_problems(
+    problems = dataset.read_problems(
         loaded.data_path(config.data.practice),
         fields=config.data.fields,
         needs_answer=config.practice.given_ground_truth and needs_answer(config.verifier.spec),
@@ -175,7 +172,7 @@ def _find_problem(loaded: LoadedRun, practised: Sequence[Problem], problem_id: s
     """By id, among what is practised on and then what is held out."""
     config = loaded.config
     paths = (loaded.data_path(name, "evaluation.data") for name in config.evaluation.data)
-    held_out = (read_problems(path, fields=config.data.fields) for path in paths)
+    held_out = (dataset.read_problems(path, fields=config.data.fields) for path in paths)
     found = next((p for p in chain(practised, *held_out) if p.id == problem_id), None)
     if found is None:
         cause = f"no problem of {config.data.practice} has this id."
@@ -221,7 +218,7 @@ def before_text(trial: Trial) -> str:
         f"problem  {problem.id}  {sanitize(problem.source)}".rstrip(),
         f"model    {sanitize(trial.loaded.config.policy.model)}"
         f"{f' with adapter {sanitize(adapter)}' if adapter else ''}",
-        f"library  {sanitize(trial.called)} ({count_text(count, 'experience')})",
+        f"library  {sanitize(trial.called)} ({words.count_text(count, 'experience')})",
         *(f"\n[{message.role}]\n{sanitize(message.content)}" for message in trial.messages),
     ]
     return "\n".join([*lines, "", "[reply]"])
@@ -236,12 +233,13 @@ def after_text(trial: Trial, tried: TrialResult) -> str:
         lines += [*again, sanitize(attempt.answer), ""]
     if attempt.status != "ok":
         lines.append(f"status   {attempt.status}: {sanitize(attempt.error or 'cut at max_tokens')}")
-    if acted := try_acts_text(*count_acts(attempt.messages)):
+    if acted := words.try_acts_text(*count_acts(attempt.messages)):
         lines.append(f"acted    {acted}")
+    spent = attempt.usage + tried.verdict.usage
     lines += [
         f"truth    {sanitize(' or '.join(trial.problem.accepted_answers)) or '(none)'}",
         f"verdict  {verdict_text(trial, tried)}",
-        f"spent    {usage_text(attempt.usage + tried.verdict.usage)} in {attempt.elapsed_s:.2f} s",
+        f"spent    {words.usage_text(spent)} in {attempt.elapsed_s:.2f} s",
     ]
     return "\n".join(lines)
 
@@ -255,7 +253,7 @@ def verdict_text(trial: Trial, tried: TrialResult) -> str:
             return "not judged: the problem has no answer to compare with"
         return "not judged: the verifier has no opinion"
     critique = f"  ({sanitize(verdict.critique)})" if verdict.critique else ""
-    return f"reward {verdict.reward:g}{metrics_text(verdict.metrics)}{critique}"
+    return f"reward {verdict.reward:g}{words.metrics_text(verdict.metrics)}{critique}"
 
 
 def trial_data(trial: Trial, tried: TrialResult) -> dict[str, Any]:
@@ -287,7 +285,7 @@ def trial_data(trial: Trial, tried: TrialResult) -> dict[str, Any]:
 
 def print_piece(text: str) -> None:
     """Print a piece of a reply as it comes, with control characters escaped."""
-    print(streamed_text(text), end="", flush=True)
+    print(run_lines.streamed_text(text), end="", flush=True)
 
 
 def suggest_problem(
@@ -303,7 +301,7 @@ def suggest_problem(
     if not mark.run or not run.is_dir():
         return None
     step = RunDir(run).state().steps.get(mark.step)
-    here = {p.id for p in read_problems(loaded.data_path(loaded.config.data.practice))}
+    here = {p.id for p in dataset.read_problems(loaded.data_path(loaded.config.data.practice))}
     if step is None:
         return None
     for rollout in mark.evidence:

@@ -107,7 +107,6 @@ class SetPair(Subject):
     cases: tuple[Case, ...]  # flipped ones first, from right to wrong first of all
     # Problems, or rollouts of them, that only the baseline has, and only the other one.
     unmatched: tuple[tuple[str, ...], tuple[str, ...]]
-    practised_elsewhere: str  # practice data of another kind than the set, by its first word
 
     def flips(self, *, worse: bool) -> list[Case]:
         """Return the cases from right to wrong, or from wrong to right."""
@@ -299,14 +298,7 @@ def _pair(
         means=(fmean(case.before for case in cases), fmean(case.after for case in cases)),
         cases=tuple(changed),
         unmatched=(only_first, only_last),
-        practised_elsewhere=_practised_elsewhere(name, (last_log, first_log)),
     )
-
-
-def _practised_elsewhere(set_name: str, logs: Iterable[Log]) -> str:
-    """Return the practice data where the set is of another kind, "" where it is not."""
-    data = next((log.practised.data for log in logs if log.practised and log.practised.data), "")
-    return data if data.partition("-")[0] != set_name.partition("-")[0] else ""
 
 
 def _match(

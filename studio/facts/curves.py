@@ -7,13 +7,13 @@ the drawer's.
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from itertools import accumulate
 
 from engines.core.state.list_row import Point, practice_points
 from engines.core.state.run_state import RunState, StepState
 from engines.core.types import NO_USAGE
-from studio.facts.evaluation import evaluation_facts
+from engines.pipeline.evaluation.statistics import mean_interval
+from studio.facts.evaluation import question_rewards
 from studio.facts.run import run_progress
 from studio.facts.training import FIGURE_NAMES, Update, is_fine_tuning, trained_steps
 
@@ -109,16 +109,12 @@ def _held_out(state: RunState) -> tuple[Series, ...]:
     by_set: dict[str, list[Point]] = {}
     for found in state.evaluations:
         if found.mean is not None:
-            interval = _facts(found).interval
+            interval = mean_interval(tuple(question_rewards(found).values()))
             low, high = (interval.low, interval.high) if interval else (None, None)
             by_set.setdefault(found.data, []).append(
                 Point(found.step, found.mean, found.n, low, high)
             )
     return tuple(Series(name, "reward", tuple(sorted(by_set[name]))) for name in by_set)
-
-
-# Kept, since every step of a long run asks for that of all evaluations before it.
-_facts = lru_cache(maxsize=1024)(evaluation_facts)
 
 
 def metric_points(state: RunState, name: str) -> tuple[Point, ...]:
@@ -157,10 +153,10 @@ def _commits(state: RunState, sizes: Mapping[int, int]) -> list[Commit]:
     trains, found = state.trains_weights, list[Commit]()
     if trains:
         settled = (one for one in trained_steps(state) if one.update in SETTLED)
-        found = [Commit(one.step, _policy_after(state, one.step), one.update) for one in settled]
+        found = [Commit(one.step, policy_after(state, one.step), one.update) for one in settled]
     for number, step in state.steps.items():
         version = step.committed_version
-        if version is not None and _committed_operations(step):
+        if version is not None and committed_operations(step):
             found.append(Commit(number, version, size=sizes.get(version), beside_weights=trains))
     return sorted(found, key=lambda commit: commit.step)
 
@@ -173,13 +169,13 @@ def _moves(state: RunState, sizes: Mapping[int, int]) -> Iterator[Commit]:
         known = begun if step.committed_version is None else step.committed_version
 
 
-def _policy_after(state: RunState, step: int) -> int:
+def policy_after(state: RunState, step: int) -> int:
     """The policy's version after a step: what the next one began with."""
     following = state.steps.get(step + 1)
     return following.policy_version if following else state.policy_version
 
 
-def _committed_operations(step: StepState) -> int:
+def committed_operations(step: StepState) -> int:
     return sum(one.applied and one.kind not in ("keep", "weights") for one in step.outcomes)
 
 

@@ -21,14 +21,13 @@ class Range:
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """One kind of call. `cost_usd` is None where its model has no price; `done` was paid before."""
+    """One kind of call. `cost_usd` is None where its model has no price."""
 
     stage: str
     calls: Range
     prompt_tokens: Range
     reply_tokens: Range
     cost_usd: Range | None
-    done: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +59,3 @@ class Estimate(Subject):
         """None as soon as one stage that makes calls has no price."""
         costs = [stage.cost_usd for stage in self.stages if stage.cost_usd is not None]
         return sum(costs, Range()) if len(costs) == len(self.stages) else None
-
-    @property
-    def done(self) -> int:
-        return sum(stage.done for stage in self.stages)

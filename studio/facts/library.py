@@ -1,5 +1,6 @@
 """All that is told of libraries: versions, how they came about, and the difference of two."""
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
@@ -8,7 +9,7 @@ from engines.core.errors import ConflictError
 from engines.core.events import EvaluationFinished, LibraryCommitted
 from engines.core.library import Library, Provenance, effective_operation, provenance
 from engines.core.text.similarity import Change, word_diff
-from engines.core.types import Decision, Operation, OperationKind
+from engines.core.types import CONFLICT, Decision, Operation, OperationKind
 from engines.pipeline.evaluation.statistics import Comparison, compare
 from engines.record.libraries import LibraryFolder
 from studio.facts.evaluation import EvaluationFacts, evaluation_facts, question_rewards
@@ -71,7 +72,7 @@ class VersionFacts(Subject):
 
 def version_facts(version: FoundVersion) -> VersionFacts:
     # It loads YAML, which the first frame of the screen has no need of.
-    from engines.record.formats.own import library_data
+    from engines.record.formats.rows import library_data
 
     library = version.library
     return VersionFacts(
@@ -407,3 +408,11 @@ class CurationFacts(Subject):
     already: int = 0  # in the library already
     losses: tuple[str, ...] = ()
     format: str = ""  # of the file they come from
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """How many there are of each kind, and how many conflict."""
+        counts = Counter[str](operation.kind for operation in self.operations)
+        for operation in self.operations:
+            counts.update(flag.name for flag in operation.flags if flag.name == CONFLICT)
+        return dict(counts)

@@ -37,6 +37,7 @@ from studio.facts.evaluation import (
     nothing_read_text,
     rate_changes,
 )
+from studio.facts.library import Difference, library_difference
 from studio.facts.next_command import RunStatus, run_status
 from studio.facts.subject import LIFTED, Subject
 from studio.facts.training import TrainingFacts, training_facts
@@ -341,6 +342,7 @@ class LibraryChange(Subject):
     """The library of a run as it began, and as it ended."""
 
     name: str
+    difference: Difference = field(metadata={"untold": True})
     before: int
     after: int
     experiences: tuple[Mapping[str, str], ...]  # id and text
@@ -362,18 +364,22 @@ class EndFacts(Subject):
 
 
 def end_facts(facts: RunFacts, before: Library, after: Library) -> EndFacts:
-    diff = after.diff(before)
+    difference = library_difference(before, after)
+    ids: dict[str, list[str]] = {sign: [] for sign in "+~-*="}
+    for each in difference.experiences:
+        ids[each.sign].append(each.id)
     change = LibraryChange(
         name=after.name,
+        difference=difference,
         before=before.version,
         after=after.version,
         experiences=tuple({"id": e.id, "text": e.text} for e in after.experiences),
-        added=tuple(e.id for e in diff.added),
-        modified=tuple(e.id for _, e in diff.modified),
-        removed=tuple(e.id for e in diff.removed),
-        unchanged=len(diff.unchanged),
-        tokens_per_call_before=diff.tokens_before,
-        tokens_per_call_after=diff.tokens_after,
+        added=tuple(ids["+"]),
+        modified=tuple(ids["~"]),
+        removed=tuple(ids["-"]),
+        unchanged=len(ids["*"] + ids["="]),
+        tokens_per_call_before=difference.a.tokens_per_call,
+        tokens_per_call_after=difference.b.tokens_per_call,
     )
     return EndFacts(facts, change)
 

@@ -166,6 +166,12 @@ class TrainingFacts(Subject):
         return tuple(measured_steps(self.steps))
 
     @property
+    def curve_top(self) -> float:
+        """The upper end of the scale: rewards end at 1."""
+        values = [step.value or 0.0 for step in self.measured if step.measure == "loss"]
+        return max(values, default=1.0)
+
+    @property
     def reward(self) -> dict[str, TrainedStep | None]:
         """The first, the last and the best step."""
         measured = self.measured
@@ -182,14 +188,18 @@ class TrainingFacts(Subject):
     @property
     def trainable_share(self) -> float | None:
         """The share of the parameters that is trained; None where the engine does not say."""
-        trainable, parameters = (self.engine.get(name) for name in ("trainable", "parameters"))
-        if isinstance(trainable, int) and isinstance(parameters, int) and parameters:
-            return trainable / parameters
-        return None
+        return trainable_share(self.engine)
 
     @property
     def last_checkpoint(self) -> str | None:
         return self.checkpoints[-1].folder if self.checkpoints else None
+
+
+def trainable_share(engine: Mapping[str, Any]) -> float | None:
+    trainable, parameters = engine.get("trainable"), engine.get("parameters")
+    if isinstance(trainable, int) and isinstance(parameters, int) and parameters:
+        return trainable / parameters
+    return None
 
 
 def training_facts(state: RunState) -> TrainingFacts:

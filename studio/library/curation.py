@@ -29,7 +29,7 @@ from engines.core.types import (
     OperationKind,
     human_operation_id,
 )
-from engines.pipeline.effect.roll_back import Change
+from engines.pipeline.gate.draft import Change
 from engines.record.appender import sync_folder, write_atomic
 from engines.record.derived.catalogue import refresh_catalogue
 from engines.record.formats.source import ForeignEntry, ForeignLibrary

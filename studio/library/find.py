@@ -9,7 +9,7 @@ from shlex import quote
 from typing import Any
 
 from engines.core.errors import ConfigError
-from engines.record.derived.search import Compare
+from engines.record.derived.catalogue import Compare
 from engines.record.run_dir import Workspace
 from studio.render.library_lines import date_text
 from studio.render.words import step_name

@@ -13,7 +13,7 @@ from engines.core.errors import ConflictError, did_you_mean, suggest_name
 from engines.core.events import EvaluationFinished
 from engines.core.library import Library
 from engines.core.state.run_state import RunState
-from engines.record.formats.own import load_library
+from engines.record.formats.rows import load_library
 from engines.record.libraries import LibraryFolder, check_name, is_label
 from engines.record.run_dir import RunDir, Workspace
 from studio.facts.library import FoundVersion
@@ -47,9 +47,9 @@ def find_version(reference: str, workspace: Workspace) -> FoundVersion:
     begun = {path.parent.name for path in workspace.path.glob("libraries/*/journal.jsonl")}
     if (name or reference) in begun and not libraries.get(name or reference):
         emptied = workspace.library(name or reference)
+        move = f"Restore it from a copy, or remove it. {emptied.describe_survivors()}".rstrip()
         cause = "its journal tells of no version."
-        move = emptied.describe_survivors() or emptied.describe_nothing()
-        raise ConflictError(str(emptied.journal_path), cause, move[0].upper() + move[1:])
+        raise ConflictError(str(emptied.journal_path), cause, move)
     raise ConflictError(reference, cause, f"{forms} {move}")
 
 

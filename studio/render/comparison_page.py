@@ -90,9 +90,6 @@ def _details(pair: SetPair) -> list[str]:
     for letter, alone in zip(("A", pair.log), pair.unmatched, strict=True):
         if alone:
             lines.append(f"only in {letter}: {_names(alone)}")
-    if pair.practised_elsewhere:
-        data = one_line(pair.practised_elsewhere, 60)
-        lines.append(f"another set than was practised on ({data})")
     return lines
 
 

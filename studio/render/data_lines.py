@@ -103,17 +103,14 @@ def check_text(facts: DataCheck) -> str:
     answers = f"{facts.answered} of {report.n}"
     if report.without_answer:
         answers += f"; none on {_numbers_text(report.without_answer, report.unit)}"
-    questions = _length_text(report.question_chars)
-    if report.empty:
-        questions += f"; nothing stands on {_numbers_text(report.empty, report.unit)}"
     lines = [
         f"{facts.name}: {count_text(report.n, 'problem')} in {sanitize(facts.path)}",
         f"  answers        {answers}",
-        f"  questions      {questions}",
-        f"  answer texts   {_length_text(report.answer_chars)}",
         f"  duplicates     {line_sets_text(report.duplicates, report.unit)}",
         f"  contradictory  {line_sets_text(report.contradictory, report.unit)}",
     ]
+    if report.empty:
+        lines.append(f"  blank          {_numbers_text(report.empty, report.unit)}")
     if report.logged_rows:
         replies = "1 row is a reply"
         if report.logged_rows > 1:
@@ -128,11 +125,6 @@ def check_text(facts: DataCheck) -> str:
         doubts = "no row has an answer"
     lines.append(f"doubtful: {doubts}; look before practising" if doubts else "clean")
     return "\n".join(lines)
-
-
-def _length_text(chars: tuple[int, float, int]) -> str:
-    shortest, median, longest = chars
-    return f"{shortest} to {longest} characters, median {median:g}"
 
 
 def line_sets_text(sets: Sequence[tuple[int, ...]], unit: Unit) -> str:

@@ -10,26 +10,21 @@ from studio.render.lines import indent_text, table
 def estimate_table(estimate: Estimate, *, costs_money: bool) -> str:
     """Return each stage, likely and at most; costs only where a call costs money."""
     headings = ["STAGE", "CALLS", "PROMPT TOKENS", "REPLY TOKENS"]
-    rows = [_row(stage.stage, stage) for stage in estimate.stages]
-    rows.append(_row("all", estimate))
-    each: list[Stage | Estimate] = [*estimate.stages, estimate]
+    rows = [_row(stage.stage, stage, costs_money) for stage in estimate.stages]
+    rows.append(_row("all", estimate, costs_money))
     if costs_money:
         headings.append("COST")
-        rows = [[*row, _cost_text(of.cost_usd)] for row, of in zip(rows, each, strict=True)]
-    if estimate.done:
-        headings.append("DONE")
-        rows = [[*row, f"{of.done:,}"] for row, of in zip(rows, each, strict=True)]
-    what = "still " * bool(estimate.done) + ("to be paid for" if costs_money else "to be done")
+    what = "to be paid for" if costs_money else "to be done"
     return f"{what}: likely (at most)\n{indent_text(table(headings, rows))}"
 
 
-def _row(name: str, of: Stage | Estimate) -> list[str]:
+def _row(name: str, of: Stage | Estimate, costs_money: bool) -> list[str]:
     counts = (of.calls, of.prompt_tokens, of.reply_tokens)
-    return [name, *(f"{count.likely:,.0f} ({count.at_most:,.0f})" for count in counts)]
-
-
-def _cost_text(cost: Range | None) -> str:
-    return "unknown" if cost is None else f"${cost.likely:.4f} (${cost.at_most:.4f})"
+    cells = [name, *(f"{count.likely:,.0f} ({count.at_most:,.0f})" for count in counts)]
+    if costs_money:
+        cost = of.cost_usd
+        cells.append("unknown" if cost is None else f"${cost.likely:.4f} (${cost.at_most:.4f})")
+    return cells
 
 
 def estimate_line(estimate: Estimate) -> str:

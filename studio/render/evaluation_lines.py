@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 
 from engines.core.events import EvaluationFinished
-from engines.pipeline.evaluation.statistics import Rewards, mean_at_k, mean_interval
 from studio.facts.evaluation import (
     CellFacts,
     ChangeFacts,
@@ -18,10 +17,6 @@ from studio.facts.evaluation import (
 from studio.render.lines import indent_text, table
 from studio.render.words import difference_text, rate_text, signs_text, usage_text
 from studio.secrets.sanitize import one_line
-
-
-def mean_text(rewards: Rewards) -> str:
-    return rate_text(mean_at_k(rewards), mean_interval(rewards))
 
 
 def evaluation_text(facts: EvaluationFacts) -> str:

@@ -1,6 +1,5 @@
 """Libraries as lines: what `studio library` and `studio diff` print."""
 
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from textwrap import indent
@@ -8,7 +7,7 @@ from textwrap import indent
 from engines.core.library import Library, Provenance
 from engines.core.text.sanitize import one_line
 from engines.core.text.similarity import format_changes
-from engines.core.types import CONFLICT, GATE
+from engines.core.types import GATE
 from studio.facts.library import (
     CommitFacts,
     CurationFacts,
@@ -218,12 +217,9 @@ def weights_lines(facts: Difference) -> list[str]:
 def curation_lines(facts: CurationFacts, most: int = 10) -> list[str]:
     """With no more than so many of the operations."""
     operations = facts.operations
-    counts = Counter[str](operation.kind for operation in operations)
-    for operation in operations:
-        counts.update(flag.name for flag in operation.flags if flag.name == CONFLICT)
     text = "nothing new"
     if operations:
-        kinds = ", ".join(f"{n} {kind}" for kind, n in counts.items())
+        kinds = ", ".join(f"{n} {kind}" for kind, n in facts.counts.items())
         text = f"{count_text(len(operations), 'operation')} ({kinds})"
     text += f" for library {facts.library} v{facts.version}"
     lines = [f"run {facts.run}: {text}, to be decided" if facts.run else text]

@@ -73,7 +73,7 @@ def sparkline(
 
     What is None or no number leaves a gap; of more values than cells, neighbours are averaged.
     `low` and `high` are what the lowest and the highest bar mean, by default the least and the
-    greatest value; `levels` holds a character for each height, the lowest first.
+    greatest value.
     """
     cells = _pool_values(values, max(1, width))
     known = [value for value in cells if value is not None]

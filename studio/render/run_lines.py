@@ -4,11 +4,9 @@ from collections.abc import Mapping, Sequence
 from shlex import quote
 from typing import Any
 
-from engines.core.library import Library
 from engines.core.text.tool_text import CallMark, argument_text, said_text, split_marks
 from engines.core.types import GATE, NOT_ONE, LostWork, Message, Operation, Usage, WeightUpdate
-from studio.facts.library import library_difference
-from studio.facts.run import ReviewerFacts, RunFacts, StepRow
+from studio.facts.run import EndFacts, ReviewerFacts, RunFacts, StepRow
 from studio.facts.step import GroupFacts, ModelCall, RolloutFacts, StepFacts
 from studio.facts.training import FIGURE_NAMES, TrainedStep, TrainingFacts
 from studio.render.evaluation_lines import (
@@ -105,13 +103,14 @@ def record_sections(facts: RunFacts) -> list[Section]:
     return [(title, lines) for title, lines in sections if lines]
 
 
-def summary_text(facts: RunFacts, before: Library, after: Library) -> str:
+def summary_text(end: EndFacts) -> str:
     """Return how a run went: what the end of `studio headless` prints."""
+    facts = end.facts
     place = facts.places.get("folder", "")
     lines = [status_line(facts), *_origin_lines(facts)]
     for heading, texts in practice_sections(facts, place=place):
         lines += ["", heading, *(f"  {text}" for text in texts)]
-    lines += _library_lines(facts, before, after)
+    lines += _library_lines(end)
     losses = _loss_lines(facts, 3) if facts.lost else ["nothing"]
     lines += ["", f"spent    {usage_text(facts.usage)}"]
     lines += [f"lost     {losses[0]}", *(f"           {text}" for text in losses[1:])]
@@ -161,7 +160,7 @@ def practice_sections(
 ) -> list[Section]:
     """Return rewards, training and held-out sets, for every face.
 
-    See `training_lines` for `levels` and `place`.
+    See `training_lines` for `place`.
     """
     names = {"library": "library", "policy": "policy", "both": "library and the policy"}
     learned = names[facts.learned]
@@ -258,16 +257,16 @@ def _reviewer_line(name: str, stats: ReviewerFacts) -> str:
     return line
 
 
-def _library_lines(facts: RunFacts, before: Library, after: Library) -> list[str]:
-    if not facts.training or before.version != after.version:
-        versions = f"v{before.version} -> v{after.version}"
-        diff = library_difference(before, after)
-        counts = f"{counts_text(diff)}; {tokens_text(diff)}"
-        changes = [f"  {experience_line(change)}" for change in diff.changes()]
-        return ["", f"library {after.name}  {versions}  {counts}", *changes]
-    if after.experiences:
-        held = count_text(len(after.experiences), "experience")
-        return ["", f"library {after.name}  v{after.version}, unchanged: {held} in the prompt"]
+def _library_lines(end: EndFacts) -> list[str]:
+    library = end.library
+    if not end.facts.training or library.before != library.after:
+        versions = f"v{library.before} -> v{library.after}"
+        counts = f"{counts_text(library.difference)}; {tokens_text(library.difference)}"
+        changes = [f"  {experience_line(change)}" for change in library.difference.changes()]
+        return ["", f"library {library.name}  {versions}  {counts}", *changes]
+    if library.experiences:
+        held = count_text(len(library.experiences), "experience")
+        return ["", f"library {library.name}  v{library.after}, unchanged: {held} in the prompt"]
     return []
 
 

@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from engines.core.state.run_state import RunState
-from studio.facts.curves import Series, _committed_operations, _policy_after
-from studio.facts.training import TrainedStep, TrainingFacts, trained_step
+from studio.facts.curves import Series, committed_operations, policy_after
+from studio.facts.training import TrainedStep, TrainingFacts, trainable_share, trained_step
 from studio.render.lines import sparkline
 from studio.render.words import count_text, reward_rate_text
 from studio.secrets.sanitize import one_line
@@ -94,11 +94,10 @@ def update_outcome_text(step: TrainedStep, policy_version: int) -> str:
 
 def engine_text(facts: Mapping[str, Any]) -> str:
     """`22,528 of 651,264 parameters are trained (3.5 %); cpu, float32, 1 thread`."""
-    trainable, of = facts.get("trainable"), facts.get("parameters")
     trained = ""
-    if isinstance(trainable, int) and isinstance(of, int) and of:
-        share = figure_text("clip_share", trainable / of)
-        trained = f"{trainable:,} of {of:,} parameters are trained ({share})"
+    if (share := trainable_share(facts)) is not None:
+        counts = f"{facts['trainable']:,} of {facts['parameters']:,}"
+        trained = f"{counts} parameters are trained ({figure_text('clip_share', share)})"
     where = [str(facts[name]) for name in ("device", "dtype") if facts.get(name)]
     if isinstance(threads := facts.get("threads"), int):
         where.append(f"{threads} thread{'s' * (threads != 1)}")
@@ -124,8 +123,7 @@ def training_lines(training: TrainingFacts, *, place: str = "") -> list[str]:
         texts = [f"{name} step {s.step} {value_text(s)}" for name, s in named.items() if s]
         lines.append(f"{measured[0].measure:<11} {'; '.join(texts)}")
         curve = value_curve(measured, 60)
-        most = max(step.value or 0.0 for step in measured) if measured[0].measure == "loss" else 1
-        scale = f"0 to {figure_text('loss', most)}"
+        scale = f"0 to {figure_text('loss', training.curve_top)}"
         lines.append(f"curve       {curve}  ({scale}, {len(measured)} steps)")
     outcomes = outcome_counts_text(training)
     lines.append(f"updates     {outcomes}; policy v{training.policy_version}")
@@ -169,10 +167,10 @@ def step_summary(state: RunState, number: int, sizes: Mapping[int, int] | None =
     parts = [f"reward {reward_rate_text(step.rewards.mean, step.rewards.n)}"]
     trained = trained_step(state, number) if state.trains_at(number) else None
     if trained is not None:
-        outcome = update_outcome_text(trained, _policy_after(state, number))
+        outcome = update_outcome_text(trained, policy_after(state, number))
         parts = [figures_text(trained), outcome]
     elif step.committed_version is not None:
-        done, size = _committed_operations(step), (sizes or {}).get(step.committed_version)
+        done, size = committed_operations(step), (sizes or {}).get(step.committed_version)
         known = "" if size is None else f" ({count_text(size, 'experience')})"
         parts.append(f"{count_text(done, 'operation')} committed")
         parts.append(f"v{step.committed_version}{known}")

@@ -80,7 +80,7 @@ def usage_text(usage: Usage) -> str:
     cost = "" if usage.cost_usd is None else f", ${usage.cost_usd:.4f}"
     cached = ""
     if usage.cached_tokens:
-        cached = f" ({usage.cached_tokens / usage.prompt_tokens:.0%} of prompts from a cache)"
+        cached = f" ({usage.cached_share:.0%} of prompts from a cache)"
     return f"{count_text(usage.calls, 'call')}, {usage.tokens:,} tokens{cached}{cost}"
 
 

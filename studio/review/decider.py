@@ -7,12 +7,11 @@ the run has written it to disk.
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from engines.core.errors import ConflictError
 from engines.core.library import effective_operation
 from engines.core.text.sanitize import one_line
-from engines.core.types import GATE, Decision, DecisionPreview, Flag, Operation, OperationKind
+from engines.core.types import GATE, Decision, Flag, Operation, OperationKind
 from studio.render.words import DONE, misfit_text
-from studio.session.requests import Decide, Propose, Undo
+from studio.session.requests import Decide, Preview, Propose, Undo
 from studio.session.session import Session
 
 
@@ -65,54 +64,47 @@ def renew_decision(decision: Decision) -> Decision:
     return replace(decision, at=0.0, assigned=None, flags=())
 
 
-def inverse_operation(made: UndoEntry, texts: Mapping[str, str]) -> Operation | str:
+def inverse_operation(entry: UndoEntry, texts: Mapping[str, str]) -> Operation | str:
     """The operation that would take a committed change back, or why there is none."""
-    decision = made.decision
+    decision = entry.decision
     if decision.action in ("reject", "defer") or decision.reviewer == GATE:
-        return f"{made.id} changed nothing: there is nothing to take back"
-    wanted = effective_operation(made.operation, decision)
-    why = f"undoes {made.id}, approved by {decision.reviewer or 'nobody'}"
-    match wanted.kind:
-        case "add":
-            name = wanted.target or decision.assigned or ""
-            if name not in texts:
-                return f"{name or made.id} is gone already"
-            return Operation("", "delete", name, rationale=why)
-        case "modify":
-            if wanted.target is None or wanted.target not in texts:
-                return f"{wanted.target} is gone, so its old wording cannot come back"
-            if not made.was or texts[wanted.target] == made.was:
-                return f"{wanted.target} reads as it did before {made.id}"
-            return Operation("", "modify", wanted.target, made.was, why)
-        case "delete":
-            if wanted.target in texts:
-                return f"{wanted.target} is there"
-            return Operation("", "add", wanted.target, made.was, why)
+        return f"{entry.id} changed nothing: there is nothing to take back"
+    applied = effective_operation(entry.operation, decision)
+    target = applied.target or decision.assigned or ""
+    why = f"undoes {entry.id}, approved by {decision.reviewer or 'nobody'}"
+    match applied.kind:
+        case "add" if target in texts:
+            return Operation("", "delete", target, rationale=why)
+        case "modify" if target in texts and entry.was not in ("", texts[target]):
+            return Operation("", "modify", target, entry.was, why)
+        case "delete" if target not in texts:
+            # Only a revert of a whole version gives an id back.
+            return Operation("", "add", None, entry.was, f"{why}; it was {target}")
         case "pin" | "unpin":
-            inverse: OperationKind = "unpin" if wanted.kind == "pin" else "pin"
-            return Operation("", inverse, wanted.target, rationale=why)
+            inverse: OperationKind = "unpin" if applied.kind == "pin" else "pin"
+            return Operation("", inverse, target, rationale=why)
         case "weights":
             return (
-                f"{made.id} changed the weights: the old ones come back by a new run with"
+                f"{entry.id} changed the weights: the old ones come back by a new run with"
                 " policy.adapter=run:RUN@STEP, a checkpoint before it"
             )
-        case "keep":
-            return f"{made.id} kept {wanted.target}: there is nothing to take back"
+        case _:
+            return f"{target or entry.id} is as it was before {entry.id}, or is gone"
 
 
-def decision_line(made: Sequence[UndoEntry], *, noted: bool = True) -> str:
+def decision_line(step: Sequence[UndoEntry]) -> str:
     """What was done, on one line: `approved op1.2 (becomes E7); u undoes`."""
-    if len(made) == 1:
-        one = made[0]
-        action = DONE[one.decision.action]
-        if one.decision.reviewer == GATE:
-            return f"{one.id} {misfit_text(one.decision.reason)} (u takes that back)"
-        note = f" ({one.decision.note})" if noted and one.decision.note else ""
-        return f"{action} {one.id}{note}; u undoes"
-    refused = [each for each in made if each.decision.reviewer == GATE]
-    text = f"{DONE[made[0].decision.action]} {len(made) - len(refused)}; u undoes all of them"
+    refused = [entry for entry in step if entry.decision.reviewer == GATE]
+    first = step[0].decision
+    if len(step) > 1:
+        text = f"{DONE[first.action]} {len(step) - len(refused)}; u undoes all of them"
+    elif refused:
+        return f"{step[0].id} {misfit_text(first.reason)} (u takes that back)"
+    else:
+        note = f" ({first.note})" if first.note else ""
+        return f"{DONE[first.action]} {step[0].id}{note}; u undoes"
     if refused:
-        reasons = ", ".join(f"{each.id}: {each.decision.reason}" for each in refused[:3])
+        reasons = ", ".join(f"{entry.id}: {entry.decision.reason}" for entry in refused[:3])
         text += f"; {len(refused)} did not fit, so not taken ({reasons})"
     return text
 
@@ -132,102 +124,60 @@ class ActionResult:
 
 
 @dataclass(slots=True)
-class _UndoProgress:
-    """What became of a step that is taken back, operation by operation."""
-
-    session: Session
-    texts: Mapping[str, str]
-    step: Step
-    left: list[UndoEntry] = field(default_factory=list)  # not taken back yet
-    undone: list[UndoEntry] = field(default_factory=list)
-    asked: list[str] = field(default_factory=list)  # undecided by it, others among them
-    restored: list[Decision] = field(default_factory=list)  # what stood before, once more
-    proposed: list[Operation] = field(default_factory=list)
-    words: list[str] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        self.left = list(self.step)
-
-    async def propose_inverse(self, made: UndoEntry) -> None:
-        """Propose what takes a committed decision back, or say why nothing does."""
-        wanted = inverse_operation(made, self.texts)
-        if isinstance(wanted, str):
-            self.words.append(wanted)
-            return
-        session = self.session
-        try:
-            self.proposed.append(await session.send(Propose(wanted, session.who)))
-        except ConflictError:
-            if wanted.kind != "add" or wanted.target is None:
-                raise
-            # Only a revert of a whole version gives an id back.
-            anew = Propose(replace(wanted, target=None), session.who)
-            self.proposed.append(await session.send(anew))
-            self.words.append(f"{wanted.target} comes back under a new id")
-
-    @property
-    def result(self) -> ActionResult:
-        stands = {decision.operation_id for decision in self.restored}
-        names = tuple(name for name in dict.fromkeys(self.asked) if name not in stands)
-        again = [d for d in self.restored if d.reviewer != GATE]
-        rejected = [d for d in self.restored if d.reviewer == GATE]
-        parts = [f"{d.operation_id}: {DONE[d.action]} again, as before" for d in again]
-        parts += [f"{d.operation_id} {misfit_text(d.reason)}" for d in rejected]
-        if names:
-            parts.insert(0, f"asked again: {', '.join(names)} (ctrl+r decides as before)")
-        parts += [
-            f"{op.id} is proposed: {op.kind} {op.target or 'anew'} takes back what was committed"
-            for op in self.proposed
-        ]
-        return ActionResult(
-            "; ".join([*parts, *self.words]),
-            failed=not (self.undone or self.proposed),
-            asked_again=names,
-            go_to=self.proposed[-1].id if self.proposed else self.step[0].id,
-        )
-
-
-def draft_texts(
-    base: Iterable[tuple[str, str]], reviewed: Iterable[tuple[Operation, Decision]]
-) -> dict[str, str]:
-    """Texts of the library as the standing decisions would leave it, by id.
+class Draft:
+    """The library as standing decisions would leave it.
 
     The gate has checked each decision against those before it, so that no objection is left
     to be looked for: `Library.commit` gives the same, a thousand times slower.
     """
-    return draft_and_deleted(base, reviewed)[0]
 
+    texts: dict[str, str]
+    pinned: set[str] = field(default_factory=set)
+    replaced: dict[str, str] = field(default_factory=dict)  # what a target said, by operation
 
-def draft_and_deleted(
-    base: Iterable[tuple[str, str]], reviewed: Iterable[tuple[Operation, Decision]]
-) -> tuple[dict[str, str], dict[str, str]]:
-    """The same, and by operation id what the experiences said that decisions delete."""
-    texts, deleted = dict(base), {}
-    for operation, decision in reviewed:
-        if decision.action not in ("approve", "edit"):
-            continue
-        wanted = effective_operation(operation, decision)
-        match wanted.kind:
-            case "add":
-                name = wanted.target or decision.assigned
-                if name:
-                    texts[name] = one_line(wanted.text)
-            case "modify":
-                if wanted.target in texts:
-                    texts[wanted.target] = one_line(wanted.text)
+    def apply(self, reviewed: Iterable[Pair]) -> None:
+        """Apply decisions in the order in which they were made."""
+        for operation, decision in reviewed:
+            if decision.action in ("approve", "edit"):
+                self._apply(effective_operation(operation, decision), decision.assigned)
+
+    def _apply(self, operation: Operation, assigned: str | None) -> None:
+        name = operation.target or assigned or ""
+        before = self.replaced[operation.id] = self.texts.get(name, "")
+        match operation.kind:
+            case "add" if name:
+                self.texts[name] = one_line(operation.text)
+            case "modify" if before:
+                self.texts[name] = one_line(operation.text)
             case "delete":
-                deleted[operation.id] = texts.pop(wanted.target or "", "")
-            case "keep" | "pin" | "unpin":
-                pass
-    return texts, deleted
+                self.texts.pop(name, None)
+            case "pin":
+                self.pinned.add(name)
+            case "unpin":
+                self.pinned.discard(name)
+
+
+async def check_wording(
+    session: Session, operation: Operation, edit: Decision, merged: Sequence[str] = ()
+) -> tuple[str, tuple[Flag, ...]]:
+    """Return what speaks against an edit ("": it fits), and the flags that are new with it.
+
+    That it is like one of those that are `merged` into it is no news.
+    """
+    (preview,) = await session.send(Preview((edit,)))
+    return preview.objection, new_flags(operation, preview.flags, merged)
 
 
 def new_flags(
-    operation: Operation, found: DecisionPreview, gone: Iterable[str] = ()
+    operation: Operation, flags: Sequence[Flag], gone: Iterable[str] = ()
 ) -> tuple[Flag, ...]:
-    """Flags that an edit brings; that it is like one that is `gone` with it is no news."""
-    known = [flag for flag in found.flags if any(f" of {name}: " in flag.detail for name in gone)]
-    return tuple(flag for flag in found.flags if flag not in (*operation.flags, *known))
+    """Return the flags that an edit brings, but for likeness to what is `gone` with it."""
+    likenesses = [f" of {name}: " for name in gone]
+    return tuple(
+        flag
+        for flag in flags
+        if flag not in operation.flags and not any(text in flag.detail for text in likenesses)
+    )
 
 
 async def toggle_pin(session: Session, target: str, *, pinned: bool, person: str) -> str:
@@ -239,8 +189,8 @@ async def toggle_pin(session: Session, target: str, *, pinned: bool, person: str
         await session.send(Undo(drafted))
         return f"{drafted} is withdrawn: {target} is as it was"
     wanted = Operation("", "unpin" if pinned else "pin", target, proposer=person)
-    made = await session.send(Propose(wanted, session.who))
-    await session.send(Decide((Decision(made.id, "approve", reviewer=person),)))
+    proposed = await session.send(Propose(wanted, session.who))
+    await session.send(Decide((Decision(proposed.id, "approve", reviewer=person),)))
     return f"{target} is {wanted.kind}ned with the next commit; u in 2 Review takes it back"
 
 
@@ -265,15 +215,15 @@ class Decider:
             decisions = await session.send(Decide(tuple(asked for _, asked in pairs)))
         finally:
             self.busy -= names
-        made: list[UndoEntry] = []
+        draft = Draft(dict(texts))
+        step: list[UndoEntry] = []
         for (operation, asked), decision in zip(pairs, decisions, strict=True):
-            was = texts.get(effective_operation(operation, asked).target or "", "")
-            before = earlier.get(operation.id)
-            made.append(UndoEntry(operation, decision, asked, before, was))
-            texts = draft_texts(texts.items(), [(operation, decision)])
-        self.sitting.add(tuple(made))
-        failed = any(one.decision.reviewer == GATE for one in made)
-        return ActionResult(decision_line(made), failed, tuple(made))
+            draft.apply([(operation, decision)])
+            was = draft.replaced.get(operation.id, "")
+            step.append(UndoEntry(operation, decision, asked, earlier.get(operation.id), was))
+        self.sitting.add(tuple(step))
+        failed = any(entry.decision.reviewer == GATE for entry in step)
+        return ActionResult(decision_line(step), failed, tuple(step))
 
     async def undo(
         self, session: Session, texts: Mapping[str, str], person: str = ""
@@ -285,74 +235,86 @@ class Decider:
         `texts` are those of the library as the standing decisions would leave it. The last
         decision of `person` is taken back first where it was made elsewhere, as on another page.
         """
-        state, sitting = session.state, self.sitting
+        sitting = self.sitting
         if person:
-            before = last_step_of(state.decisions, state.operations, person)
-            known = {one.id for step in sitting.steps for one in step}
-            sitting.steps += [before] if before and before[0].id not in known else []
+            before = last_step_of(session.state.decisions, session.state.operations, person)
+            names = {entry.id for step in sitting.steps for entry in step}
+            if before and before[0].id not in names:
+                sitting.steps.append(before)
         if not sitting.steps:
             nothing = "nothing was decided in this session: there is nothing to take back"
             return ActionResult(nothing, failed=True)
+        step = sitting.steps.pop()
+        left, undone = list(step), list[UndoEntry]()
+        words, asked, go_to = list[str](), list[str](), step[0].id
         # Each by itself: some of a step may be committed, and the rest still be open.
-        done = _UndoProgress(session, texts, sitting.steps.pop())
         try:
-            for made in reversed(done.step):
-                await self._take_back(made, done)
-                done.left.remove(made)
+            for entry in reversed(step):
+                if entry.id in session.state.decisions:
+                    asked += await self._withdraw(session, entry, words)
+                    undone.insert(0, entry)
+                elif entry.id in session.state.operations:
+                    what = "was taken back elsewhere already"
+                    if entry.decision.action == "defer":
+                        what = "was put off; it is still open"
+                    words.append(f"{entry.id} {what}")
+                elif isinstance(inverse := inverse_operation(entry, texts), str):
+                    words.append(inverse)
+                else:
+                    proposed = await session.send(Propose(inverse, session.who))
+                    what = f"{proposed.kind} {proposed.target or 'anew'}"
+                    words.append(f"{proposed.id} is proposed: {what} takes back {entry.id}")
+                    go_to = proposed.id
+                left.remove(entry)
         finally:
-            if done.left:
-                sitting.steps.append(tuple(done.left))
-            if done.undone:
-                sitting.undone.append(tuple(reversed(done.undone)))
-                sitting.done = max(0, sitting.done - len(done.undone))
-        return done.result
+            if left:
+                sitting.steps.append(tuple(left))
+            if undone:
+                sitting.undone.append(tuple(undone))
+                sitting.done = max(0, sitting.done - len(undone))
+        if asked := list(dict.fromkeys(asked)):
+            words.insert(0, f"asked again: {', '.join(asked)} (ctrl+r decides as before)")
+        is_done = bool(undone) or go_to != step[0].id
+        return ActionResult("; ".join(words), not is_done, (), tuple(asked), go_to)
 
-    async def _take_back(self, made: UndoEntry, done: _UndoProgress) -> None:
-        """One decision: undo it, or propose its inverse where it is committed."""
-        session, name = done.session, made.id
-        state = session.state
-        if name not in state.operations:
-            await done.propose_inverse(made)
-        elif name in state.decisions:
-            withdrawn = state.is_withdrawn_by_undo(name, made.decision)
-            asked = await session.send(Undo(name))
-            done.undone.append(made)
-            if withdrawn:
-                done.words.append(f"{name} is withdrawn: {made.operation.target} is as it was")
-            done.asked += [each for each in asked if each != name or not withdrawn]
-            if made.earlier is not None and made.earlier.reviewer != GATE:
-                # What the gate rejected it judges anew by itself.
-                decisions = await session.send(Decide((renew_decision(made.earlier),)))
-                done.restored += decisions
-        elif made.decision.action == "defer":
-            done.words.append(f"{name} was put off; it is still open")
-        else:
-            done.words.append(f"{name} was taken back elsewhere already")
+    async def _withdraw(
+        self, session: Session, entry: UndoEntry, words: list[str]
+    ) -> Sequence[str]:
+        """Undo one decision; returns what is asked again by it."""
+        is_withdrawn = session.state.is_withdrawn_by_undo(entry.id, entry.decision)
+        asked = await session.send(Undo(entry.id))
+        others = tuple(name for name in asked if name != entry.id)
+        if is_withdrawn:
+            words.append(f"{entry.id} is withdrawn: {entry.operation.target} is as it was")
+            return others
+        # What the gate rejected it judges again by itself.
+        if entry.earlier is None or entry.earlier.reviewer == GATE:
+            return asked
+        (again,) = await session.send(Decide((renew_decision(entry.earlier),)))
+        words.append(f"{entry.id}: {DONE[again.action]} again, as before")
+        return others
 
     async def redo(self, session: Session) -> ActionResult:
         """Decide again what was last taken back; what the run refuses stays to be made again."""
         if not self.sitting.undone:
             return ActionResult("nothing was taken back: there is nothing to decide again", True)
-        step, open_ = self.sitting.undone.pop(), session.state.operations
-        pin = step[0].operation
-        if pin.kind in ("pin", "unpin") and pin.id not in open_:  # it was withdrawn
-            pin = await session.send(Propose(replace(pin, id=""), session.who))
-            open_ = {**open_, pin.id: pin}
-            step = (UndoEntry(pin, replace(step[0].decision, operation_id=pin.id)),)
-        gone = [one.id for one in step if one.id not in open_]
-        left = [one for one in step if one.id not in gone]
-        asked = [renew_decision(one.asked or one.decision) for one in left]
+        step = self.sitting.undone.pop()
+        open_entries = [entry for entry in step if entry.id in session.state.operations]
+        gone = [entry.id for entry in step if entry not in open_entries]
+        asked = [renew_decision(entry.asked or entry.decision) for entry in open_entries]
+        words = [f"{name} is not open any more" for name in gone]
+        if not asked:
+            return ActionResult("; ".join(words), failed=True, go_to=step[0].id)
         try:
-            decisions = await session.send(Decide(tuple(asked))) if left else ()
+            decisions = await session.send(Decide(tuple(asked)))
         except BaseException:
-            self.sitting.undone.append(tuple(left))
+            self.sitting.undone.append(tuple(open_entries))
             raise
-        made = [
-            replace(one, decision=decision) for one, decision in zip(left, decisions, strict=True)
-        ]
-        if made:
-            self.sitting.steps.append(tuple(made))
-            self.sitting.done += len(made)
-        words = [f"again: {decision_line(made, noted=False)}"] if made else []
-        words += [f"{name} is not open any more" for name in gone]
-        return ActionResult("; ".join(words), not made, tuple(made), go_to=step[0].id)
+        again = tuple(
+            replace(entry, decision=decision)
+            for entry, decision in zip(open_entries, decisions, strict=True)
+        )
+        self.sitting.steps.append(again)
+        self.sitting.done += len(again)
+        text = "; ".join([f"again: {decision_line(again)}", *words])
+        return ActionResult(text, made=again, go_to=step[0].id)

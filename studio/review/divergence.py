@@ -9,11 +9,9 @@ next one; one that leads to a number both go on with is a detour, and parts nobo
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from difflib import SequenceMatcher
 from itertools import islice, product
-from typing import Literal
 
-from engines.core.text.similarity import Change
+from engines.core.text.similarity import Change, word_diff
 from engines.core.text.tool_text import call_text, said_text
 from engines.core.types import Message
 from studio.secrets.sanitize import sanitize
@@ -48,8 +46,8 @@ _TOKEN = re.compile(r"\.?\d+(?:,\d{3})*(?:\.\d+)?|[^\W\d_]+|[^\w\s]")
 class _Step:
     key: str
     start: int
-    end: int
-    tokens: tuple[tuple[str, int, int], ...]  # normalized, and where they stand in the piece
+    text: str
+    tokens: tuple[str, ...]  # normalized
     words: frozenset[str]
     numbers: frozenset[str]
     results: frozenset[str]  # numbers behind its last "=", those of the question left away
@@ -62,31 +60,39 @@ class _Step:
 
 @dataclass(frozen=True, slots=True)
 class PartingStep:
-    """The step of one side: characters of a piece, and what only this side says there."""
+    """The step of one side, from a character of a piece on; what only this side says is marked."""
 
     key: str
     start: int
-    end: int
-    marked: tuple[tuple[int, int], ...]  # characters of the piece
+    changes: tuple[Change, ...]
 
-    def words(self, pieces: Sequence[Piece], kind: Literal["cut", "new"]) -> tuple[Change, ...]:
-        """The step in pieces, of which long ones are shortened; what differs is of this kind."""
-        text, at = dict(pieces)[self.key], self.start
-        out: list[Change] = []
-        for start, end in self.marked:
-            out += [("same", text[at:start]), (kind, text[start:end])]
-            at = end
-        out.append(("same", text[at : self.end]))
+    @property
+    def end(self) -> int:
+        return self.start + sum(len(text) for _, text in self.changes)
+
+    @property
+    def marked(self) -> list[tuple[int, int]]:
+        """Characters of the piece."""
+        spans, at = [], self.start
+        for kind, text in self.changes:
+            if kind != "same":
+                spans.append((at, at + len(text)))
+            at += len(text)
+        return spans
+
+    def words(self, pieces: Sequence[Piece]) -> tuple[Change, ...]:
+        """The step in pieces, of which long ones are shortened; of a call with lines around it."""
+        changes = list(self.changes)
         if self.key.startswith("call"):
+            text = dict(pieces)[self.key]
             # The tool's name stands first, and is what the first step begins with.
             before = [line for line in text[: self.start].split("\n") if line.strip()]
             after = [line for line in text[self.end :].split("\n") if line.strip()]
             cut = ["…"] if len(before) > _AROUND + 1 else []
             head = [*before[:1], *cut, *before[1:][-_AROUND:], ""]
-            out = [("same", "\n".join(head)), *out]
-            if after:
-                out.append(("same", "\n".join(["", *after[:_AROUND]])))
-        return tuple((kind, _shorten(piece)) for kind, piece in out if piece)
+            tail = ["", *after[:_AROUND]] if after else []
+            changes = [("same", "\n".join(head)), *changes, ("same", "\n".join(tail))]
+        return tuple((kind, _shorten(piece)) for kind, piece in changes if piece)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +119,7 @@ def find_divergence(
     winner: Sequence[Piece], loser: Sequence[Piece], question: str = ""
 ) -> Divergence | None:
     """Where they part; None where one of them says nothing."""
-    asked = {token for token, _, _ in _tokens(question)}
+    asked = {*_tokens(question)}
     ours, theirs = _split_steps(winner, asked), _split_steps(loser, asked)
     if not ours or not theirs:
         return None
@@ -134,8 +140,24 @@ def find_divergence(
     passed = max((j for i, j in shared.items() if i < parting), default=-1)
     rest = ours[passed + 1 :] or ours[-1:]
     counterpart = next((step for step in rest if step.finds), rest[0])
-    new, cut = _mark_words(counterpart, theirs[parting])
-    return Divergence(new, cut, parting / len(theirs))
+    step = theirs[parting]
+    changes = word_diff(step.text, counterpart.text)
+    return Divergence(
+        winner=PartingStep(counterpart.key, counterpart.start, _side_of(changes, "new")),
+        loser=PartingStep(step.key, step.start, _side_of(changes, "cut")),
+        shared=parting / len(theirs),
+    )
+
+
+def _side_of(changes: Sequence[Change], mark: str) -> tuple[Change, ...]:
+    """The pieces of one side; marked words with only a blank between them are one."""
+    pieces: list[Change] = []
+    for kind, text in changes:
+        if pieces and pieces[-1][0] == mark and (kind == mark or text.isspace()):
+            pieces[-1] = (pieces[-1][0], pieces[-1][1] + text)
+        elif kind in ("same", mark):
+            pieces.append((kind, text))
+    return tuple(pieces)
 
 
 def said_pieces(messages: Sequence[Message]) -> tuple[Piece, ...]:
@@ -156,15 +178,15 @@ def _shorten(text: str) -> str:
     return text if len(text) <= _MOST_SHOWN else f"{text[:half]} … {text[-half:]}"
 
 
-def _tokens(text: str) -> list[tuple[str, int, int]]:
+def _tokens(text: str) -> list[str]:
     numbered = _NUMBERING.match(text)
-    out = []
+    tokens = []
     for match in _TOKEN.finditer(text, numbered.end() if numbered else 0):
         token = match[0].casefold()
         if token[-1].isdecimal():
             token = f"{float(token.replace(',', '')):.12g}"
-        out.append((token, *match.span()))
-    return out
+        tokens.append(token)
+    return tokens[:_MOST_TOKENS]
 
 
 def _split_steps(pieces: Sequence[Piece], asked: set[str]) -> list[_Step]:
@@ -175,9 +197,7 @@ def _split_steps(pieces: Sequence[Piece], asked: set[str]) -> list[_Step]:
         for part in islice(pattern.finditer(text), most):
             if pattern is _CALL_LINE and part[0].lstrip().startswith("#"):
                 continue  # what a program says of itself changes nothing
-            at = part.start()
-            tokens = tuple((t, a + at, b + at) for t, a, b in _tokens(part[0])[:_MOST_TOKENS])
-            names = [token for token, _, _ in tokens]
+            names = _tokens(part[0])
             numbers = frozenset(name for name in names if name[-1].isdecimal())
             words = frozenset(name for name in names if name[0].isalpha())
             if not words and not numbers:
@@ -187,7 +207,8 @@ def _split_steps(pieces: Sequence[Piece], asked: set[str]) -> list[_Step]:
                 behind = names[len(names) - names[::-1].index("=") :]
                 results = (numbers & {*behind}) - asked
             finds = pattern is _CALL_LINE or bool(results or numbers - said)
-            steps.append(_Step(key, at, part.end(), tokens, words, numbers, results, finds))
+            step = part.start(), part[0], tuple(names), words, numbers, results, finds
+            steps.append(_Step(key, *step))
             said |= numbers
     return steps[:_MOST_STEPS]
 
@@ -196,7 +217,7 @@ def _is_same(step: _Step, other: _Step) -> bool:
     """Tell whether a step of the other side says what this one says."""
     if step.is_call != other.is_call:
         return False
-    if sorted(token for token, *_ in step.tokens) == sorted(token for token, *_ in other.tokens):
+    if sorted(step.tokens) == sorted(other.tokens):
         return True
     if step.is_call:
         return False  # `<` is not `<=`, and n + 1 is not n - 1
@@ -207,30 +228,3 @@ def _is_same(step: _Step, other: _Step) -> bool:
         common = step.numbers & other.numbers
         return step.results == other.results and (alike or common > step.results)
     return alike and step.numbers == other.numbers
-
-
-def _mark_words(ours: _Step, theirs: _Step) -> tuple[PartingStep, PartingStep]:
-    """Both steps with what only one of them says."""
-    old, new = ([token for token, _, _ in step.tokens] for step in (ours, theirs))
-    only_ours, only_theirs = list[tuple[int, int]](), list[tuple[int, int]]()
-    for tag, i, j, k, m in SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
-        if tag != "equal":
-            only_ours.append((i, j))
-            only_theirs.append((k, m))
-    return _marked_step(ours, only_ours), _marked_step(theirs, only_theirs)
-
-
-def _marked_step(step: _Step, spans: Sequence[tuple[int, int]]) -> PartingStep:
-    """Mark these tokens; up to two words in between go with them."""
-    joined: list[tuple[int, int]] = []
-    for start, end in spans:
-        first, last = joined[-1] if joined else (0, -9)
-        between = {token for token, _, _ in step.tokens[max(0, last) : start]}
-        if start == end:
-            continue
-        if start - last <= 2 and not between & {*"=+-*/", *step.numbers}:
-            joined[-1] = first, end
-        else:
-            joined.append((start, end))
-    marked = tuple((step.tokens[a][1], step.tokens[b - 1][2]) for a, b in joined)
-    return PartingStep(step.key, step.start, step.end, marked)

@@ -28,7 +28,7 @@ from studio.review.evidence import EvidenceLoader, GroupEvidence
 from studio.review.line_mode import Ask
 from studio.review.review_run import RunReview
 from studio.review.scripted import Todo, Wish, carry_out, check_wishes, refuse, result_text
-from studio.review.wording import operation_text
+from studio.review.wording import about_lines, change_lines, evidence_lines
 from studio.secrets.sanitize import sanitize
 from studio.session.requests import ReviewQueue
 
@@ -171,13 +171,13 @@ class EditorReview:
 
     def _read_todo(self) -> list[Todo] | None:
         """What the saved file asks for on the queue as it is now; None where it is empty."""
-        name, shown = str(self._file), parse_document(self._shown.read_text("utf-8"))
+        name, (shown, _) = str(self._file), parse_document(self._shown.read_text("utf-8"))
         try:
             text = self._file.read_text("utf-8-sig")
         except UnicodeDecodeError as error:
             cause = f"it is no UTF-8 text (byte {error.start}), so nothing is decided."
             raise DataError(name, cause, "Save it as UTF-8.") from error
-        edited = parse_document(text, {block.name for block in shown}, wrong := list[Wish]())
+        edited, wrong = parse_document(text, {block.name for block in shown})
         if shown and not edited:
             return None
         fresh, state = self._read_queue(), self.review.session.state
@@ -256,13 +256,13 @@ def queue_blocks(
             wanted = op if word == "reject" else effective_operation(op, made)
             inside.add(made.assigned or "")
         else:
-            seen = operation_text(op, queue, groups_of(op), note, brief=True)
-            is_add = op.kind == "add" and queue.stale is None  # its text stands below
-            context = seen.split("\n")[3 if is_add else 2 :]
+            context = [] if op.kind == "add" else change_lines(op, dict(queue.draft))
+            context = [f"  {line}" for line in context] + about_lines(op, queue, note)
+            context += [evidence_lines(group)[0] for group in groups_of(op)]
         if word == "approve" and wanted.kind in ("modify", "delete"):
             inside.add(wanted.target or "")
         head = _flat(f"{word} {wanted.kind} {wanted.target or ''}")
-        lines = tuple(f"#{line}" for line in context)
+        lines = tuple(f"#{line}" for text in context for line in text.split("\n"))
         blocks.append(Block(op.id, head, wording(wanted), _flat(note), lines))
     for name, text in queue.draft:
         if name not in inside and _HEADER.fullmatch(f"[{name}]"):  # others cannot be read back
@@ -304,47 +304,40 @@ def _wrap(text: str, indent: str = "") -> list[str]:
 
 
 def parse_document(
-    text: str, known: Collection[str] | None = None, wrong: list[Wish] | None = None
-) -> list[Block]:
-    """The blocks of a file. It may have the `known` names.
-
-    What is wrong, by line, is added to `wrong`; without it ValueError says the first of that.
-    """
-    blocks, names = list[Block](), set[str]()
-
-    def complain(problem: str) -> None:
-        if wrong is None:
-            raise ValueError(f"line {number}: {problem}")
-        wrong.append(Wish("", place=f"line {number}", wrong=problem))
-
+    text: str, names: Collection[str] | None = None
+) -> tuple[list[Block], list[Wish]]:
+    """Return the blocks of a file, which may have these `names`; and what is wrong, by line."""
+    blocks, wrong = list[Block](), list[Wish]()
     for number, raw in enumerate(text.split("\n"), 1):
-        line, last = raw.strip(), blocks[-1] if blocks else None
+        line, problem = raw.strip(), ""
+        last = blocks[-1] if blocks else Block(NEW)
         if line.startswith("#"):
             continue
-        if found := _HEADER.fullmatch(line):
-            name, rest = found.groups()
-            if name != NEW and known is not None and name not in known:
+        if match := _HEADER.fullmatch(line):
+            name, behind = match[1], " ".join(match[2].split())
+            if name != NEW and names is not None and name not in names:
                 move = r"put a \ before a text that begins so"
-                complain(f"[{name}] is nothing that stood here; {move}")
-            if name in names:
-                complain(f"[{name}] is here twice")
-            names |= {name} - {NEW}
-            rest = " ".join(rest.split())
+                problem = f"[{name}] is nothing that stood here; {move}"
+            elif name != NEW and any(block.name == name for block in blocks):
+                problem = f"[{name}] is here twice"
             is_operation = _OPERATION.fullmatch(name) is not None
-            blocks.append(Block(name, *(rest, "") if is_operation else ("", rest), line=number))
-        elif last is None:
-            if line:
-                complain("put [+] before it to add it as an experience")
-                blocks.append(Block(NEW, text=line, line=number))
+            head, words = (behind, "") if is_operation else ("", behind)
+            blocks.append(Block(name, head, words, line=number))
         elif not line:
-            blocks += [Block(NEW, line=number + 1)] if last.name == NEW and last.text else []
+            if last.name == NEW and last.text:  # of several additions a paragraph each
+                blocks.append(Block(NEW, line=number + 1))
+        elif not blocks:
+            problem = "put [+] before it to add it as an experience"
+            blocks.append(Block(NEW, text=line, line=number))
         elif line.startswith("because:"):
             reason = f"{last.because} {line.removeprefix('because:')}"
             blocks[-1] = replace(last, because=" ".join(reason.split()))
         else:
             more = re.sub(rf"^\\(?={_READ_OTHERWISE})", "", line)
             blocks[-1] = replace(last, text=" ".join(f"{last.text} {more}".split()))
-    return [block for block in blocks if block.name != NEW or block.text]
+        if problem:
+            wrong.append(Wish("", place=f"line {number}", wrong=problem))
+    return [block for block in blocks if block.name != NEW or block.text], wrong
 
 
 def document_wishes(

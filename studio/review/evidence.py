@@ -114,8 +114,8 @@ class EvidenceLoader:
         if found is None:
             return ()
         winner, loser, parts = found
-        won = parts.winner.words(sides["+"][winner], "new")
-        return ("+", winner, won), ("-", loser, parts.loser.words(sides["-"][loser], "cut"))
+        won, lost = parts.winner.words(sides["+"][winner]), parts.loser.words(sides["-"][loser])
+        return ("+", winner, won), ("-", loser, lost)
 
     def _group(self, name: str, wanted: list[str]) -> GroupEvidence:
         step, _, position = name.removeprefix("s").partition("p")

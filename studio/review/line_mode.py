@@ -19,7 +19,7 @@ from engines.core.types import (
     UnparsedReply,
 )
 from studio.render.words import DONE, count_text, misfit_text
-from studio.review.decider import Decider, Pair, new_flags
+from studio.review.decider import Decider, check_wording
 from studio.review.evidence import EvidenceLoader, GroupEvidence
 from studio.review.review_run import RunReview
 from studio.review.wording import (
@@ -39,7 +39,7 @@ from studio.review.wording import (
     whole_lines,
 )
 from studio.secrets.sanitize import one_line, sanitize
-from studio.session.requests import Drop, Mend, Preview, Propose, Request, ReviewQueue
+from studio.session.requests import Drop, Mend, Propose, Request, ReviewQueue
 from studio.session.unparsed_replies import with_comments, without_comments
 
 T = TypeVar("T")
@@ -349,13 +349,13 @@ class LineReview:
         operation: Operation,
         decision: Decision,
         queue: ReviewQueue,
-        others: Sequence[Pair] = (),
+        others: Sequence[Operation] = (),
     ) -> bool:
-        """Decide an operation; `others` are decided with it, as one record, before it."""
+        """Decide an operation; `others` are merged into it, as one record."""
         took_s = round(self.clock() - self._shown_at, 3)
         reason = decision.reason or self._note_on(operation, queue)
         decision = replace(decision, reviewer=self._person, took_s=took_s, reason=reason)
-        pairs = [*others, (operation, decision)]
+        pairs = merge_decisions(operation, others, decision)
         result = self.review.wait_for(
             self._decider.decide(self.review.session, pairs, dict(queue.draft))
         )
@@ -367,8 +367,8 @@ class LineReview:
             if made.reviewer == GATE:
                 self._say(f"{entry.id} {misfit_text(sanitize(made.reason))} (u takes that back)")
                 continue
-            told = made.reason if others and made.action == "reject" else made.note
-            self._say(f"{entry.id}: {DONE[made.action]}" + (f" ({sanitize(told)})" if told else ""))
+            note = made.reason if others and made.action == "reject" else made.note
+            self._say(f"{entry.id}: {DONE[made.action]}" + (f" ({sanitize(note)})" if note else ""))
         return True
 
     def _decide_edit(
@@ -376,34 +376,31 @@ class LineReview:
         operation: Operation,
         decision: Decision,
         queue: ReviewQueue,
-        others: Sequence[Pair] = (),
+        others: Sequence[Operation] = (),
     ) -> bool:
         """Decide an edit once it fits and its new flags are accepted; False: not decided."""
-        merged = [other.id for other, _ in others]
-        while True:
-            if not decision.text or not decision.text.strip():
-                self._say("nothing was saved, so nothing is decided")
-                return False
+        merged = [other.id for other in others]
+        while decision.text and decision.text.strip():
             self._wordings[operation.id] = decision.text
-            (found,) = self._send(Preview((decision,)))
-            if found.objection:
-                self._say(f"{sanitize(found.objection)}: not decided; edit again, or r REASON")
+            checking = check_wording(self.review.session, operation, decision, merged)
+            objection, flags = self.review.wait_for(checking)
+            if objection:
+                self._say(f"{sanitize(objection)}: not decided; edit again, or r REASON")
                 return False
-            flags = new_flags(operation, found, merged)
-            if not flags:
-                return self._decide(operation, decision, queue, others)
             for flag in flags:
                 self._say(f"  flag      {flag_text(flag)}")
-            key = rest = ""
+            key, rest = ("", "") if flags else ("y", "")
             while key not in ("y", "e", "n"):
                 prompt = "approve anyway? y, e edit again, n ? "
                 key, rest = self._ask_key(prompt, at_end="n")
             if key == "y":
                 return self._decide(operation, decision, queue, others)
-            if key != "e":
+            if key == "n":
                 self._say("not decided")
                 return False
             decision = replace(decision, text=rest or self._from_editor(decision.text))
+        self._say("nothing was saved, so nothing is decided")
+        return False
 
     def _edit_operation(self, operation: Operation, queue: ReviewQueue, text: str) -> bool:
         if operation.kind not in ("add", "modify"):
@@ -426,8 +423,7 @@ class LineReview:
                 self._say(f"{first.target} and {gone.target} are two experiences: edit one instead")
                 return False
             text = text or self._from_editor(f"{first.text}\n{gone.text}") or ""
-            *others, (_, edit) = merge_decisions(first, [gone], text, reviewer=self._person)
-            return self._decide_edit(first, edit, queue, others)
+            return self._decide_edit(first, Decision(first.id, "edit", text=text), queue, [gone])
         if name not in known:
             names = ", ".join((*(n for n in mergeable if n != operation.id), *known)) or "none"
             self._say(f"merge with which? M ID, one of: {names}")

@@ -118,7 +118,7 @@ async def check_wishes(
         if would_be.objection:
             problems[at] = would_be.objection
         if not wishes[at].anyway:
-            new = new_flags(operation, would_be, gone)
+            new = new_flags(operation, would_be.flags, gone)
             flags += [f"{wishes[at].place}, flag {flag_text(flag)}" for flag in new]
     if problems:
         told = [f"{wishes[at].place}: {problems[at]}" for at in sorted(problems)]

@@ -1,7 +1,7 @@
 """Wordings of a review: parts of a change, merges, and what line mode prints of them. Pure."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from textwrap import indent
 
@@ -74,18 +74,17 @@ def _pieces(before: str, after: str) -> list[str | ChangedPart]:
 
 
 def merge_decisions(
-    first: Operation, others: Sequence[Operation], text: str, *, reviewer: str = ""
-) -> tuple[tuple[Operation, Decision], ...]:
+    first: Operation, others: Sequence[Operation], edit: Decision
+) -> list[tuple[Operation, Decision]]:
     """One batch that makes one wording of several proposals; evidence of all counts for it.
 
     The others come first: what they would change must not stand in the way of the one that stays.
     """
     why = f"{MERGED}{first.id}"
-    rejected = [(op, Decision(op.id, "reject", reason=why, reviewer=reviewer)) for op in others]
+    pairs = [(op, Decision(op.id, "reject", reason=why, reviewer=edit.reviewer)) for op in others]
     evidence = dict.fromkeys(name for op in others for name in op.evidence)
     more = tuple(name for name in evidence if name not in first.evidence)
-    edit = Decision(first.id, "edit", text=text, reviewer=reviewer, evidence=more)
-    return (*rejected, (first, edit))
+    return [*pairs, (first, replace(edit, evidence=more))]
 
 
 def find_similar(text: str, others: Iterable[tuple[str, str]]) -> tuple[Near, ...]:
@@ -93,9 +92,19 @@ def find_similar(text: str, others: Iterable[tuple[str, str]]) -> tuple[Near, ..
 
     Takes 20 microseconds for each: not for a key's own handler.
     """
-    scores = ((name, similarity(text, said), said) for name, said in others)
+    scores = ((name, similarity(text, other), other) for name, other in others)
     near = [each for each in scores if each[1] >= _NEAR_FROM]
     return tuple(sorted(near, key=lambda each: -each[1])[:_NEAR_MOST])
+
+
+def find_alike(
+    operation: Operation, decision: Decision | None, text: str, draft: Mapping[str, str]
+) -> tuple[Near, ...]:
+    """Return what is like the text of an operation, but for what it changes or has become."""
+    if operation.kind == "weights":
+        return ()
+    own = {operation.target, *((decision.assigned, decision.target) if decision else ())}
+    return find_similar(text, [entry for entry in draft.items() if entry[0] not in own])
 
 
 WEIGHTS_AS_A_WHOLE = "a weight update is approved or rejected as a whole: a, or r REASON"
@@ -231,43 +240,48 @@ def evidence_lines(group: GroupEvidence) -> list[str]:
 
 
 def operation_text(
-    operation: Operation,
-    queue: ReviewQueue,
-    groups: Sequence[GroupEvidence],
-    note: str = "",
-    *,
-    brief: bool = False,
+    operation: Operation, queue: ReviewQueue, groups: Sequence[GroupEvidence], note: str = ""
 ) -> str:
-    """An operation as it is shown before the question about it; `note` is what is kept of it.
-
-    With `brief` each group of its evidence has one line, and what it is like is not looked for.
-    """
-    texts = dict(queue.draft)
+    """An operation as it is shown before the question about it; `note` is what is kept of it."""
     target = f" {operation.target}" if operation.target else ""
     lines = ["", f"{operation.id}  {kind_title(operation.kind)}{target}  ({len(queue.open)} open)"]
-    if queue.stale is not None:
-        lines.append(f"  ! the library has moved to v{queue.stale} since this was proposed")
-    lines += [f"  {line}" for line in change_lines(operation, texts)]
-    if (uses := queue.uses.get(operation.target or "")) is not None:
-        lines.append(f"  so far    {uses.text}")
-    why = sanitize(operation.rationale) or "(no reason given)"
-    lines.append(f"  why       {indent(why, 12 * ' ').lstrip()}")
-    lines.append(f"  proposed  by {sanitize(operation.proposer) or '(unknown)'}")
-    if merged := queue.merged.get(operation.id):
-        lines.append(f"  merges    {merged}")
-    lines += [f"  flag      {flag_text(flag)}" for flag in operation.flags]
-    lines += [f"  note      {sanitize(note)}"] if note else []
+    lines += [f"  {line}" for line in change_lines(operation, dict(queue.draft))]
+    lines += about_lines(operation, queue, note)
     for group in groups:
         # A batch may have hundreds of rollouts: of each group a line, and v shows all.
-        lines += evidence_lines(group)[: 1 if brief or operation.kind == "weights" else None]
-    for made in queue.decided:  # what it became is not like it, but it
-        if made.operation_id == operation.id:
-            texts = {n: text for n, text in texts.items() if n not in (made.assigned, made.target)}
-    texts.pop(operation.target or "", None)
-    if operation.text and operation.kind != "weights" and not brief:
-        for name, score, text in find_similar(operation.text, texts.items())[:1]:
-            lines.append(f"  similar   {name} {score:.2f}  {one_line(text, 90)}")
+        lines += evidence_lines(group)[: 1 if operation.kind == "weights" else None]
+    decided = (made for made in queue.decided if made.operation_id == operation.id)
+    near = find_alike(operation, next(decided, None), operation.text, dict(queue.draft))
+    for name, score, text in near[:1] if operation.text else ():
+        lines.append(f"  similar   {name} {score:.2f}  {one_line(text, 90)}")
     return "\n".join(lines)
+
+
+def about_lines(operation: Operation, queue: ReviewQueue, note: str = "") -> list[str]:
+    """What a reviewer sees of an operation besides its change and its evidence."""
+    lines = []
+    if queue.stale is not None:
+        lines.append(f"  ! the library has moved to v{queue.stale} since this was proposed")
+    if (uses := queue.uses.get(operation.target or "")) is not None:
+        lines.append(f"  so far    {uses.text}")
+    for label, text in reason_labels(operation, note, queue.merged.get(operation.id, "")):
+        lines.append(f"  {label:<9} {indent(sanitize(text), 12 * ' ').lstrip()}")
+    lines.append(f"  proposed  by {sanitize(operation.proposer) or '(unknown)'}")
+    return lines + [f"  flag      {flag_text(flag)}" for flag in operation.flags]
+
+
+def reason_labels(
+    operation: Operation, note: str = "", merged: str = "", decision: Decision | None = None
+) -> list[tuple[str, str]]:
+    """Why it was proposed and decided so, what is noted and merged: texts and their labels."""
+    labels = []
+    if operation.rationale or operation.kind != "weights":
+        labels.append(("why", operation.rationale or "(no reason given)"))
+    if decision is not None:
+        labels.append(("reason", decision.reason))
+        labels.append(("flags now", "; ".join(map(flag_text, decision.flags))))
+    labels += [("note", note), ("merges", merged)]
+    return [(label, text) for label, text in labels if text]
 
 
 def queue_lines(queue: ReviewQueue) -> list[str]:

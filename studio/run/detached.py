@@ -12,17 +12,18 @@ import sys
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from engines.core.errors import StudioError
+from engines.core.frozen import frozen
 
 MAX_OUTPUT = 200_000
 """Bytes kept of what a process prints before it is ready."""
 _READ = 65_536
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ReadyRun:
     """A run that can be attached to, or looked at: `pid` is 0 where no process has it."""
 
@@ -32,7 +33,7 @@ class ReadyRun:
     code: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RefusedStart:
     """Nothing was started: why, as the process printed it, and its exit code."""
 

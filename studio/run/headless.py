@@ -206,7 +206,8 @@ def _print_summary(plan: RunPlan, state: RunState, json: bool, tells_next: bool)
     places = existing_places(plan.run, plan.workspace, state)
     facts = run_facts(state, places=places)
     try:
-        print_result(end_facts(facts, before, after), summary_text(facts, before, after), json=json)
+        end = end_facts(facts, before, after)
+        print_result(end, summary_text(end), json=json)
     except BrokenPipeError:
         silence_stream(sys.stdout)  # the exit code does not depend on who reads
     if tells_next and not json:

@@ -1,15 +1,22 @@
-"""Held-out sets of a run file, and what their results depend on: the same in `studio eval`."""
+"""Held-out sets of a run file, what their results depend on, and the linter that guards them.
+
+The linter compares operations with problems, outputs of tools, and by an embedding model.
+"""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from typing import Any
 
 from engines.core.codec import digest, question_of
-from engines.core.errors import ConfigError
-from engines.core.protocols import Ledger, Verifier
+from engines.core.errors import ConfigError, DamagedError, DataError, StudioError
+from engines.core.library import Library
+from engines.core.protocols import Ledger, Linter, Verifier
 from engines.core.settings import LEAST_TRIED
-from engines.core.types import Problem
+from engines.core.state.run_state import RunState
+from engines.core.types import NO_USAGE, Flag, Operation, Problem, Usage, rollout_id
 from engines.data.dataset import read_problems
+from engines.pipeline.budget import Budget
 from engines.pipeline.control import Outage
 from engines.pipeline.effect.effect_gate import EffectGate
 from engines.pipeline.evaluation.evaluate import Evaluation, HeldOutSet, MeasurementSetup
@@ -17,13 +24,18 @@ from engines.pipeline.evaluation.statistics import minimum_detectable_effect
 from engines.pipeline.guidance import PromptWriter
 from engines.pipeline.worsened import set_apart
 from engines.policies.limits import Slots
+from engines.record.cassette import Cassette, OpenEmbedder
+from engines.record.ledger import RecordLedger, read_trajectory
+from engines.record.run_dir import RunDir, Workspace
 from engines.record.scores import ScoreBook
+from engines.training_free.lint import OperationLinter
 from engines.verifiers.open import asks_judge, needs_answer
-from studio.config.loading import LoadedRun
+from studio.config.loading import LoadedRun, load_run
 from studio.config.run_yaml import ACTING_FIELDS
 from studio.config.settings.policy import Role
 from studio.config.settings.run import RunConfig
-from studio.run.models import Roles, endpoint_of, make_rollouts, slots_for
+from studio.run import models
+from studio.run.acting import Tell
 from studio.run.new_or_resume import RunPlan
 
 TRIED_PROBLEMS = 40
@@ -93,7 +105,7 @@ def score_book_opener(
     roles: list[Role] = ["policy", "judge"] if asks_judge(config.verifier.spec) else ["policy"]
     asked = {role: config.role(role) for role in roles}
     addresses = {
-        f"{role}.base_url": endpoint_of(settings).url if settings.base_url else None
+        f"{role}.base_url": models.endpoint_of(settings).url if settings.base_url else None
         for role, settings in asked.items()
     }
 
@@ -108,7 +120,7 @@ def score_book_opener(
 
 def measuring_setup(
     config: RunConfig,
-    roles: Roles,
+    roles: models.Roles,
     ledger: Ledger,
     shared: Slots,
     verifier: Verifier,
@@ -122,9 +134,11 @@ def measuring_setup(
     `wait` is awaited before each, so that a paused run rolls out nothing.
     """
     evaluation = config.evaluation
-    slots = slots_for(evaluation, shared)
+    slots = models.slots_for(evaluation, shared)
     temperature = evaluation.temperature if temperature is None else temperature
-    rollouts = make_rollouts(config, roles, ledger, slots, wait=wait, temperature=temperature)
+    rollouts = models.make_rollouts(
+        config, roles, ledger, slots, wait=wait, temperature=temperature
+    )
     return MeasurementSetup(rollouts, verifier, config.seed, evaluation.k, outage)
 
 
@@ -278,3 +292,109 @@ def detectable_effect(held_out: HeldOutSet, k: int) -> float | None:
     tries = k * len(held_out.problems) // held_out.questions
     effect = minimum_detectable_effect(held_out.questions, tries)
     return effect if effect <= 1 else None
+
+
+async def open_run_embedder(
+    loaded: LoadedRun,
+    workspace: Workspace,
+    stack: AsyncExitStack,
+    budget: Budget | None = None,
+    ledger: RecordLedger | None = None,
+    cassette: Cassette | None = None,
+) -> OpenEmbedder | None:
+    """The embedding model of a run file, once it has answered; closed with the stack.
+
+    Requests come out of the budget. The ledger records what each has cost, so that a resumed run
+    counts it too.
+    """
+    config = loaded.config
+    if (wanted := config.lint.embedding) is None:
+        return None
+
+    reserve = models.count_vectors(wanted, budget, ledger)
+    embedder = models.open_vectors(config, wanted, workspace.path, reserve, cassette)
+    stack.push_async_callback(embedder.aclose)
+    await embedder.ping()
+    return embedder
+
+
+def tool_output_reader(state: RunState, records: Path) -> Callable[[str], Sequence[str]]:
+    """Reads what tools returned to a rollout of the current step; of earlier ones nothing."""
+
+    def read_outputs(rollout: str) -> Sequence[str]:
+        step = state.current
+        # A copy: this runs in a thread while rollouts come in.
+        for place, done in tuple(step.rollouts.items()) if step else ():
+            # A rollout of a single reply called no tool.
+            if rollout_id(done.step, *place) == rollout and len(done.refs) > 1:
+                try:
+                    messages = read_trajectory(records, done.refs)
+                except DamagedError:  # a resume reports it; a missing flag stops nothing
+                    return ()
+                return tuple(m.content for m in messages if m.role == "tool")
+        return ()
+
+    return read_outputs
+
+
+def open_run_linter(
+    plan: RunPlan, sets: Sequence[HeldOutSet], state: RunState, embedder: OpenEmbedder | None
+) -> OperationLinter:
+    loaded = plan.loaded
+    if not sets and not loaded.config.evaluation.do_eval:
+        # Also where the run does not evaluate: `studio eval` may do so later.
+        with suppress(DataError):
+            sets = held_out_sets(loaded)
+    return OperationLinter(
+        loaded.config.lint,
+        practised=plan.problems,
+        held_out=[problem for held_out in sets for problem in held_out.problems],
+        tool_output=tool_output_reader(state, plan.run.records),
+        embedder=embedder,
+    )
+
+
+class LazyLinter:
+    """Implements `engines.core.protocols.Linter` from a run's own run file and data.
+
+    It is opened when it is first needed, since most reviews edit nothing. Without the data it
+    finds no leaks, without the run file nothing at all; `tell` gets a note of either, once.
+    """
+
+    def __init__(self, workspace: Workspace, run: RunDir, tell: Tell) -> None:
+        self._workspace, self._run, self._tell = workspace, run, tell
+        self._linter: Linter | None = None
+        self._tried = False
+
+    async def flags_of(
+        self, operations: Sequence[Operation], library: Library, others: Sequence[Operation] = ()
+    ) -> tuple[tuple[Flag, ...], ...]:
+        if not self._tried:
+            self._linter, self._tried = self._open(), True
+        if self._linter is None:
+            return ((),) * len(operations)
+        return await self._linter.flags_of(operations, library, others)
+
+    def take_usage(self) -> Usage:
+        return NO_USAGE
+
+    def _open(self) -> Linter | None:
+        try:
+            # Keys may be masked or not set here: no model is asked.
+            loaded = load_run(str(self._run.run_file), [], self._workspace.path, keyless=True)
+        except StudioError as error:
+            self._tell(f"note: nothing is linted, since the run file cannot be read: {error}")
+            return None
+        config = loaded.config
+        practised: tuple[Problem, ...] = ()
+        held_out: tuple[Problem, ...] = ()
+        try:
+            if config.data.practice is not None:
+                path = loaded.data_path(config.data.practice)
+                practised = read_problems(path, fields=config.data.fields, needs_answer=False)
+            held_out = tuple(p for found in held_out_sets(loaded) for p in found.problems)
+        except StudioError as error:
+            self._tell(f"note: leaks are not looked for as the run did: {error}")
+        if config.lint.embedding is not None:
+            self._tell("note: edits are compared by their wording; no embedding model is asked")
+        return OperationLinter(config.lint, practised=practised, held_out=held_out)

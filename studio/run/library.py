@@ -19,7 +19,7 @@ from engines.core.text.prompts import prompt_hashes
 from engines.core.text.sanitize import one_line
 from engines.pipeline.replay_training import HistorySegment, policy_version_after
 from engines.record.appender import write_atomic
-from engines.record.export import format_agent_body, format_agent_head
+from engines.record.formats.rows import format_agent_body, format_agent_head
 from engines.record.journal import read_journal
 from engines.record.libraries import LibraryFolder
 from engines.record.run_dir import RunDir, Workspace
@@ -208,18 +208,14 @@ def make_publisher(
         at = "" if step is None else f"@{step}"
         return f"run:{run.run}{at}" if trained else None
 
-    in_files: dict[Path, Hashable] = {}  # most steps of a long run change none
-    made: tuple[Hashable, bytes] = ((), b"")  # the best agent is often the last one
+    written: dict[Path, Hashable] = {}  # most steps of a long run change nothing
 
     def write(file: Path, library: Library, trained: str | None, made_by: str) -> None:
-        nonlocal made
-        held = (trained, library.name, library.version, library.experiences)
-        if in_files.get(file) == held or only not in (None, file):
-            return
-        if made[0] != held:
-            made = (held, format_agent_body(agent_description(config, trained), library, mask))
-        write_atomic(file, add_seal(format_agent_head(library, made_by) + made[1]))
-        in_files[file] = held
+        content = (trained, library.name, library.version, library.experiences)
+        if written.get(file) != content and only in (None, file):
+            body = format_agent_body(agent_description(config, trained), library, mask)
+            write_atomic(file, add_seal(format_agent_head(library, made_by) + body))
+            written[file] = content
 
     def publish(library: Library) -> None:
         write(run.agent_file, library, adapter(), run.run)

@@ -1,23 +1,31 @@
-"""The models of a run: opened from the run file, asked once at the start, closed with the run.
+"""The models of a run, and the verifier that may ask them.
 
-Imports nothing of torch until a model is opened.
+Models are opened from the run file, asked once at the start and closed with the run; nothing of
+torch is imported until one is opened. `engines.verifiers.open` knows the kinds of verifiers,
+`studio.data.catalogue` their folders.
 """
 
 import hashlib
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, AsyncExitStack, nullcontext
-from dataclasses import dataclass, replace
+import json
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, AsyncExitStack, contextmanager, nullcontext
+from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
-from engines.core.errors import ConfigError, DamagedError
-from engines.core.protocols import Ledger, Policy
+from engines.core.codec import JsonObject, digest, digest_bytes
+from engines.core.errors import ConfigError, DamagedError, VerifierError
+from engines.core.frozen import frozen
+from engines.core.protocols import Ledger, Policy, Verifier, judges_whole_groups
 from engines.core.state.run_state import RunState
-from engines.core.types import NO_USAGE, Usage
+from engines.core.types import NO_USAGE, CallKey, Problem, Rollout, Usage, Verdict
 from engines.core.waiting import gather_all
 from engines.data.dataset import read_rollout_log
+from engines.data.source import resolve_data
 from engines.pipeline.budget import (
+    BYTES_A_TOKEN,
+    Amounts,
     Budget,
     BudgetedPolicy,
     BudgetLimits,
@@ -29,12 +37,7 @@ from engines.policies.chat.embedding import Reserve, open_embedder
 from engines.policies.chat.endpoint import EndpointSettings
 from engines.policies.handoff import HandoffPolicy, folder_remarks
 from engines.policies.hf_local.settings import LocalSettings
-from engines.policies.limits import (
-    PausablePolicy,
-    Slots,
-    StreamPacedPolicy,
-    Throttled,
-)
+from engines.policies.limits import PausablePolicy, Slots, StreamPacedPolicy, Throttled
 from engines.policies.open import is_scripted, open_policy
 from engines.policies.replay import ReplayPolicy
 from engines.record.cassette import (
@@ -46,10 +49,24 @@ from engines.record.cassette import (
     is_played,
 )
 from engines.record.derived.run_state import usage_sums
+from engines.record.ledger import RecordLedger
+from engines.record.run_dir import Workspace
 from engines.rollouts.manager import RolloutManager
+from engines.secrets.mask import Mask
+from engines.verifiers.compose import LearnedSettings, LearnedVerifier
+from engines.verifiers.foreign.calls import shared_columns
 from engines.verifiers.judge import JudgeContext
-from engines.verifiers.open import asks_judge
-from studio.config.loading import LoadedRun
+from engines.verifiers.open import (
+    ParsedVerifier,
+    SpecError,
+    asks_judge,
+    grades_tasks,
+    loads_weights,
+    open_verifier,
+    parse_spec,
+)
+from studio.config.loading import LoadedRun, own_programs
+from studio.config.run_yaml import fingerprint
 from studio.config.settings.policy import (
     WATCHABLE_TOKENS_PER_S,
     EmbeddingConfig,
@@ -57,22 +74,24 @@ from studio.config.settings.policy import (
     Role,
 )
 from studio.config.settings.run import EvaluationConfig, RunConfig
-from studio.run.acting import Acting, open_acting, sampling_of
-from studio.run.remote import RemoteWork, open_remote_work
+from studio.data.catalogue import verifier_folders
+from studio.render.lines import to_stderr
+from studio.render.words import count_text
+from studio.run.acting import Acting, RemoteWork, Tell, open_acting, open_remote_work, sampling_of
+from studio.secrets.run_files import without_secrets
 
 if TYPE_CHECKING:
     from engines.policies.hf_local.policy import HFLocal
     from engines.policies.vllm import VLLMRollouts
 
 
-Tell = Callable[[str], None]
 BUNDLED = "tiny"
 """The model that ships with the studio."""
 _DIGEST_BYTES = 4_000_000
 """Read of each end of a weights file: whole files of many gigabytes would take minutes."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Roles:
     """The models of a run; two roles with the same endpoint share one client."""
 
@@ -126,13 +145,12 @@ class Roles:
     @property
     def notes(self) -> tuple[str, ...]:
         """Which fields endpoints refused, so that requests left them out, and who answered."""
-        found = tuple(
+        return tuple(
             f"{policy.name}: {note}"
             for policy in self.distinct
             if isinstance(policy, OpenAICompat)
             for note in policy.dialect.notes
         )
-        return found if self.cassette is None else self.cassette.notes(found)
 
     def tell_strays(self, tell: Tell) -> None:
         """Tell which files of handoffs belong to no call that was made."""
@@ -149,12 +167,15 @@ def open_roles(
     threads: int | None = None,
     workspace: Path | None = None,
     cassette: Cassette | None = None,
+    budget: Budget | None = None,
+    ledger: RecordLedger | None = None,
 ) -> Roles:
     """Open the models a run file names; they are closed with the stack.
 
     With `training` the policy's weights are to be updated; `threads` of the CPU are those that an
     earlier process of the run trained with. What tools find is kept in the workspace. Where a
-    `cassette` is played none is opened but weights to train.
+    `cassette` is played none is opened but weights to train. Each call, but no ping, is reserved
+    in the `budget` first; the `ledger` records what vectors cost.
 
     Raises PolicyError, DataError: a model has no known form, or its log cannot be read.
     """
@@ -190,7 +211,7 @@ def open_roles(
     judge = open_one(config.role("judge")) if asked else None
     acting = Acting(config, tell, cassette=cassette)
     acting.open_models(lambda other: open_one(other, frozen))
-    vectors = _open_tool_vectors(acting, stack, workspace)
+    vectors = _open_tool_vectors(acting, stack, workspace, budget, ledger)
     open_acting(acting, stack, policy, open_one, vectors, workspace)
     remote, served = open_remote_work(acting, stack, tell), None
     if own and training and config.policy.local.rollouts_url and not is_played(cassette):
@@ -199,25 +220,55 @@ def open_roles(
         opened.append((None, served))
         policy = served if cassette is None else RecordingPolicy(served, cassette)
     distinct = tuple(one for _, one in opened)
-    return Roles(policy, reflector, judge, distinct, acting, own, served, cassette, remote)
+    roles = Roles(policy, reflector, judge, distinct, acting, own, served, cassette, remote)
+    if budget is None:
+        return roles
+    aside = roles.leave_batch
+    return roles.wrap(lambda one, role: BudgetedPolicy(one, budget, terms_of(role), aside=aside))
 
 
 def _open_tool_vectors(
-    acting: Acting, stack: AsyncExitStack, workspace: Path | None
+    acting: Acting,
+    stack: AsyncExitStack,
+    workspace: Path | None,
+    budget: Budget | None,
+    ledger: RecordLedger | None,
 ) -> Callable[[object], OpenEmbedder]:
     def open_one(wanted: object) -> OpenEmbedder:
         assert isinstance(wanted, EmbeddingConfig)
-
-        async def reserve(texts: Sequence[str]) -> Callable[[Usage], None]:
-            # Budget and records are opened after the models.
-            return await acting.reserve(wanted)(texts) if acting.reserve else lambda usage: None
-
+        reserve = count_vectors(wanted, budget, ledger)
         embedder = open_vectors(acting.config, wanted, workspace, reserve, acting.cassette)
         stack.push_async_callback(embedder.aclose)
         acting.embedders.append(embedder)
         return embedder
 
     return open_one
+
+
+def count_vectors(
+    wanted: EmbeddingConfig, budget: Budget | None, ledger: RecordLedger | None
+) -> Reserve:
+    """Takes what vectors cost out of the budget, and has it recorded."""
+    terms = embedding_terms(wanted)
+
+    def record_cost(usage: Usage) -> None:
+        if ledger is not None and usage.calls:
+            ledger.record_cost(CallKey("embedding", 0, 0), wanted.model, usage, "vectors of texts")
+
+    async def reserve(texts: Sequence[str]) -> Callable[[Usage], None]:
+        if budget is None:
+            return record_cost
+        # By bytes, as for replies: the endpoint's tokenizer is not here.
+        tokens = sum(len(text.encode("utf-8", "replace")) // BYTES_A_TOKEN + 1 for text in texts)
+        settle = await budget.reserve(Amounts(1, tokens, terms.cost_usd(tokens, 0)))
+
+        def record_paid(usage: Usage) -> None:
+            settle(terms.amounts_of(usage))
+            record_cost(usage)
+
+        return record_paid
+
+    return reserve
 
 
 def open_vectors(
@@ -356,7 +407,7 @@ def make_rollouts(
     )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class LocalModels:
     """How `hf:` models of a run are opened."""
 
@@ -367,7 +418,7 @@ class LocalModels:
 
     def open(self, settings: PolicyConfig) -> "HFLocal":
         """Load a model, which takes seconds."""
-        from engines.policies.hf_local.loading import load_local
+        from engines.policies.open import load_local
 
         self.tell(f"loading {settings.model} …")
         # First, since it names a package that is missing instead of failing to import it.
@@ -393,7 +444,7 @@ class LocalModels:
 
 def open_vllm_rollouts(config: RunConfig, local: "HFLocal", tell: Tell) -> "VLLMRollouts":
     """The vLLM servers of `policy.local.rollouts_url`, asked with the ids of a local model."""
-    from engines.policies.hf_local.chat_template import encode_prompt
+    from engines.policies.hf_local.policy import encode_prompt
     from engines.policies.vllm import RolloutServer, VLLMRollouts
 
     policy, (first, *others) = config.policy, config.policy.local.rollouts_url or ("",)
@@ -478,6 +529,25 @@ def endpoint_roles(config: RunConfig) -> tuple[Role, ...]:
     return tuple(role for role in roles if not config.role(role).model.startswith(free))
 
 
+def _priced_models(config: RunConfig) -> list[tuple[str, str, CallPricing]]:
+    """Place in the run file, name and terms of each model whose calls may cost money."""
+    priced: list[tuple[str, str, CallPricing]] = []
+    for role in endpoint_roles(config):
+        section = role if getattr(config, role) is not None else "policy"
+        settings = config.role(role)
+        priced.append((section, settings.model, terms_of(settings)))
+    vectors = [("lint.embedding", config.lint.embedding)]
+    for number, tool in enumerate(config.agent.tools):
+        place = f"agent.tools.{number}"
+        vectors.append((f"{place}.embedding", tool.embedding))
+        if tool.model is not None:
+            priced.append((f"{place}.model", tool.model.model, terms_of(tool.model)))
+    for place, embedding in vectors:
+        if embedding is not None and embedding.model != "rehearsal":
+            priced.append((place, embedding.model, embedding_terms(embedding)))
+    return priced
+
+
 def check_budget(loaded: LoadedRun, config: RunConfig) -> None:
     """Refuse a budget in money where the price of a role is unknown.
 
@@ -485,19 +555,7 @@ def check_budget(loaded: LoadedRun, config: RunConfig) -> None:
     """
     if config.budget.cost_usd is None:
         return
-    priced: dict[str, tuple[str, CallPricing]] = {}
-    for role in endpoint_roles(config):
-        section: str = role if getattr(config, role) is not None else "policy"
-        priced[section] = config.role(role).model, terms_of(config.role(role))
-    vectors = {"lint.embedding": config.lint.embedding}
-    for number, tool in enumerate(config.agent.tools):
-        vectors[f"agent.tools.{number}.embedding"] = tool.embedding
-        if tool.model is not None:
-            priced[f"agent.tools.{number}.model"] = tool.model.model, terms_of(tool.model)
-    for place, wanted in vectors.items():
-        if wanted and wanted.model != "rehearsal":
-            priced[place] = wanted.model, embedding_terms(wanted)
-    for place, (model, terms) in priced.items():
+    for place, model, terms in _priced_models(config):
         if not terms.has_price:
             raise ConfigError(
                 loaded.place("budget.cost_usd"),
@@ -508,7 +566,7 @@ def check_budget(loaded: LoadedRun, config: RunConfig) -> None:
 
 
 def open_budget(
-    loaded: LoadedRun, config: RunConfig, records: Path, give_up: Callable[[str], None]
+    loaded: LoadedRun, config: RunConfig, records: Path, give_up: Tell
 ) -> Budget | None:
     """The budget of a run file with what its records say was spent; None where it sets none.
 
@@ -523,27 +581,14 @@ def open_budget(
     return Budget(limits, give_up, earlier_amounts(asked, _terms_by_name(config)))
 
 
-def apply_budget(roles: Roles, config: RunConfig, budget: Budget | None) -> Roles:
-    """The same models, each call reserved in the budget first; a ping is a token and is not."""
-    if budget is None:
-        return roles
-    return roles.wrap(
-        lambda policy, settings: BudgetedPolicy(
-            policy, budget, terms_of(settings), aside=roles.leave_batch
+def _terms_by_name(config: RunConfig) -> dict[str, CallPricing]:
+    """Prices by the name that records have; of two with one name the dearer counts."""
+    by_name: dict[str, CallPricing] = {}
+    for _, model, terms in _priced_models(config):
+        by_name[model] = max(
+            by_name.get(model, terms), terms, key=lambda found: found.cost_usd(1, 1)
         )
-    )
-
-
-def _terms_by_name(config: RunConfig) -> Mapping[str, CallPricing]:
-    """Prices by the name that records have; of two roles with one name the dearer counts."""
-    roles = [config.role(role) for role in endpoint_roles(config)]
-    roles += [tool.model for tool in config.agent.tools if tool.model is not None]
-    pairs = [(settings.model, terms_of(settings)) for settings in roles]
-    found = dict(sorted(pairs[::-1], key=lambda pair: pair[1].cost_usd(1, 1)))
-    for wanted in (config.lint.embedding, *(tool.embedding for tool in config.agent.tools)):
-        if wanted is not None:
-            found.setdefault(wanted.model, embedding_terms(wanted))
-    return found
+    return by_name
 
 
 def prior_usage(records: Path, state: RunState) -> Usage:
@@ -552,3 +597,184 @@ def prior_usage(records: Path, state: RunState) -> Usage:
         return sum((usage for _, usage in usage_sums(records)), NO_USAGE)
     except DamagedError:
         return state.total_usage
+
+
+def open_run_verifier(
+    loaded: LoadedRun,
+    workspace: Workspace,
+    roles: Roles,
+    ledger: Ledger,
+    slots: Slots,
+    *,
+    stack: AsyncExitStack,
+    sets: Sequence[Sequence[Problem]] = (),
+) -> Verifier:
+    """Make the verifier that a run file asks for; its `check` is left to the caller.
+
+    `sets` are what it will judge, practice and held-out: its `check` refuses a function that needs
+    a column which one of them lacks.
+
+    Raises VerifierError: unknown, wrongly set, or without a model that it needs; the place is a
+    line of the run file.
+    """
+    config = loaded.config
+    judging = make_judging(config, roles, ledger, slots)
+    with _locate_errors(loaded):
+        spec, folders = config.verifier.spec, verifier_folders(loaded, workspace)
+        columns = shared_columns(*sets)
+        if (dispatcher := roles.acting.dispatcher) and roles.remote and not loads_weights(spec):
+            roles.remote.want_verifier(spec, folders, columns, judging)
+            return MaskedAnswers(dispatcher.verifier(), loaded.mask)
+        grading = roles.acting.grading() if grades_tasks(spec) else None
+        verifier = open_verifier(
+            spec,
+            judging,
+            folders,
+            columns=columns,
+            grading=grading,
+            open_learned=lambda folder: _open_reward_model(folder, loaded, workspace),
+        )
+    stack.push_async_callback(verifier.aclose)
+    return MaskedAnswers(verifier, loaded.mask)
+
+
+REWARD_MODEL, HEAD_FILE = "reward_model", "head.safetensors"
+"""The folder of a run in which `studio train --stage reward` keeps what it made."""
+
+
+def _reward_folder(named: str, workspace: Workspace) -> Path:
+    kind, _, run = named.partition(":")
+    return workspace.run(run).path / REWARD_MODEL if kind == "run" else Path(named).expanduser()
+
+
+def _open_reward_model(named: str, loaded: LoadedRun, workspace: Workspace) -> LearnedVerifier:
+    """Load head and base model. Raises DataError, PolicyError: one of them cannot be used."""
+    folder = _reward_folder(named, workspace)
+    if not folder.is_dir():
+        raise VerifierError(
+            named,
+            f"there is no reward model at {folder}.",
+            "Train one: studio train RUNFILE --stage reward.",
+        )
+    settings = PolicyConfig(model=json.loads((folder / "reward_model.json").read_bytes())["model"])
+    local = LocalModels(loaded.config, to_stderr).open(settings).local
+    from engines.policies.hf_local.reward_head import features_of, load_head
+
+    head, card = load_head(folder)
+    about = (
+        f"learned from run {card['run']}, with whose verifier it agrees on "
+        f"{card['held_out_agreement']:.2f} of n={card['held_out_pairs']} pairs"
+    )
+    to_stderr(f"note: rewards are guesses of a model {about}")
+    return LearnedVerifier(lambda pairs: head.rewards(features_of(local, pairs)).tolist(), about)
+
+
+class MaskedAnswers:
+    """A verifier that leaves a try unjudged where the expected answer holds a secret.
+
+    Such an answer is masked in journals and in prompts: the same try would be right when it is
+    made and wrong when a resume judges it, which is no reward of 0.
+    """
+
+    def __init__(self, verifier: Verifier, mask: Mask) -> None:
+        self._verifier, self._mask = verifier, mask
+
+    @property
+    def whole_groups(self) -> bool:
+        return judges_whole_groups(self._verifier)
+
+    async def check(self) -> None:
+        await self._verifier.check()
+
+    async def verify(self, problem: Problem, rollouts: Sequence[Rollout]) -> Sequence[Verdict]:
+        if is_answer_masked(problem, self._mask):
+            return [Verdict(None, error=ANSWER_MASKED) for _ in rollouts]
+        return await self._verifier.verify(problem, rollouts)
+
+    async def aclose(self) -> None:
+        await self._verifier.aclose()
+
+
+ANSWER_MASKED = "masked: the expected answer holds what looks like a secret"
+
+
+def is_answer_masked(problem: Problem, mask: Mask) -> bool:
+    return any(mask(text) != text for text in problem.accepted_answers)
+
+
+def masked_answers_warning(problems: Sequence[Problem], mask: Mask) -> str | None:
+    """A note before practice begins; None where every answer can be judged."""
+    # Masked together first, since looking at one text costs as much as at many.
+    texts = "\n".join(text for problem in problems for text in problem.accepted_answers)
+    if mask(texts) == texts:
+        return None
+    count = sum(is_answer_masked(problem, mask) for problem in problems)
+    if not count:
+        return None
+    answers = count_text(count, "expected answer")
+    return f"{answers} with what looks like a secret: tries at them stay unjudged"
+
+
+def fingerprint_of(loaded: LoadedRun, workspace: Workspace, data_digest: str = "") -> JsonObject:
+    """`RunConfig.fingerprint` with what the verifier's files hold.
+
+    A file counts by its name and content, in whatever folder; what it imports does not.
+
+    Raises VerifierError: see `open_run_verifier`; or a file cannot be read.
+    """
+    spec = loaded.config.verifier.spec
+    with _locate_errors(loaded):
+        ready = parse_spec(spec, verifier_folders(loaded, workspace))
+    # By content, so that a resume after an edited verifier or log is noticed.
+    found = fingerprint(loaded.config, data_digest, _portable_spec(spec, ready, workspace))
+    found["agent.files"] = {file.name: _digest(file) for file in own_programs(loaded.config.agent)}
+    for role in ("policy", "reflector", "judge"):
+        name = f"{role}.model"
+        if str(found[name]).startswith("replay:"):
+            found[name] += f"#{_log_digest(loaded.config.role(role).model)}"
+    return found
+
+
+def _log_digest(model: str) -> str:
+    """Of a log's content: another log of the same name is another model."""
+    source = resolve_data(model.partition(":")[2], (Path(),))
+    return digest([_digest(file) for file in source.files()], 6)
+
+
+def _portable_spec(
+    spec: Mapping[str, Any], ready: ParsedVerifier, workspace: Workspace
+) -> JsonObject:
+    plain: JsonObject = without_secrets(spec)
+    if isinstance(ready.settings, LearnedSettings):
+        plain["digest"] = _digest(_reward_folder(ready.settings.folder, workspace) / HEAD_FILE)
+    if ready.path is not None:
+        plain |= {"file": ready.path.stem, "digest": _digest(ready.path)}
+    if ready.of:
+        inner = spec.get("of")
+        if isinstance(inner, list | tuple):
+            plain["of"] = [
+                _portable_spec(entry, criterion.verifier, workspace)
+                for entry, criterion in zip(inner, ready.of, strict=True)
+            ]
+        elif isinstance(inner, Mapping):  # the one that is shaped
+            plain["of"] = _portable_spec(inner, ready.of[0].verifier, workspace)
+    return plain
+
+
+def _digest(file: Path) -> str:
+    try:
+        return digest_bytes(file.read_bytes())
+    except OSError as error:
+        raise VerifierError(
+            str(file), f"it cannot be read ({error.strerror or error}).", "Check its permissions."
+        ) from error
+
+
+@contextmanager
+def _locate_errors(loaded: LoadedRun) -> Iterator[None]:
+    """Name the line of the run file that has a refused setting."""
+    try:
+        yield
+    except SpecError as error:
+        place = loaded.place(".".join(("verifier", *error.at)))
+        raise VerifierError(place, f"{error.place}: {error.cause}", error.move) from error

@@ -6,15 +6,16 @@ silently be others.
 
 import hashlib
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import yaml
 
-from engines.core.codec import digest
+from engines.core.codec import JsonObject, digest
 from engines.core.errors import ConfigError, ConflictError, StudioError
+from engines.core.frozen import frozen
 from engines.core.library_notes import NotesMark
 from engines.core.state.run_state import RunState
 from engines.core.types import Problem
@@ -34,7 +35,8 @@ from studio.config.settings.base import NAME_LENGTH, NAME_PATTERN
 from studio.config.settings.run import RunConfig
 from studio.config.source import Source
 from studio.render.lines import to_stderr
-from studio.run.verifier import fingerprint_of, masked_answers_warning
+from studio.run.acting import Tell
+from studio.run.models import fingerprint_of, masked_answers_warning
 
 if TYPE_CHECKING:
     from engines.policies.hf_local.model import LocalModel
@@ -91,7 +93,7 @@ def check_problems_unchanged(
     )
 
 
-def check_settings_unchanged(run: str, state: RunState, fingerprint: dict[str, Any]) -> None:
+def check_settings_unchanged(run: str, state: RunState, fingerprint: JsonObject) -> None:
     """Refuse settings that change the results of a run that has begun with others."""
     changed = list(differences(state.settings, fingerprint))
     if changed:
@@ -174,7 +176,7 @@ def check_weights(
             )
 
 
-def weight_facts(local: "LocalModel") -> dict[str, Any]:
+def weight_facts(local: "LocalModel") -> JsonObject:
     """How a model was loaded, with a digest of the adapter that it began with."""
     return {**local.facts(), "adapter": _adapter_digest(local.settings.adapter)}
 
@@ -219,7 +221,7 @@ def removed_budget_limits(run_file: Path, config: RunConfig) -> list[str]:
     ]
 
 
-def read_run_yaml(run_file: Path) -> dict[str, Any] | None:
+def read_run_yaml(run_file: Path) -> JsonObject | None:
     """None where it cannot be read, was altered or is no mapping."""
     try:
         data = run_file.read_bytes()
@@ -232,7 +234,7 @@ def read_run_yaml(run_file: Path) -> dict[str, Any] | None:
 Mode = Literal["new", "resume", "fork", "finished"]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RunPlan:
     """One run to be opened. `state` is what its journal holds (resume, finished)."""
 
@@ -242,7 +244,7 @@ class RunPlan:
     loaded: LoadedRun
     problems: tuple[Problem, ...]
     sampler: Sampler
-    fingerprint: dict[str, Any]
+    fingerprint: JsonObject
     reviewer: str
     state: RunState | None = None
     parent: RunDir | None = None
@@ -306,7 +308,7 @@ class RunRequest:
 
 
 def load_plan(
-    request: RunRequest, tell: Callable[[str], None] = to_stderr, *, loaded: LoadedRun | None = None
+    request: RunRequest, tell: Tell = to_stderr, *, loaded: LoadedRun | None = None
 ) -> RunPlan:
     """Read the run file and decide what to open; `tell` gets a note on what was assumed.
 
@@ -329,7 +331,7 @@ def plan_run(
     loaded: LoadedRun,
     *,
     practises: bool = True,
-    tell: Callable[[str], None] = to_stderr,
+    tell: Tell = to_stderr,
 ) -> RunPlan:
     """Decide what to do with a run file that was loaded; `tell` hears of what takes long.
 

@@ -15,11 +15,9 @@ from typing import Any, TextIO
 
 from engines.agents.gateway.server import Gateway
 from engines.agents.guided_try import GuidedTry
+from engines.core import codec, errors, protocols
 from engines.core.chat_protocol import Asked
-from engines.core.codec import digest, fix_surrogates
-from engines.core.errors import CallFailed, ConfigError, StudioError
 from engines.core.library import Library
-from engines.core.protocols import OnText, Policy
 from engines.core.types import NO_USAGE, Completion, Job, Message, Problem
 from engines.pipeline.guidance import PromptWriter
 from engines.policies.chat.client import OpenAICompat
@@ -29,18 +27,15 @@ from engines.record.ledger import RecordLedger
 from engines.record.run_dir import Workspace
 from engines.rollouts.manager import RolloutManager
 from studio import exit_codes
-from studio.config.loading import load_run
-from studio.config.scripted import is_rehearsal
+from studio.config import loading, scripted
 from studio.config.settings.run import RunConfig
 from studio.evaluation.try_problem import KEY, print_piece, without_lessons
 from studio.library.references import follow_version
 from studio.render.library_lines import library_lines
 from studio.render.lines import to_stderr
 from studio.render.words import usage_text
-from studio.run.acting import sampling_of
-from studio.run.held_out import prompt_writer
+from studio.run import acting, held_out, models
 from studio.run.library import choose_library
-from studio.run.models import endpoint_of, make_rollouts, open_roles
 from studio.secrets.output import mask_text, remember
 
 _SAMPLING = {"temperature", "top_p", "seed"}
@@ -56,35 +51,40 @@ class EnhancedAgent:
     read_library: Callable[[], Library | None]
     writer: PromptWriter
 
-    async def open_policy(self, stack: AsyncExitStack) -> Policy:
+    async def open_policy(self, stack: AsyncExitStack) -> protocols.Policy:
         """Who answers; raises PolicyError where it does not, before anything else is spent."""
-        policy = open_roles(self.config, stack, to_stderr).policy
+        policy = models.open_roles(self.config, stack, to_stderr).policy
         await policy.ping()
         return policy
 
     async def open_tries(self, stack: AsyncExitStack) -> RolloutManager:
         """Makes the turns of a talk, with the tools of the agent; nothing is kept of them."""
-        roles = open_roles(self.config, stack, to_stderr)
+        roles = models.open_roles(self.config, stack, to_stderr)
         folder = Path(stack.enter_context(TemporaryDirectory(prefix="studio-chat-")))
         roles.acting.folder = folder / "programs"
         ledger = RecordLedger(folder, self.config.seed)
         stack.push_async_callback(ledger.aclose)
         await roles.ping()
         await roles.acting.check()
-        return make_rollouts(self.config, roles, ledger, Slots(1))
+        return models.make_rollouts(self.config, roles, ledger, Slots(1))
 
     def begin_turn(self, history: tuple[Message, ...], question: str) -> Job:
         """A turn of a talk as a try, with what stands in front as of now."""
         library = self.read_library()
         guidance, shown = self.writer.write(library, question)
         key = replace(KEY, position=len(history) // 2)
-        problem = Problem(digest([question]), question, source="typed")
+        problem = Problem(codec.digest([question]), question, source="typed")
         version = library.version if library else 0
         return Job(problem, guidance, key, 0, version, shown, history)
 
-    def begin_call(self, policy: Policy, messages: Sequence[Message], **sampling: Any) -> GuidedTry:
+    def begin_call(
+        self, policy: protocols.Policy, messages: Sequence[Message], **sampling: Any
+    ) -> GuidedTry:
         """As in `studio try`; of a long library stands there what fits all that the user said."""
-        own, instructions = sampling_of(self.config.role("policy")), self.config.agent.instructions
+        own, instructions = (
+            acting.sampling_of(self.config.role("policy")),
+            self.config.agent.instructions,
+        )
         asked = "\n".join(message.content for message in messages if message.role == "user")
         guidance, _ = self.writer.write(self.read_library(), asked)
         return GuidedTry(policy, replace(own, **sampling), guidance, instructions)
@@ -92,8 +92,10 @@ class EnhancedAgent:
     @property
     def description(self) -> str:
         library, policy = self.read_library(), self.config.policy
-        notes = ["rehearsal: replies are scripted, no model is asked"] * is_rehearsal(self.config)
-        at = f" at {endpoint_of(policy).url}" if policy.model.startswith("openai:") else ""
+        notes = ["rehearsal: replies are scripted, no model is asked"] * scripted.is_rehearsal(
+            self.config
+        )
+        at = f" at {models.endpoint_of(policy).url}" if policy.model.startswith("openai:") else ""
         held = len(library.experiences) if library else 0
         at += f" with adapter {policy.adapter}" if policy.adapter else ""
         notes.append(f"{self.called}: experiences in front of {policy.model}{at}: {held}")
@@ -110,23 +112,25 @@ def load_enhanced(
         move = "Add policy=openai:MODEL, or --run-file FILE to ask the model of a run file."
         if (agent := workspace.path / "runs" / target.partition("@")[0] / "agent.yaml").is_file():
             move += f" Or give {agent}, which brings its model."
-        raise ConfigError(f"library {target}", "it names no model that answers.", move)
+        raise errors.ConfigError(f"library {target}", "it names no model that answers.", move)
     alone = target if file else str(files("studio.serving") / "library.yaml")
     mounted = file if run_file else None
-    loaded = load_run(run_file or alone, overrides, workspace.path, agent=mounted)
+    loaded = loading.load_run(run_file or alone, overrides, workspace.path, agent=mounted)
     own, called = choose_library(loaded, workspace, None) if file else (None, f"library {target}")
     config = without_lessons(loaded.config)
-    return EnhancedAgent(called, config, read_library or (lambda: own), prompt_writer(config))
+    return EnhancedAgent(
+        called, config, read_library or (lambda: own), held_out.prompt_writer(config)
+    )
 
 
 class EnhancedCalls:
     """Answers the calls of a gateway, each by itself."""
 
-    def __init__(self, agent: EnhancedAgent, policy: Policy) -> None:
+    def __init__(self, agent: EnhancedAgent, policy: protocols.Policy) -> None:
         self.agent, self.policy = agent, policy
         self.calls, self.failed, self.usage = 0, 0, NO_USAGE
 
-    async def answer(self, asked: Asked, on_text: OnText | None) -> Completion:
+    async def answer(self, asked: Asked, on_text: protocols.OnText | None) -> Completion:
         """What a client sets of the sampling counts; what it leaves open is the agent's."""
         self.calls += 1
         policy, given, call = self.policy, asked.given, None
@@ -139,13 +143,13 @@ class EnhancedCalls:
             return await call.answer(asked, on_text)
         except Exception as error:
             self.failed += 1
-            if isinstance(error, CallFailed):
+            if isinstance(error, errors.CallFailed):
                 raise
             to_stderr(f"a call failed: {error}")  # a library that is gone, or a bug: others go on
             reason = "the server says why on its standard error"
-            if isinstance(error, StudioError):  # the rest of it is the server's to do
+            if isinstance(error, errors.StudioError):  # the rest of it is the server's to do
                 reason = mask_text(f"{error.place}: {error.cause}")
-            raise CallFailed("internal", reason) from error
+            raise errors.CallFailed("internal", reason) from error
         finally:
             self.usage += call.usage if call else NO_USAGE
 
@@ -185,12 +189,14 @@ def read_token(
         if is_loopback(host):
             return ""
         move = "Add --token-file FILE or --token-env NAME, or listen on 127.0.0.1."
-        raise ConfigError(f"host {host}", f"others could ask your {what}.", move)
+        raise errors.ConfigError(f"host {host}", f"others could ask your {what}.", move)
     token = (env.get(variable or "", "") if file is None else file.read_text("latin-1")).strip()
     remember([token] if token else ())
     if len(token) < 16 or not token.isascii() or not token.isprintable():
         cause = "it holds no token of 16 or more printable ASCII characters."
-        raise ConfigError(f"the token in {file or variable}", cause, "Try `openssl rand -hex 24`.")
+        raise errors.ConfigError(
+            f"the token in {file or variable}", cause, "Try `openssl rand -hex 24`."
+        )
     return token
 
 
@@ -233,7 +239,7 @@ def talk_in_lines(agent: EnhancedAgent, source: TextIO) -> int:
             tries = runner.run(agent.open_tries(stack))
             while True:
                 print("> " if source.isatty() else "", end="", flush=True)
-                line = fix_surrogates(source.readline())
+                line = codec.fix_surrogates(source.readline())
                 if not line or line.strip() == "/exit":
                     return exit_codes.WITH_LOSSES if talk.failed else exit_codes.DONE
                 if line.startswith("/"):

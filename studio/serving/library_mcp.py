@@ -29,11 +29,10 @@ from mcp.server.lowlevel import NotificationOptions, Server
 from mcp.server.session import ServerSession
 from mcp.server.stdio import stdio_server
 
-from engines.core.codec import dumps
-from engines.core.errors import StudioError
+from engines.core import codec, errors
 from engines.core.library import Library
 from engines.policies.rehearsal.server import background_server
-from engines.record.formats import skill
+from engines.record.formats.texts import FRONT, slug, write_skill
 from engines.record.run_dir import Workspace
 from engines.record.yaml_text import load_yaml
 from studio.library.card import evaluation_card
@@ -69,15 +68,15 @@ class ServedVersion:
 def render(library: Library, workspace: Workspace) -> ServedVersion:
     """What `studio library export` makes of it, with an index and a prompt."""
     card = evaluation_card(find_version(f"{library.name}@{library.version}", workspace), workspace)
-    name = skill.slug(card)
-    files = skill.write(card, Path(name))
+    name = slug(card)
+    files = write_skill(card, Path(name))
     uri, texts, resources = f"skill://{name}/SKILL.md", dict[str, str](), []
     for path, data in files.items():
         text = texts[f"skill://{name}/{path}"] = mask_text(data.decode("utf-8", "replace"))
         content = text.encode()
         digest = f"sha256:{hashlib.sha256(content).hexdigest()}"
         resources.append({"uri": f"skill://{name}/{path}", "digest": digest, "size": len(content)})
-    head = skill.FRONT.match(texts[uri])
+    head = FRONT.match(texts[uri])
     front = load_yaml(head[1]) if head else {}
     about = str(front["description"])
     entry = {"uri": uri, "frontmatter": front, "resources": resources}
@@ -92,7 +91,7 @@ async def tell_failure(ctx: Context, call_next: CallNext) -> HandlerResult:
     """A library that is gone is told to the client; the server stays for when it is back."""
     try:
         return await call_next(ctx)
-    except StudioError as error:
+    except errors.StudioError as error:
         raise MCPError(mt.INTERNAL_ERROR, mask_text(str(error))) from error
 
 
@@ -204,7 +203,7 @@ class LibraryService:
                 if mark != seen:
                     await self._announce((await self.read()).texts)
                     seen = mark
-            except (OSError, StudioError):  # gone; who asks for it is told so
+            except (OSError, errors.StudioError):  # gone; who asks for it is told so
                 seen = None
                 await self._announce({})
             await asyncio.sleep(WATCH_S)
@@ -279,7 +278,7 @@ def read_line(line: bytes) -> str:
     """A message as the SDK can parse it: it answers none with half of a surrogate pair."""
     if re.search(rb"\\u[dD][89a-fA-F]", line):
         with suppress(ValueError):
-            line = dumps(json.loads(line))  # it writes U+FFFD instead
+            line = codec.dumps(json.loads(line))  # it writes U+FFFD instead
     return line.decode("utf-8", "replace")
 
 

@@ -22,17 +22,14 @@ from engines.core.types import GATE, Decision, DecisionAction, Operation
 from engines.record.formats.source import LONGEST_TEXT
 from engines.record.run_dir import RunDir, Workspace
 from studio.render.words import DONE, misfit_text
-from studio.review.decider import new_flags
-from studio.review.evidence import EvidenceLoader
-from studio.review.scripted import result_text
+from studio.review import decider, evidence, scripted
 from studio.review.wording import flag_text, operation_text
-from studio.run.linter import LazyLinter
+from studio.run.held_out import LazyLinter
 from studio.secrets.output import current_mask, mask_text
 from studio.secrets.sanitize import one_line, sanitize
 from studio.serving.library_mcp import Context, serve_stdio
-from studio.session.live import LiveSession
-from studio.session.offline import OfflineSession
-from studio.session.requests import Commit, Decide, Preview, ReadQueue, ReviewQueue, Undo
+from studio.session import live, offline
+from studio.session.requests import Commit, Decide, ReadQueue, ReviewQueue, Undo
 
 HOLDER = "a person's `studio review --mcp`, which lets go a few seconds after a decision,"
 WAIT_S = 5.0
@@ -63,10 +60,16 @@ class ReviewService:
         self._run, self._person, self._tell = run, person, tell
         linter = LazyLinter(workspace, run, tell)
         own = partial(
-            OfflineSession, workspace, run, person, linter=linter, holder=HOLDER, wait_s=WAIT_S
+            offline.OfflineSession,
+            workspace,
+            run,
+            person,
+            linter=linter,
+            holder=HOLDER,
+            wait_s=WAIT_S,
         )
-        self._session = LiveSession(run, person, as_screen=False, fallback=own)
-        self._evidence = EvidenceLoader(run)
+        self._session = live.LiveSession(run, person, as_screen=False, fallback=own)
+        self._evidence = evidence.EvidenceLoader(run)
         # By operation, of clients that come again with the answer: its key and what was asked.
         self._asked: dict[str, tuple[str, Question]] = {}
         self._later: set[str] = set()
@@ -188,10 +191,10 @@ class ReviewService:
             took_s=round(time.monotonic() - question.asked_at, 3),
         )
         if decision.action == "edit":
-            (preview,) = await self._session.send(Preview((decision,)))
-            if preview.objection:
-                raise ConflictError(place, f"{preview.objection}.", NOTHING)
-            if new := new_flags(operation, preview):
+            objection, new = await decider.check_wording(self._session, operation, decision)
+            if objection:
+                raise ConflictError(place, f"{objection}.", NOTHING)
+            if new:
                 flags = "\n".join(f"flag  {flag_text(flag)}" for flag in new)
                 wording = sanitize(decision.text or "")
                 ask = {"anyway": {"type": "boolean", "title": "Approve it anyway"}}
@@ -219,7 +222,7 @@ class ReviewService:
             self._later.add(name)
         else:
             self._later.discard(name)
-        text = result_text(made)
+        text = scripted.result_text(made)
         if made.reviewer == GATE:
             text = f"{name} {misfit_text(made.reason)}"
         left = {op.id for op in session.state.open_operations}

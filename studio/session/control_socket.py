@@ -16,15 +16,7 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from engines.core.errors import ConflictError
-from studio.session.requests import (
-    Request,
-    Watch,
-    ended_early_error,
-    not_running_error,
-    parse_answer,
-    request_line,
-    silent_error,
-)
+from studio.session import requests
 
 LONGEST_PATH = 100
 """Bytes: what sun_path holds on every platform, with room for the NUL."""
@@ -151,7 +143,7 @@ CONNECT_S, ANSWER_S = 2.0, 20.0
 """A process that is suspended takes requests, until its queue is full, and answers none."""
 
 
-def ask(run: RunAddress, request: Request[T]) -> T:
+def ask(run: RunAddress, request: requests.Request[T]) -> T:
     """Send one request to a running process and return its answer.
 
     Raises NotRunningError: no process of that run answers. StudioError: the run refused, with its
@@ -166,7 +158,7 @@ def watch(run: RunAddress) -> Iterator[dict[str, Any]]:
 
     `Watching.events` says how many durable events came before the first one that follows.
     """
-    with _ask(run, Watch()) as (answer, file):
+    with _ask(run, requests.Watch()) as (answer, file):
         yield {"kind": "Watching", **answer}
         with contextlib.suppress(ConnectionError):  # the process was killed: that is the end
             for line in file:
@@ -194,9 +186,9 @@ def is_alive(run: RunAddress) -> bool:
 
 
 @contextlib.contextmanager
-def _ask(run: RunAddress, request: Request[T]) -> Iterator[tuple[T, Any]]:
+def _ask(run: RunAddress, request: requests.Request[T]) -> Iterator[tuple[T, Any]]:
     """The answer to a request, and the file from which what follows is read."""
-    sent = request_line(request)
+    sent = requests.request_line(request)
     with socket.socket(socket.AF_UNIX) as connection:
         connection.settimeout(ANSWER_S)
         try:
@@ -204,19 +196,19 @@ def _ask(run: RunAddress, request: Request[T]) -> Iterator[tuple[T, Any]]:
                 check_owner(path, run)
                 connection.connect(path)
         except (TimeoutError, BlockingIOError) as error:  # the queue of requests is full
-            raise silent_error(run.run) from error
+            raise requests.silent_error(run.run) from error
         except OSError as error:
-            raise not_running_error(run.run) from error
+            raise requests.not_running_error(run.run) from error
         try:
             with connection.makefile("rwb") as file:
                 file.write(sent)
                 file.flush()
                 line = file.readline()  # however long: it comes from a process of our own user
                 if not line.endswith(b"\n"):  # nothing, or cut within it
-                    raise ended_early_error(run.run)
+                    raise requests.ended_early_error(run.run)
                 connection.settimeout(None)  # what follows comes when it happens
-                yield parse_answer(request, json.loads(line)), file
+                yield requests.parse_answer(request, json.loads(line)), file
         except TimeoutError as error:
-            raise silent_error(run.run) from error
+            raise requests.silent_error(run.run) from error
         except ConnectionError as error:
-            raise ended_early_error(run.run) from error
+            raise requests.ended_early_error(run.run) from error

@@ -10,8 +10,8 @@ from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 
+from engines.core import codec
 from engines.core import events as ev
-from engines.core.codec import fix_surrogates
 from engines.core.state.run_state import RunState
 from engines.core.types import CallKey, try_id
 from studio.session.requests import format_line
@@ -50,7 +50,7 @@ class RolloutText:
             self.recent.append(text[-1])  # half a character: the other half may follow
             text = text[:-1]
         if text:  # as it arrives, else the two ends would count characters differently
-            self.chunks.append(text if text.isascii() else fix_surrogates(text))
+            self.chunks.append(text if text.isascii() else codec.fix_surrogates(text))
 
 
 class Outbox:

@@ -19,29 +19,7 @@ from engines.core.state.fold import fold
 from engines.core.state.run_state import Live, RunState
 from engines.record.derived.run_state import read_run
 from engines.record.run_dir import RunDir
-from studio.session.control_socket import RunAddress, check_owner, connect_path
-from studio.session.requests import (
-    Attach,
-    Request,
-    Subscribe,
-    TakeControl,
-    Watch,
-    ended_early_error,
-    find_answer,
-    not_running_error,
-    parse_answer,
-    request_line,
-)
-from studio.session.session import (
-    ControllerChanged,
-    Disconnected,
-    EventReceived,
-    Message,
-    Session,
-    SnapshotReceived,
-    TextPiece,
-    TextReceived,
-)
+from studio.session import control_socket, requests, session
 
 T = TypeVar("T")
 
@@ -72,7 +50,7 @@ class Connection:
         self._waiting: dict[str, asyncio.Future[dict[str, Any]]] = {}  # by id of the request
         self._lost = False
 
-    async def ask(self, request: Request[T], since: int | None = None) -> T:
+    async def ask(self, request: requests.Request[T], since: int | None = None) -> T:
         """Send a request and return its answer; `since` where it is sent again.
 
         Raises ConflictError: the run refused, or it is too long to be sent. ConnectionLost: whether
@@ -81,22 +59,22 @@ class Connection:
         answer = self._waiting[request.id] = asyncio.get_running_loop().create_future()
         try:
             self.send(request, since)
-            return parse_answer(request, await answer)
+            return requests.parse_answer(request, await answer)
         finally:
             self._waiting.pop(request.id, None)
 
-    def send(self, request: Request[Any], since: int | None = None) -> None:
+    def send(self, request: requests.Request[Any], since: int | None = None) -> None:
         """Send a request; an answer that nobody waits for is dropped."""
         if self._lost:
             raise ConnectionLost
-        self._writer.write(request_line(request, since))
+        self._writer.write(requests.request_line(request, since))
 
-    async def ask_first(self, request: Request[T]) -> T:
+    async def ask_first(self, request: requests.Request[T]) -> T:
         """Ask before anybody iterates `pushed_messages`, and return the answer."""
         self.send(request)
         if not (line := await self._read_line()):
             raise ConnectionLost
-        return parse_answer(request, json.loads(line))
+        return requests.parse_answer(request, json.loads(line))
 
     async def pushed_messages(self) -> AsyncIterator[dict[str, Any]]:
         """Yield what is pushed until the connection ends; answers go to those who asked."""
@@ -137,22 +115,22 @@ class Connection:
                 return b""
 
 
-async def connect(run: RunAddress) -> Connection:
+async def connect(run: control_socket.RunAddress) -> Connection:
     """Connect to a run's process.
 
     Raises NoProcess: there is none; a socket file may be left of it. ConflictError: its socket is
     somebody else's, or its path is too long. OSError: it could not be reached now.
     """
     try:
-        with connect_path(run) as path:
-            check_owner(path, run)
+        with control_socket.connect_path(run) as path:
+            control_socket.check_owner(path, run)
             reader, writer = await asyncio.open_unix_connection(path, limit=_READ_BYTES)
     except (FileNotFoundError, ConnectionRefusedError, NotADirectoryError) as error:
         raise NoProcess from error
     return Connection(reader, writer)
 
 
-class LiveSession(Session):
+class LiveSession(session.Session):
     """One person's session with one run, whose process may end and come back.
 
     `fallback` opens the session that decides once the run has no process; None: then nothing is
@@ -165,7 +143,7 @@ class LiveSession(Session):
         run: RunDir,
         who: str,
         *,
-        fallback: Callable[[], Session] | None = None,
+        fallback: Callable[[], session.Session] | None = None,
         as_screen: bool = True,
         look_s: float = LOOK_S,
     ) -> None:
@@ -180,10 +158,10 @@ class LiveSession(Session):
         self._look_now = asyncio.Event()  # somebody asks whether a process is back
         self._reported = ""  # why there is no connection, as it was last reported
         self._running: asyncio.Task[None] | None = None
-        self._offline: Session | None = None  # the fallback, while it is in use
+        self._offline: session.Session | None = None  # the fallback, while it is in use
         self._forwarding: asyncio.Task[None] | None = None
 
-    async def messages(self) -> AsyncIterator[Message]:
+    async def messages(self) -> AsyncIterator[session.Message]:
         async for message in super().messages():
             yield message
         if self._running is not None and not self._running.cancelled():
@@ -193,7 +171,7 @@ class LiveSession(Session):
         self._subscribed = frozenset(rollouts)
         if self.connection is not None:
             with contextlib.suppress(ConnectionLost):  # the next connection begins with them
-                self.connection.send(Subscribe(tuple(sorted(self._subscribed))))
+                self.connection.send(requests.Subscribe(tuple(sorted(self._subscribed))))
 
     async def wait_for_connection(self) -> Connection | None:
         """Wait until it is known whether there is a connection, and return it."""
@@ -222,7 +200,7 @@ class LiveSession(Session):
         before = self.controls, self.controller
         self.controls, self.controller = _parse_controller(driver)
         if before != (self.controls, self.controller):
-            self._enqueue(ControllerChanged(self.controls, self.controller))
+            self._enqueue(session.ControllerChanged(self.controls, self.controller))
 
     async def _stop(self) -> None:
         self.closed, self.living = True, False
@@ -267,21 +245,21 @@ class LiveSession(Session):
         connection = await connect(self.run)
         try:
             async with asyncio.timeout(ANSWER_S):
-                follow: Request[dict[str, Any]] = Watch()
+                follow: requests.Request[dict[str, Any]] = requests.Watch()
                 if self._as_screen:  # who attached and does not control may decide nothing
-                    follow = Attach(self.who, self._session, self._wants_control)
+                    follow = requests.Attach(self.who, self._session, self._wants_control)
                 answer = await connection.ask_first(follow)
             await self.release_lock()  # the process holds it now
             await self._reload_state(int(answer["events"]))
             self.connection, self.living, self._reported = connection, True, ""
             self.refused = None
             if self._as_screen:
-                connection.send(Subscribe(tuple(sorted(self._subscribed))))
+                connection.send(requests.Subscribe(tuple(sorted(self._subscribed))))
                 self.controls, self.controller = _parse_controller(answer["driver"])
                 self.pace_tokens_per_s = answer.get("pace_tokens_per_s")
             self.state.live.name_tries(map(str, answer.get("under_way", ())), self.state.current)
-            self._enqueue(SnapshotReceived(self.state.events))
-            self._enqueue(ControllerChanged(self.controls, self.controller))
+            self._enqueue(session.SnapshotReceived(self.state.events))
+            self._enqueue(session.ControllerChanged(self.controls, self.controller))
             self._known.set()
             async for message in connection.pushed_messages():
                 await self._handle_message(message)
@@ -292,8 +270,8 @@ class LiveSession(Session):
 
     async def _handle_message(self, message: dict[str, Any]) -> None:
         if "streams" in message:
-            pieces = tuple(TextPiece(*piece) for piece in message["streams"])
-            self._enqueue(TextReceived(pieces))
+            pieces = tuple(session.TextPiece(*piece) for piece in message["streams"])
+            self._enqueue(session.TextReceived(pieces))
         elif "driver" in message:
             self._set_controller(message["driver"])
         elif "event" in message:
@@ -310,10 +288,10 @@ class LiveSession(Session):
                     return
                 if message["seq"] > self.state.events + 1:
                     await self._reload_state(message["seq"])
-                    self._enqueue(SnapshotReceived(events=self.state.events))
+                    self._enqueue(session.SnapshotReceived(events=self.state.events))
                     return
             fold(self.state, event)
-            self._enqueue(EventReceived(event))
+            self._enqueue(session.EventReceived(event))
 
     async def _reload_state(self, events: int | None = None) -> None:
         """Fold the state from the first so many events of the journal; None: from all."""
@@ -328,8 +306,8 @@ class LiveSession(Session):
                 await self._reload_state()
             if ended and self.state.ending:
                 reason = "the run has ended, and its process too"
-            self._enqueue(Disconnected(reason, ended))
-            self._enqueue(SnapshotReceived(events=self.state.events))
+            self._enqueue(session.Disconnected(reason, ended))
+            self._enqueue(session.SnapshotReceived(events=self.state.events))
             if ended and self._fallback is not None:  # nobody else is there to decide
                 self._set_controller({"mine": True, "who": self.who})
         self._look_now.clear()
@@ -346,10 +324,10 @@ class LiveSession(Session):
         self._known.clear()
         self.controls, self.controller = False, ""
         if reason:
-            self._enqueue(Disconnected(reason, ended))
+            self._enqueue(session.Disconnected(reason, ended))
 
     async def take_control(self) -> None:
-        self._set_controller((await self.send(TakeControl()))["driver"])
+        self._set_controller((await self.send(requests.TakeControl()))["driver"])
 
     async def release_lock(self) -> str:
         last_words = ""
@@ -368,14 +346,14 @@ class LiveSession(Session):
         back = f"come back with: studio attach {quote(self.run.run)}"
         return f"run {self.run.run} goes on; {back}" if living else last_words or back
 
-    async def send(self, request: Request[T]) -> T:
+    async def send(self, request: requests.Request[T]) -> T:
         if not request.changes:
             return await self._send(request, None)
         async with self._turn:
             await self.wait_for_connection()
             return await self._send(request, self.state.events)
 
-    async def _send(self, request: Request[T], seen: int | None) -> T:
+    async def _send(self, request: requests.Request[T], seen: int | None) -> T:
         """Send a request until it is answered; `seen` are the events that came before it."""
         since: int | None = None  # it was sent before
         for _ in range(MOST_SENT):
@@ -391,7 +369,7 @@ class LiveSession(Session):
                     continue
                 except ConflictError as error:
                     if since is not None and self._fallback_session() is None:
-                        raise ended_early_error(self.run.run) from error
+                        raise requests.ended_early_error(self.run.run) from error
                     raise
             try:
                 return await connection.ask(request, since)
@@ -406,12 +384,12 @@ class LiveSession(Session):
             f"See what it said last in {self.run.log}.",
         )
 
-    async def _ask_fallback(self, request: Request[T]) -> T:
+    async def _ask_fallback(self, request: requests.Request[T]) -> T:
         """Ask the session that decides without a process; ConnectionLost: one is back just now."""
         answers_here = request.changes or not request.needs_process
         offline = self._fallback_session() if answers_here else None
         if offline is None:
-            raise self.refused or not_running_error(self.run.run)
+            raise self.refused or requests.not_running_error(self.run.run)
         try:
             return await offline.send(request)
         except LockedError as error:
@@ -422,11 +400,11 @@ class LiveSession(Session):
             if offline is self._offline and offline.state.events:
                 self.state = offline.state
 
-    async def _find_answer(self, request: Request[T], since: int) -> T | None:
+    async def _find_answer(self, request: requests.Request[T], since: int) -> T | None:
         """The answer to what an ended process did before it could say so."""
-        return await asyncio.to_thread(find_answer, request, self.run, self.state, since)
+        return await asyncio.to_thread(requests.find_answer, request, self.run, self.state, since)
 
-    def _fallback_session(self) -> Session | None:
+    def _fallback_session(self) -> session.Session | None:
         """The session that decides while the run has no process; None where nothing does."""
         if self._fallback is None or self.refused is not None or self.closed:
             return None
@@ -437,10 +415,10 @@ class LiveSession(Session):
             self._forwarding = asyncio.create_task(self._forward(self._offline))
         return self._offline
 
-    async def _forward(self, offline: Session) -> None:
+    async def _forward(self, offline: session.Session) -> None:
         with contextlib.suppress(StudioError):  # whoever asks it something is told
             async for message in offline.messages():
-                if isinstance(message, SnapshotReceived):
+                if isinstance(message, session.SnapshotReceived):
                     self.state = offline.state
                 self._enqueue(message)
 

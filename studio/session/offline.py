@@ -17,13 +17,10 @@ from engines.core.protocols import Linter
 from engines.core.state.fold import fold
 from engines.pipeline.gate.gate import Gate
 from engines.pipeline.recorder import Listener, Recorder
-from engines.record.derived.catalogue import refresh_catalogue
-from engines.record.derived.run_state import open_run
+from engines.record.derived import catalogue, run_state
 from engines.record.lock import write_lock
 from engines.record.run_dir import RunDir, Workspace
-from studio.session.control_socket import is_alive
-from studio.session.requests import Commit, OpenRun, Request
-from studio.session.session import ControllerChanged, EventReceived, Session, SnapshotReceived
+from studio.session import control_socket, requests, session
 
 IDLE_S = 3.0
 """After so long without a request the lock is released; the next request takes it again.
@@ -37,7 +34,7 @@ SCREEN = "a person's screen, which lets go a few seconds after a decision,"
 T = TypeVar("T")
 
 
-class LockedRun(OpenRun):
+class LockedRun(requests.OpenRun):
     """A run without a process, under its lock; used by the thread that took it."""
 
     def __init__(
@@ -48,13 +45,13 @@ class LockedRun(OpenRun):
         self.runner = runner
         self.events_read = events  # what the journal held when the lock was taken
 
-    def perform(self, request: Request[T]) -> T:
+    def perform(self, request: requests.Request[T]) -> T:
         with self.gate.recorder.carrying_out(request.id):
             return self.runner.run(request.perform(self))
 
     async def commit(self, step: int, reviewer: str) -> str:
         """Commit the decisions of a finished run."""
-        from engines.record.export import refresh_agent
+        from engines.record.formats.rows import refresh_agent
         from engines.record.seal import refuse_altered
 
         run, state = self.run, self.state
@@ -75,7 +72,7 @@ class LockedRun(OpenRun):
         return f"committed: library {library.name} is at v{library.version}"
 
 
-class OfflineSession(Session):
+class OfflineSession(session.Session):
     """One person at a run's journal. Used from one event loop.
 
     The `linter` flags edits and own operations, in the worker thread; None: nothing does. With
@@ -140,7 +137,7 @@ class OfflineSession(Session):
             return f"{what} for the next commit: studio review {run}"
         return f"come back with: studio attach {run}"
 
-    async def send(self, request: Request[T]) -> T:
+    async def send(self, request: requests.Request[T]) -> T:
         """Carry a request out in the worker thread, under the run's lock, which the first takes."""
         async with self._turn:
             place = f"run {self.run.run}"
@@ -158,7 +155,7 @@ class OfflineSession(Session):
                     await self._take_lock()
                 assert self._locked is not None
                 answer: T = await self._in_worker(self._locked.perform, request)
-                if isinstance(request, Commit):
+                if isinstance(request, requests.Commit):
                     await self._release()
                 return answer
             finally:
@@ -174,8 +171,8 @@ class OfflineSession(Session):
             self._loop = asyncio.get_running_loop()
             self.state = await self._in_worker(self.run.state)
             self._read = True
-            self._enqueue(SnapshotReceived())
-            self._enqueue(ControllerChanged(True, self.controller))
+            self._enqueue(session.SnapshotReceived())
+            self._enqueue(session.ControllerChanged(True, self.controller))
 
     async def _take_lock(self) -> None:
         self._opening = []
@@ -192,7 +189,7 @@ class OfflineSession(Session):
         else:  # another process wrote since the state was read
             self.state = await self._in_worker(self.run.state)
             self._wrote = bool(opening)
-            self._enqueue(SnapshotReceived())
+            self._enqueue(session.SnapshotReceived())
 
     def _on_event(self, event: DurableEvent | TransientEvent) -> None:
         """An event is on disk; called in the worker thread."""
@@ -205,7 +202,7 @@ class OfflineSession(Session):
     def _apply_event(self, event: DurableEvent | TransientEvent) -> None:
         self._wrote = self._wrote or is_durable(event)
         fold(self.state, event)
-        self._enqueue(EventReceived(event))
+        self._enqueue(session.EventReceived(event))
 
     def _on_idle(self) -> None:
         self._releasing = asyncio.create_task(self.release_lock())
@@ -220,7 +217,7 @@ class OfflineSession(Session):
         wrote, self._wrote = self._wrote, False
         await self._in_worker(self._stack.close)
         if wrote:
-            await self._in_worker(refresh_catalogue, self._workspace)
+            await self._in_worker(catalogue.refresh_catalogue, self._workspace)
 
     async def _in_worker(self, do: Callable[..., T], *arguments: Any) -> T:
         # Shielded: whoever stops waiting must not leave half a decision behind.
@@ -243,9 +240,9 @@ def lock_run(
     Used by one thread. `holder` is what others are told who has the lock.
     """
     with write_lock(run.path, who=holder, timeout_s=wait_s), asyncio.Runner() as runner:
-        if is_alive(run):
+        if control_socket.is_alive(run):
             raise LockedError(str(run.path), "a process just took it up.", "Try again.")
-        journal, state = open_run(run.journal, mask=workspace.mask)
+        journal, state = run_state.open_run(run.journal, mask=workspace.mask)
         try:
             if state.started is None:
                 move = f"remove it: studio runs rm {run.run}."

@@ -15,36 +15,14 @@ from typing import TypeVar
 
 import orjson
 
+from engines.core import codec, errors
 from engines.core import events as ev
-from engines.core.codec import from_dict, to_dict
-from engines.core.errors import ConflictError, StudioError
 from engines.core.state.fold import fold
 from engines.core.text.tool_text import transcript_text
 from engines.core.types import CallKey, Message, try_id
-from engines.record import lines
-from engines.record.journal import Entry, read_journal
-from engines.record.ledger import Record, record_file_name
+from engines.record import journal, ledger, lines
 from engines.record.run_dir import RunDir, Workspace
-from studio.session.requests import (
-    ChangeSpeed,
-    Pause,
-    ReadQuestions,
-    ReadQueue,
-    Request,
-    Resume,
-    ReviewQueue,
-    Status,
-    Step,
-    status_of,
-)
-from studio.session.session import (
-    Disconnected,
-    EventReceived,
-    Session,
-    SnapshotReceived,
-    TextPiece,
-    TextReceived,
-)
+from studio.session import requests, session
 
 SPEEDS = (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
 MOST_WAIT_S = 3.0
@@ -96,7 +74,7 @@ class Moment:
     text: TryText | None = None
 
 
-class ReplaySession(Session):
+class ReplaySession(session.Session):
     """One person watching; `sleep` is what time passes by. Used from one event loop."""
 
     living = True
@@ -128,7 +106,7 @@ class ReplaySession(Session):
         return f"replay {self.speed:g}×{over or ' paused' * self.paused}"
 
     async def _begin(self) -> None:
-        entries = await asyncio.to_thread(list, read_journal(self.run.journal))
+        entries = await asyncio.to_thread(list, journal.read_journal(self.run.journal))
         if not self.closed:
             self._player = asyncio.create_task(self._play(entries))
 
@@ -152,29 +130,31 @@ class ReplaySession(Session):
             await asyncio.gather(self._player, return_exceptions=True)
         return f"look at the run itself with: studio attach {quote(self.run.run)}"
 
-    async def send(self, request: Request[T]) -> T:
+    async def send(self, request: requests.Request[T]) -> T:
         """Answer what the replay itself is asked; the run is asked nothing."""
         return request.read_answer(await self._answer(request))
 
-    async def _answer(self, request: Request[T]) -> object:
+    async def _answer(self, request: requests.Request[T]) -> object:
         match request:
-            case Status():
-                return status_of(self.state)
-            case ReadQueue():
-                return to_dict(await self._review_queue())
-            case ReadQuestions():
+            case requests.Status():
+                return requests.status_of(self.state)
+            case requests.ReadQueue():
+                return codec.to_dict(await self._review_queue())
+            case requests.ReadQuestions():
                 asked = self._questions.keys() & set(request.problems)
                 return {name: self._questions[name] for name in asked}
-            case Pause() | Resume() | Step() | ChangeSpeed() if not self.living:
+            case (
+                requests.Pause() | requests.Resume() | requests.Step() | requests.ChangeSpeed()
+            ) if not self.living:
                 text = "the replay is over: q leaves it"
-            case Pause() | Resume():
+            case requests.Pause() | requests.Resume():
                 self._set_paused(not self.paused)
                 text = f"{self.label}: s p {'goes on' if self.paused else 'pauses it'}"
-            case Step():
+            case requests.Step():
                 self._one_step = True
                 self._set_paused(False)
                 text = f"{self.label}: up to the end of the step"
-            case ChangeSpeed(faster=faster):
+            case requests.ChangeSpeed(faster=faster):
                 at = bisect_right(SPEEDS, self.speed)
                 if not faster:
                     at = bisect_left(SPEEDS, self.speed) - 1
@@ -184,17 +164,17 @@ class ReplaySession(Session):
                 raise self._refusal()
         return {"told": text}
 
-    async def _review_queue(self) -> ReviewQueue:
+    async def _review_queue(self) -> requests.ReviewQueue:
         from engines.pipeline.gate.draft import Draft
 
         state = self.state
         folder = self._workspace.library(state.started.library if state.started else "")
         base = await asyncio.to_thread(folder.at, state.base_version)
         draft = Draft(state, base, self.run.run, None, None)
-        return ReviewQueue.of(state, draft.library)
+        return requests.ReviewQueue.of(state, draft.library)
 
-    def _refusal(self) -> ConflictError:
-        return ConflictError(
+    def _refusal(self) -> errors.ConflictError:
+        return errors.ConflictError(
             f"replay of run {self.run.run}",
             "it shows what was, and changes nothing.",
             f"Open the run itself: studio attach {quote(self.run.run)}.",
@@ -209,7 +189,7 @@ class ReplaySession(Session):
 
     # -- playing -------------------------------------------------------------------------
 
-    async def _play(self, entries: Sequence[Entry]) -> None:
+    async def _play(self, entries: Sequence[journal.Entry]) -> None:
         cut_s, previous = 0.0, entries[0].at if entries else 0.0
         self._now = previous
         reason = "the replay is over"
@@ -220,10 +200,10 @@ class ReplaySession(Session):
                 for moment in moments:
                     await self._pass_time(moment.at)
                     self._tell(moment)
-        except StudioError as error:  # a damaged record
+        except errors.StudioError as error:  # a damaged record
             reason = str(error)
         self.living = False
-        self._enqueue(Disconnected(reason, ended=True))
+        self._enqueue(session.Disconnected(reason, ended=True))
 
     async def _pass_time(self, until: float) -> None:
         while self._now < until or self.paused:
@@ -249,8 +229,8 @@ class ReplaySession(Session):
             is_first = not self.state.events
             fold(self.state, event)
             if is_first:
-                self._enqueue(SnapshotReceived(self.state.events))
-        self._enqueue(EventReceived(event))
+                self._enqueue(session.SnapshotReceived(self.state.events))
+        self._enqueue(session.EventReceived(event))
         if self._one_step and isinstance(event, ev.StepFinished):
             self._one_step = False
             self._set_paused(True)
@@ -270,13 +250,13 @@ class ReplaySession(Session):
             length = text.length_at(self._now)
             if length > sent:
                 begin = max(sent, 0)
-                pieces.append(TextPiece(name, begin, text.text[begin:length]))
+                pieces.append(session.TextPiece(name, begin, text.text[begin:length]))
                 self._sent[name] = length
         if pieces:
-            self._enqueue(TextReceived(tuple(pieces)))
+            self._enqueue(session.TextReceived(tuple(pieces)))
 
 
-def _split_steps(entries: Sequence[Entry]) -> Iterator[Sequence[Entry]]:
+def _split_steps(entries: Sequence[journal.Entry]) -> Iterator[Sequence[journal.Entry]]:
     """What came before the first step, and each step with what followed it."""
     starts = [at for at, entry in enumerate(entries) if isinstance(entry.event, ev.StepStarted)]
     for begin, end in zip([0, *starts], [*starts, len(entries)], strict=True):
@@ -284,7 +264,7 @@ def _split_steps(entries: Sequence[Entry]) -> Iterator[Sequence[Entry]]:
             yield entries[begin:end]
 
 
-def read_moments(run: RunDir, segment: Sequence[Entry]) -> list[Moment]:
+def read_moments(run: RunDir, segment: Sequence[journal.Entry]) -> list[Moment]:
     """A part of the journal with what its tries said, in order of time. Blocks."""
     out: list[Moment] = []
     finished = defaultdict[tuple[int, int, int], list[float]](list)
@@ -306,12 +286,14 @@ def read_moments(run: RunDir, segment: Sequence[Entry]) -> list[Moment]:
         if isinstance(event, ev.LessonProposed):
             out.append(Moment(entry.at, ev.StageEntered(event.step, "review")))
     for step, problems in steps.items():
-        name = record_file_name(CallKey("rollout", 0, step))
+        name = ledger.record_file_name(CallKey("rollout", 0, step))
         for text in read_texts(run, name, finished):
             problem = problems[text.key.position] if text.key.position < len(problems) else ""
             out.append(Moment(text.spans[0].began, ev.RolloutStarted(text.key, problem), text))
     for step in sorted({one.step for one in measured}):
-        texts = read_texts(run, record_file_name(CallKey("evaluation", 0, step, problem="x")), {})
+        texts = read_texts(
+            run, ledger.record_file_name(CallKey("evaluation", 0, step, problem="x")), {}
+        )
         for found in (one for one in measured if one.step == step):
             out += _measuring(found, [t for t in texts if t.key.problem in found.problems])
     return sorted(out, key=attrgetter("at"))
@@ -321,10 +303,10 @@ def read_texts(
     run: RunDir, name: str, finished: dict[tuple[int, int, int], list[float]]
 ) -> list[TryText]:
     """What the tries of one file of records said; one that was made again is another try."""
-    tries = defaultdict[tuple[object, ...], list[Record]](list)
+    tries = defaultdict[tuple[object, ...], list[ledger.Record]](list)
 
     def take(line: lines.StoredLine) -> None:
-        record = from_dict(Record, orjson.loads(line.body))
+        record = codec.from_dict(ledger.Record, orjson.loads(line.body))
         key = record.key
         is_said = key.purpose in ("rollout", "evaluation") or record.is_tool_result
         if is_said and not record.lost:
@@ -336,7 +318,7 @@ def read_texts(
     return [_as_text(records) for records in tries.values()]
 
 
-def _as_text(records: Sequence[Record]) -> TryText:
+def _as_text(records: Sequence[ledger.Record]) -> TryText:
     spans, text = list[Span](), ""
     messages: tuple[Message, ...] = ()
     first = next((r for r in records if not r.is_tool_result), records[0])

@@ -314,7 +314,7 @@ class Propose(_Decision[Operation]):
     reviewer: str
 
     async def perform(self, run: OpenRun) -> Operation:
-        return await run.gate.queue.propose(self.operation, self.reviewer)
+        return await run.gate.propose(self.operation, self.reviewer)
 
     def answer_again(self, done: Events, state: RunState) -> Operation | None:
         return done[0].operation if done else None
@@ -356,7 +356,7 @@ class Drop(_Decision[str]):
     reviewer: str
 
     async def perform(self, run: OpenRun) -> str:
-        await run.gate.queue.drop(self.repair, self.reason, self.reviewer)
+        await run.gate.drop(self.repair, self.reason, self.reviewer)
         return self.repair
 
     def answer_again(self, done: Events, state: RunState) -> str | None:

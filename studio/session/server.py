@@ -19,28 +19,7 @@ from engines.pipeline.context import RunContext
 from engines.pipeline.effect.effect_gate import open_trials
 from engines.record.run_dir import RunDir
 from studio.render.lines import to_stderr
-from studio.session.control_socket import bind_path
-from studio.session.feed import BATCH_S, Feed, Outbox
-from studio.session.requests import (
-    MAX_LINE,
-    Attach,
-    OpenRun,
-    Request,
-    Subscribe,
-    TakeControl,
-    Watch,
-    answer_line,
-    committed_text,
-    controlled_elsewhere_error,
-    find_answer,
-    format_line,
-    no_trials_error,
-    parse_line,
-    parse_request,
-    refusal_line,
-    status_of,
-    too_long_error,
-)
+from studio.session import control_socket, feed, requests
 
 _LAST_WORDS_S = 2.0
 """How long an ending run waits for a slow reader."""
@@ -50,7 +29,7 @@ COMMIT_S = 60.0
 T = TypeVar("T")
 
 
-class LivingRun(OpenRun):
+class LivingRun(requests.OpenRun):
     """A run in its process."""
 
     def __init__(self, context: RunContext) -> None:
@@ -64,7 +43,7 @@ class LivingRun(OpenRun):
         return self._context
 
     def status(self) -> dict[str, Any]:
-        status = status_of(self.state, self._context.budget)
+        status = requests.status_of(self.state, self._context.budget)
         nodes = self._context.nodes()
         if nodes is not None:
             status["nodes"] = {name: list(rollouts) for name, rollouts in nodes.items()}
@@ -96,7 +75,7 @@ class LivingRun(OpenRun):
             why_not = await asyncio.wait_for(gate.hold.release_once(), COMMIT_S)
         except TimeoutError:
             return "the commit is under way, and not finished yet"
-        return why_not or committed_text(state)
+        return why_not or requests.committed_text(state)
 
     @property
     def _is_trying(self) -> bool:
@@ -112,7 +91,7 @@ class LivingRun(OpenRun):
             )
         operations = open_trials(state, names)
         if context.effects is None:
-            raise no_trials_error(self.run.run)
+            raise requests.no_trials_error(self.run.run)
         facts = context.effects.describe_asked(state, context.trial_base, operations)
         self._trial_failure = ""
         self._trying = asyncio.create_task(context.try_asked(operations))
@@ -127,10 +106,10 @@ class LivingRun(OpenRun):
 
 @asynccontextmanager
 async def serve(
-    context: RunContext, path: Path, *, batch_s: float = BATCH_S
+    context: RunContext, path: Path, *, batch_s: float = feed.BATCH_S
 ) -> AsyncIterator[None]:
     """Answer requests about a run on the socket of this path, as long as the context lasts."""
-    with bind_path(path) as name:
+    with control_socket.bind_path(path) as name:
         server = _Server(context, batch_s)
         listening = socket.socket(socket.AF_UNIX)
         # Before `bind`, so that no other user can connect in between; and after it, for
@@ -139,7 +118,7 @@ async def serve(
         listening.bind(name)
         os.chmod(name, 0o600)
         listener = await asyncio.start_unix_server(
-            server.serve_client, sock=listening, limit=MAX_LINE
+            server.serve_client, sock=listening, limit=requests.MAX_LINE
         )
         try:
             yield
@@ -152,7 +131,7 @@ async def serve(
 class _Client:
     """One client: what it is sent, and who it is once it has attached."""
 
-    outbox: Outbox
+    outbox: feed.Outbox
     who: str | None = None  # None: it has not attached
     session: str = ""  # the same for each connection of one screen; "": not given
 
@@ -163,7 +142,7 @@ class _Server:
     def __init__(self, context: RunContext, batch_s: float) -> None:
         self._context = context
         self._run = LivingRun(context)
-        self._feed = Feed(context.recorder.state, batch_s)
+        self._feed = feed.Feed(context.recorder.state, batch_s)
         self._stop_listening = context.recorder.listen(
             self._feed, reads_text=self._feed.is_followed
         )
@@ -183,7 +162,7 @@ class _Server:
             return
         task = asyncio.current_task()
         assert task is not None
-        client = self._connections[task] = _Client(Outbox(self._feed))
+        client = self._connections[task] = _Client(feed.Outbox(self._feed))
         sending = asyncio.create_task(client.outbox.send(writer))
         reading = asyncio.create_task(self._answer_requests(client, reader))
         client.outbox.on_dropped = sending.cancel  # it may wait for somebody who never reads
@@ -228,7 +207,9 @@ class _Server:
             while (line := await coming) and not self._closing:
                 if not line.endswith(b"\n"):  # a part of one that is too long
                     size = await _skip_long_line(line, reader)
-                    client.outbox.enqueue(refusal_line(None, too_long_error("", size)))
+                    client.outbox.enqueue(
+                        requests.refusal_line(None, requests.too_long_error("", size))
+                    )
                     await client.outbox.wait_until_sent()
                     return
                 coming = asyncio.create_task(_read_line(reader))
@@ -248,17 +229,17 @@ class _Server:
     async def _answer(self, client: _Client, line: bytes) -> None:
         name: str | None = None
         try:
-            message = parse_line(line)
+            message = requests.parse_line(line)
             name = message["id"]
-            request, since = parse_request(message)
-            answered = answer_line(request, await self._perform(client, request, since))
+            request, since = requests.parse_request(message)
+            answered = requests.answer_line(request, await self._perform(client, request, since))
         except StudioError as error:
-            client.outbox.enqueue(refusal_line(name, error))
+            client.outbox.enqueue(requests.refusal_line(name, error))
             return
         except Exception as error:  # a bug: the client must not wait for ever
             to_stderr(f"bug: a request was not answered: {_bug_line(error)}")
             client.outbox.enqueue(
-                refusal_line(
+                requests.refusal_line(
                     name,
                     ConflictError(
                         "request",
@@ -269,25 +250,27 @@ class _Server:
             )
             return
         client.outbox.enqueue(answered)
-        if isinstance(request, Watch):
+        if isinstance(request, requests.Watch):
             self._feed.add(client.outbox)
 
-    async def _perform(self, client: _Client, request: Request[Any], since: int | None) -> Any:
+    async def _perform(
+        self, client: _Client, request: requests.Request[Any], since: int | None
+    ) -> Any:
         match request:
-            case Watch():
+            case requests.Watch():
                 return self._run.status()
-            case Attach():
+            case requests.Attach():
                 return self._attach(client, request)
-            case TakeControl() | Subscribe() if client.who is None:
+            case requests.TakeControl() | requests.Subscribe() if client.who is None:
                 raise ConflictError(
                     f"request {request.do}",
                     "only a screen that attached asks it.",
                     "Send attach first.",
                 )
-            case TakeControl():
+            case requests.TakeControl():
                 self._set_controller(client)
                 return self._controller_data(client)
-            case Subscribe():
+            case requests.Subscribe():
                 self._feed.subscribe(client.outbox, frozenset(request.rollouts))
                 return True
         if not request.changes:
@@ -300,18 +283,20 @@ class _Server:
             performing.add_done_callback(lambda _: self._performing.pop(request.id))
         return await asyncio.shield(performing)
 
-    async def _perform_once(self, client: _Client, request: Request[T], since: int | None) -> T:
+    async def _perform_once(
+        self, client: _Client, request: requests.Request[T], since: int | None
+    ) -> T:
         if since is not None:
             # Before the check: somebody may have taken over since it was first sent.
             run, state = self._run.run, self._run.state
-            done = await asyncio.to_thread(find_answer, request, run, state, since)
+            done = await asyncio.to_thread(requests.find_answer, request, run, state, since)
             if done is not None:
                 return done
         self._check_control(client, request)
         with self._context.recorder.carrying_out(request.id):
             return await request.perform(self._run)
 
-    def _check_control(self, client: _Client, request: Request[Any]) -> None:
+    def _check_control(self, client: _Client, request: requests.Request[Any]) -> None:
         """Refuse what only the controlling screen may ask."""
         if client is self._controller:
             return
@@ -321,13 +306,13 @@ class _Server:
                 who = f"{self._controller_name} drives this run"
             raise ConflictError("this screen", f"it observes; {who}.", "Press T to take over.")
         if client.who is None and self._controller is not None and request.decides:
-            raise controlled_elsewhere_error(self._run.run.run, self._controller_name)
+            raise requests.controlled_elsewhere_error(self._run.run.run, self._controller_name)
 
     @property
     def _controller_name(self) -> str:
         return (self._controller.who or "") if self._controller is not None else ""
 
-    def _attach(self, client: _Client, request: Attach) -> dict[str, Any]:
+    def _attach(self, client: _Client, request: requests.Attach) -> dict[str, Any]:
         session = request.session
         client.who, client.session = request.who or "somebody", session
         others = (one for one in self._connections.values() if one is not client)
@@ -356,7 +341,7 @@ class _Server:
         self._context.gate.hold.set(client is not None)
         for other in self._connections.values():
             if other.who is not None and other is not client:
-                other.outbox.enqueue(format_line(**self._controller_data(other)))
+                other.outbox.enqueue(requests.format_line(**self._controller_data(other)))
 
     def _controller_data(self, client: _Client) -> dict[str, Any]:
         return {"driver": {"mine": client is self._controller, "who": self._controller_name}}

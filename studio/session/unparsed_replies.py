@@ -40,7 +40,7 @@ async def resubmit_reply(
     run: RunDir, gate: "Gate", repair_id: str, text: str, reviewer: str
 ) -> Resubmission:
     """Parse a corrected reply; what it holds joins the queue where all of it is understood."""
-    repair = gate.queue.unparsed_reply(repair_id)
+    repair = gate.unparsed_reply(repair_id)
     # In a thread: it reads the journal, and the run must not stand still meanwhile.
     source = await asyncio.to_thread(find_reply_source, run, repair)
     found = await asyncio.to_thread(
@@ -48,7 +48,7 @@ async def resubmit_reply(
     )
     if found.problems:
         return found
-    operations = await gate.queue.resubmit(repair_id, found.operations, reviewer, found.fates)
+    operations = await gate.resubmit(repair_id, found.operations, reviewer, found.fates)
     return replace(found, operations=operations)
 
 

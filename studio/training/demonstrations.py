@@ -13,16 +13,10 @@ from engines.core.library import Library
 from engines.core.state.run_state import RolloutHistory, StepHistory
 from engines.core.types import Message, Problem
 from engines.data.dataset import read_problems
-from engines.grpo.loss.sft_data import (
-    Demonstration,
-    demonstration_row,
-    read_demonstrations,
-    without_guidance,
-)
+from engines.grpo.loss import sft_data
 from engines.pipeline.replay_training import HistorySegment, load_history
 from engines.policies.tool_use import as_text, spell_calls
-from engines.record.appender import make_folder, write_atomic
-from engines.record.ledger import read_record
+from engines.record import appender, ledger
 from engines.record.run_dir import RunDir, Workspace
 from studio.config.loading import LoadedRun, load_run
 from studio.render.lines import to_stderr
@@ -51,18 +45,18 @@ def write_demonstrations(
         found, about = _run_demonstrations(workspace, loaded, source, with_library=with_library)
     else:
         file = loaded.data_path(data, "sft.data")
-        found = list(read_demonstrations(file))
+        found = list(sft_data.read_demonstrations(file))
         about = f"{len(found)} from {file}"
     rows = (
-        {names.get(key, key): value for key, value in demonstration_row(shown).items()}
+        {names.get(key, key): value for key, value in sft_data.demonstration_row(shown).items()}
         for shown in found
     )
     text = b"".join(loaded.mask.line(dumps(row)) + b"\n" for row in rows)
     name = f"{name}-{digest_bytes(text)[:_ID_CHARS]}"
     path = workspace.datasets / f"{name}.jsonl"
-    make_folder(path.parent)
+    appender.make_folder(path.parent)
     if not path.exists():
-        write_atomic(path, text)
+        appender.write_atomic(path, text)
     to_stderr(f"demonstrations: {about} ({path})")
     if all(one.reply == one.answer for one in found):
         to_stderr(
@@ -73,7 +67,7 @@ def write_demonstrations(
 
 def _run_demonstrations(
     workspace: Workspace, loaded: LoadedRun, run: RunDir, *, with_library: bool
-) -> tuple[list[Demonstration], str]:
+) -> tuple[list[sft_data.Demonstration], str]:
     """Every reply of the verified rollouts of a run, and a line that counts them."""
     theirs = load_run(str(run.run_file), [], workspace.path, keyless=True)
     exact = theirs.config.policy.model == loaded.config.policy.model
@@ -84,7 +78,7 @@ def _run_demonstrations(
     read = read_problems(theirs.data_path(data.practice), fields=data.fields, needs_answer=False)
     problems = {problem.id: problem for problem in read}
     least = FULL_REWARD
-    found: dict[tuple[Any, ...], Demonstration] = {}
+    found: dict[tuple[Any, ...], sft_data.Demonstration] = {}
     right = judged = 0
     for segment in load_history(run, workspace):
         for step, library, cite in _read_steps(workspace, segment):
@@ -126,17 +120,17 @@ def _verified_rollouts(
 
 def _read_replies(
     records: Path, guidance: str, rollout: RolloutHistory, problem: Problem, exact: bool
-) -> Iterator[Demonstration]:
+) -> Iterator[sft_data.Demonstration]:
     """Each reply of a rollout, with the prompt that it would have had without a library."""
     messages: tuple[Message, ...] = ()
     for ref in rollout.finished.refs:
-        record = read_record(records, ref)
+        record = ledger.read_record(records, ref)
         messages = record.extend(messages)
         if record.is_tool_result:
             continue
         asked = messages[:-1]
         try:
-            bare = without_guidance(asked, guidance)
+            bare = sft_data.without_guidance(asked, guidance)
         except ValueError:
             cause = (
                 "its prompt does not hold the library's text as it is now, so it cannot be "
@@ -148,7 +142,7 @@ def _read_replies(
         text, ids = reply.text, reply.token_ids if exact else ()
         if tools := record.sampling.tools:  # as a model whose weights are here is asked
             bare, text = as_text(bare, tools), spell_calls(text, reply.tool_calls)
-        yield Demonstration(problem.question, text, bare, ids, problem.answer, rollout.id)
+        yield sft_data.Demonstration(problem.question, text, bare, ids, problem.answer, rollout.id)
 
 
 def _read_steps(

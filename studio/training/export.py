@@ -1,6 +1,6 @@
 """What `studio export` takes from a run, and the command that serves it.
 
-Owns the choice of a checkpoint. `engines.grpo.checkpoint.export` copies and merges.
+Owns the choice of a checkpoint. `engines.grpo.checkpoint.folders` copies and merges.
 """
 
 import shlex
@@ -17,36 +17,18 @@ from typing import Any
 from engines.core.errors import ConfigError, ConflictError
 from engines.core.library import Library
 from engines.core.state.run_state import RunState
-from engines.grpo.checkpoint.export import (
-    CardFacts,
-    Kind,
-    adapter_rank,
-    base_facts,
-    check_target,
-    export_adapter,
-    export_merged,
-    model_card,
-)
-from engines.grpo.checkpoint.folders import (
-    FoundCheckpoint,
-    check_seal,
-    find_checkpoints,
-    read_facts,
-)
+from engines.grpo.checkpoint import folders
 from engines.policies.hf_local.settings import LocalSettings
-from engines.record.appender import write_atomic
-from engines.record.export import format_agent_yaml
+from engines.record import appender, seal, yaml_text
+from engines.record.formats.rows import format_agent_yaml
 from engines.record.run_dir import RunDir, Workspace
-from engines.record.seal import refuse_altered
-from engines.record.yaml_text import load_yaml
 from studio.facts.run import load_state_with_parents
 from studio.library.references import version_at
-from studio.run.models import BUNDLED, model_path
-from studio.run.new_or_resume import read_run_yaml
+from studio.run import models, new_or_resume
 
 SERVERS = ("vllm",)
 _AGENT = "agent.yaml"
-_BUNDLED = f"hf:{BUNDLED}"
+_BUNDLED = f"hf:{models.BUNDLED}"
 CLEAR_DIFFERENCE = 0.05
 """A held-out reward so much higher after another step gets a note."""
 _LORA_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
@@ -56,9 +38,9 @@ _ON_CARD = ("practice.", "grpo.", "sft.", "policy.max_tokens", "policy.local.", 
 
 @dataclass(frozen=True, slots=True)
 class Export:
-    kind: Kind
+    kind: folders.Kind
     run: str
-    found: FoundCheckpoint
+    found: folders.FoundCheckpoint
     folder: Path
     base: LocalSettings
     card: str
@@ -82,42 +64,50 @@ class Export:
     def write(self) -> None:
         """Raises StudioError: the checkpoint, its base model or the folder cannot be used."""
         if self.kind == "merged":
-            export_merged(self.found.folder, self.folder, self.card, self.base)
+            folders.export_merged(self.found.folder, self.folder, self.card, self.base)
         else:
-            export_adapter(self.found.folder, self.folder, self.card)
+            folders.export_adapter(self.found.folder, self.folder, self.card)
         if self.agent is not None and self.library is not None:
             own = {"model": f"hf:{self.folder}"} if self.kind == "merged" else {}
             model = {k: v for k, v in self.agent["model"].items() if k != "adapter"} | own
             if self.kind == "adapter":
                 model["adapter"] = str(self.folder)
             described = {**self.agent, "model": model}
-            write_atomic(self.folder / _AGENT, format_agent_yaml(described, self.library, self.run))
+            appender.write_atomic(
+                self.folder / _AGENT, format_agent_yaml(described, self.library, self.run)
+            )
 
     def command(self, server: str) -> list[str]:
         """The words of the command that serves the folder. Raises ConfigError: no such server."""
         check_server(server)
         if self.kind == "merged":
             return ["vllm", "serve", str(self.folder), "--served-model-name", self.run]
-        rank = adapter_rank(self.found.folder)
+        rank = folders.adapter_rank(self.found.folder)
         allowed = next((one for one in _LORA_RANKS if one >= rank), rank)
         words = ["vllm", "serve", self.base.path, "--enable-lora"]
         words += ["--lora-modules", f"{self.run}={self.folder}", "--max-lora-rank", str(allowed)]
-        if base_facts(self.found.folder).get("quantise") == "nf4":
+        if folders.base_facts(self.found.folder).get("quantise") == "nf4":
             words += ["--quantization", "bitsandbytes"]
         return words
 
 
 def prepare_export(
-    workspace: Workspace, run: str, folder: Path, kind: Kind, *, step: int | None, best: bool
+    workspace: Workspace,
+    run: str,
+    folder: Path,
+    kind: folders.Kind,
+    *,
+    step: int | None,
+    best: bool,
 ) -> Export:
     """Find the checkpoint and make its model card; nothing is written. Raises StudioError."""
-    check_target(folder)
+    folders.check_target(folder)
     taken = workspace.run(run)
     state = load_state_with_parents(taken, workspace)
     found = choose_checkpoint(taken, state, step, best)
-    check_seal(found.folder)  # before anything of it is shown
+    folders.check_seal(found.folder)  # before anything of it is shown
     run_file = run_settings(taken)
-    card = model_card(card_facts(taken, state, found, kind, run_file))
+    card = folders.model_card(card_facts(taken, state, found, kind, run_file))
     base = base_settings(found.folder, run_file)
     note = _better_step_note(state, found.step)
     agent, library = _described_agent(workspace, taken, state, found.step)
@@ -131,8 +121,8 @@ def _described_agent(
     if state.started is None or not run.agent_file.exists():
         return None, None
     library = workspace.library(state.started.library).at(version_at(state, step))
-    refuse_altered(run.agent_file)
-    described = load_yaml(run.agent_file.read_text("utf-8"))
+    seal.refuse_altered(run.agent_file)
+    described = yaml_text.load_yaml(run.agent_file.read_text("utf-8"))
     described.pop("experiences", None)
     return (described, library) if library.experiences else (None, None)
 
@@ -173,12 +163,12 @@ def _better_step_note(state: RunState, step: int) -> str:
 
 def choose_checkpoint(
     run: RunDir, state: RunState, step: int | None, best: bool
-) -> FoundCheckpoint:
+) -> folders.FoundCheckpoint:
     """The checkpoint of `step`, or of the `best` step, else the newest. Raises ConflictError."""
-    found = find_checkpoints(run.path)
+    found = folders.find_checkpoints(run.path)
     place = f"run {run.run}"
     if not found and not state.trains_weights:
-        cause = "it trained no weights, so there are none to export."
+        cause = "it trained no weights, so there are none to folders."
         raise ConflictError(place, cause, "Train some: studio train grpo-tiny.")
     if not found:
         move = "Let it reach the end of an epoch, or set grpo.checkpoint_steps."
@@ -197,11 +187,11 @@ def choose_checkpoint(
 
 def base_settings(checkpoint: Path, run_file: Mapping[str, Any]) -> LocalSettings:
     """The base model of a checkpoint, as it is loaded for merging. Raises DamagedError."""
-    base = base_facts(checkpoint)
+    base = folders.base_facts(checkpoint)
     # The bundled model's folder differs after the studio was installed anew.
     moved = run_file.get("policy.model") == _BUNDLED and not Path(base["name"]).exists()
     return LocalSettings(
-        path=model_path(_BUNDLED) if moved else base["name"],
+        path=models.model_path(_BUNDLED) if moved else base["name"],
         dtype="bfloat16" if base.get("quantise") == "nf4" else base.get("dtype", "auto"),
         device="cpu",  # merging needs room for the whole model and no speed
         threads=1,
@@ -209,13 +199,19 @@ def base_settings(checkpoint: Path, run_file: Mapping[str, Any]) -> LocalSetting
 
 
 def card_facts(
-    run: RunDir, state: RunState, found: FoundCheckpoint, kind: Kind, run_file: Mapping[str, Any]
-) -> CardFacts:
+    run: RunDir,
+    state: RunState,
+    found: folders.FoundCheckpoint,
+    kind: folders.Kind,
+    run_file: Mapping[str, Any],
+) -> folders.CardFacts:
     """What is known of the weights from the run's journal, its run file and the checkpoint."""
-    base = base_facts(found.folder)
-    versions = read_facts(found.folder).get("versions", {})
-    bundled = base["name"] == model_path(_BUNDLED) or run_file.get("policy.model") == _BUNDLED
-    return CardFacts(
+    base = folders.base_facts(found.folder)
+    versions = folders.read_facts(found.folder).get("versions", {})
+    bundled = (
+        base["name"] == models.model_path(_BUNDLED) or run_file.get("policy.model") == _BUNDLED
+    )
+    return folders.CardFacts(
         kind=kind,
         run=run.run,
         step=found.step,
@@ -237,8 +233,8 @@ def run_settings(run: RunDir) -> dict[str, Any]:
     Only the card shows it, so that one which is no longer valid does no harm. Raises DamagedError:
     it was altered.
     """
-    refuse_altered(run.run_file)
-    return dict(_flatten(read_run_yaml(run.run_file) or {}, ""))
+    seal.refuse_altered(run.run_file)
+    return dict(_flatten(new_or_resume.read_run_yaml(run.run_file) or {}, ""))
 
 
 def check_server(server: str) -> None:

@@ -2,29 +2,42 @@
 
 Each stage is a run of its own, so that it is resumed, shown and measured like any other. Of several
 one that is done is not repeated, and the next begins only after it. A reward model is kept in the
-folder of the run whose verdicts it learned.
+folder of the run whose verdicts it learned. After distilling it is measured what is left of the
+library's effect: three rates on the same problems, of the policy without the library, with it, and
+trained without it.
 """
 
+import asyncio
+import math
+import statistics
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
+from engines.core.codec import digest
 from engines.core.errors import ConfigError, ConflictError
+from engines.core.state.run_state import RunState
+from engines.pipeline.evaluation.statistics import (
+    ByQuestion,
+    Interval,
+    compare,
+    mean_at_k,
+    mean_interval,
+    t_quantile,
+)
 from engines.record.derived.run_state import read_history
 from engines.record.ledger import read_trajectory
 from engines.record.run_dir import RunDir, Workspace
 from studio import exit_codes
 from studio.config.loading import LoadedRun
 from studio.estimate.cost import tell_estimate
-from studio.exit_codes import run_exit_code
-from studio.facts.next_command import command_after_run
+from studio.evaluation import evaluate
+from studio.facts import evaluation, next_command
+from studio.render import evaluation_lines, words
 from studio.render.json import print_result
 from studio.render.lines import tell_next, to_stderr
-from studio.run.headless import run_headless
-from studio.run.models import LocalModels, is_local
+from studio.run import assemble, headless, models
 from studio.run.new_or_resume import RunPlan, RunRequest, load_plan
-from studio.run.training import training_warnings
-from studio.run.verifier import REWARD_MODEL
 from studio.training.demonstrations import write_demonstrations
-from studio.training.distillation import tell_effect_left
 
 if TYPE_CHECKING:
     from engines.policies.hf_local.reward_head import JudgedAnswer
@@ -39,7 +52,7 @@ def train_reward_model(loaded: LoadedRun, workspace: Workspace, run: RunDir, *, 
 
     Raises ConflictError: the run has too few groups in which one try was better.
     """
-    if not is_local(loaded.config.policy.model):
+    if not models.is_local(loaded.config.policy.model):
         cause = "a reward model is a head on a model whose weights are here."
         move = "Add policy.model=hf:PATH_OR_NAME; hf:tiny is bundled."
         raise ConfigError(loaded.place("policy.model"), cause, move)
@@ -52,7 +65,7 @@ def train_reward_model(loaded: LoadedRun, workspace: Workspace, run: RunDir, *, 
         cause = f"{contrasts} of its groups have a try that was better than another."
         move = f"Practise until there are {LEAST_GROUPS}, or name another run with --name."
         raise ConflictError(f"run {run.run}", cause, move)
-    local = LocalModels(loaded.config, to_stderr).open(loaded.config.policy).local
+    local = models.LocalModels(loaded.config, to_stderr).open(loaded.config.policy).local
     from engines.policies.hf_local.reward_head import learn
 
     head, agrees, pairs = learn(local, rows)
@@ -64,7 +77,7 @@ def train_reward_model(loaded: LoadedRun, workspace: Workspace, run: RunDir, *, 
         "held_out_pairs": pairs,
         "held_out_agreement": round(agrees, 4),
     }
-    folder = run.path / REWARD_MODEL
+    folder = run.path / models.REWARD_MODEL
     head.save(folder, card)
     text = (
         f"reward model of run {run.run}: {len(rows)} answers, {contrasts} groups with a "
@@ -171,13 +184,15 @@ async def _distil(asked: RunRequest, loaded: LoadedRun, json: bool) -> int:
 
 def _tell_next(asked: RunRequest, plan: RunPlan, json: bool) -> None:
     if not json:
-        tell_next(command_after_run(plan.run.state()), asked.workspace.path)
+        tell_next(next_command.command_after_run(plan.run.state()), asked.workspace.path)
 
 
 async def _run_plan(plan: RunPlan, json: bool, *, tells_next: bool = True) -> int:
-    for warning in training_warnings(plan.loaded.config):
+    for warning in assemble.training_warnings(plan.loaded.config):
         to_stderr(f"warning: {warning}")
-    return await run_headless(plan, json=json, tell_estimate=tell_estimate, tells_next=tells_next)
+    return await headless.run_headless(
+        plan, json=json, tell_estimate=tell_estimate, tells_next=tells_next
+    )
 
 
 async def _run_stage(stage: Stage, plan: RunPlan, json: bool) -> int:
@@ -187,7 +202,7 @@ async def _run_stage(stage: Stage, plan: RunPlan, json: bool) -> int:
         return await _run_plan(plan, json, tells_next=False)
     assert plan.state is not None
     to_stderr(f"stage {stage} is done (run {plan.run.run}): it is not repeated")
-    return run_exit_code(plan.state)
+    return exit_codes.run_exit_code(plan.state)
 
 
 def _is_finished(plan: RunPlan) -> bool:
@@ -215,7 +230,7 @@ def tuning_request(
     What is distilled is learnt and measured without any library, its own included.
     """
     config = loaded.config
-    if not is_local(config.policy.model):
+    if not models.is_local(config.policy.model):
         cause = "training needs a policy whose weights are here."
         move = "Set policy.model=hf:PATH_OR_NAME; hf:tiny is bundled."
         raise ConfigError(loaded.place("policy.model"), cause, move)
@@ -245,3 +260,173 @@ def tuning_request(
         f"data.practice={data}",
         *alone,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What is left of an effect: 1 where training alone does as well as the library did."""
+
+    left: float
+    interval: Interval  # 95 %
+    questions: int
+
+
+@dataclass(frozen=True, slots=True)
+class DistilledSet:
+    """The three measurements of one held-out set."""
+
+    data: str
+    library: str
+    without: ByQuestion
+    with_library: ByQuestion
+    trained: ByQuestion
+
+    @property
+    def effect_share(self) -> Share | None:
+        return share_left(self.without, self.with_library, self.trained)
+
+
+def share_left(without: ByQuestion, with_library: ByQuestion, trained: ByQuestion) -> Share | None:
+    """How much of a library's effect is left in weights that were trained on what it achieved.
+
+    The share is mean(trained - without) / mean(with_library - without) over the questions known
+    in all three; both means vary with the questions, and so does what they have in common.
+
+    Returns:
+        None with fewer than two questions, and where the library's own effect may be 0: then no
+        bounded interval holds the share.
+
+    Source: Fieller, Some problems in interval estimation, J. R. Stat. Soc. B 16 (1954).
+    """
+    effects, kept = [], []
+    for name in without:
+        sides = (side.get(name, ()) for side in (without, with_library, trained))
+        rows = [[reward for reward in side if reward is not None] for side in sides]
+        if all(rows):
+            before, shown, after = map(statistics.fmean, rows)
+            effects.append(shown - before)
+            kept.append(after - before)
+    n = len(effects)
+    if n < 2:
+        return None
+    effect, rest = statistics.fmean(effects), statistics.fmean(kept)
+    t2 = t_quantile(0.975, n - 1) ** 2 / n
+    a = effect**2 - t2 * statistics.variance(effects)
+    if a <= 0 or effect <= 0:
+        return None
+    b = effect * rest - t2 * statistics.covariance(effects, kept)
+    c = rest**2 - t2 * statistics.variance(kept)
+    width = math.sqrt(max(0.0, b * b - a * c))
+    return Share(rest / effect, Interval((b - width) / a, (b + width) / a), n)
+
+
+async def tell_effect_left(
+    workspace: Workspace, loaded: LoadedRun, tuned: RunDir, *, json: bool
+) -> None:
+    """Measure what is missing, and print the three rates of each held-out set on stdout.
+
+    `sft.data` of the stage names the run that practised with a library; the run `tuned` trained
+    on what that one achieved.
+
+    Raises StudioError: something cannot be read or measured.
+    """
+    run = workspace.run((loaded.config.sft.data or "").removeprefix("run:"))
+    state = run.state()
+    assert state.started is not None
+    library = f"{state.started.library}@{state.library_version}"
+    plan = evaluate.plan_eval(loaded, workspace, library=library, baseline="none")
+    adapter = loaded.config.policy.adapter
+    if adapter is not None:  # an adapter's scores are apart from those of its base model
+        plan = replace(plan, weights=digest([adapter]))
+    missing = plan.count_missing()
+    to_stderr(f"measuring the policy before it, without and with {library}: {missing} to do")
+    found = _distilled_sets(await _measure(plan), tuned.state(), library)
+    cells = [f"  {line}" for line in evaluation_lines.cell_lines(evaluation.cell_facts(state))]
+    if cells:
+        cells.insert(0, f"beside the weights and the library of run {run.run}")
+    text = "\n".join(["", *distilled_lines(found), *cells])
+    print_result(
+        {**distilled_data(tuned.run, found), "cells": evaluation.cell_facts(state)}, text, json=json
+    )
+
+
+async def _measure(plan: evaluate.EvalPlan) -> evaluate.EvaluationResult:
+    early = evaluate.EarlyEnd(task=asyncio.current_task())
+    try:
+        return await evaluate.measure_missing(plan, to_stderr, lambda: None, early)
+    except asyncio.CancelledError:
+        if early.task is None or early.cause == "interrupted":
+            raise
+        early.task.uncancel()
+        place, move = "measuring what is left of the library", "Start the stage again."
+        raise ConflictError(place, f"{early.reason}.", move) from None
+
+
+def _distilled_sets(
+    found: evaluate.EvaluationResult, state: RunState, library: str
+) -> list[DistilledSet]:
+    trained = {
+        e.data: evaluation.question_rewards(e) for e in state.evaluations if e.step
+    }  # the last of each
+    return [
+        DistilledSet(
+            result.held_out.name,
+            library,
+            result.question_rewards(0),
+            result.question_rewards(1),
+            trained.get(result.held_out.name, {}),
+        )
+        for result in found.sets
+    ]
+
+
+def distilled_lines(sets: list[DistilledSet]) -> list[str]:
+    lines = ["what is left of the library in the weights (held-out reward)"]
+    for one in sets:
+        sides = {
+            "without a library": one.without,
+            f"with {one.library}": one.with_library,
+            "trained, without it": one.trained,
+        }
+        width = max(map(len, sides))
+        for label, side in sides.items():
+            change = None if side is one.without else compare(one.without, side)
+            effect = "" if change is None else f"  {words.difference_text(change)} against none"
+            rewards = tuple(side.values())
+            rate = words.rate_text(mean_at_k(rewards), mean_interval(rewards))
+            lines.append(f"  {one.data}  {label:<{width}}  {rate} (n={len(side)}){effect}")
+        lines.append(f"  {one.data}  {_share_text(one.effect_share)}")
+    return lines
+
+
+def _share_text(share: Share | None) -> str:
+    if share is None:
+        return "cannot tell what is left: the library's own effect is not clear"
+    interval = f"[{share.interval.low:.0%}, {share.interval.high:.0%}] (n={share.questions})"
+    return f"{share.left:.0%} of the library's effect is left {interval}"
+
+
+def distilled_data(run: str, sets: list[DistilledSet]) -> dict[str, Any]:
+    def rate_data(side: ByQuestion) -> dict[str, Any]:
+        rows = tuple(side.values())
+        interval = mean_interval(rows)
+        return {"mean": mean_at_k(rows), "interval": interval, "n": len(rows)}
+
+    return {
+        "kind": "EffectLeft",
+        "run": run,
+        "sets": [
+            {
+                "data": one.data,
+                "library": one.library,
+                "without": rate_data(one.without),
+                "with_library": rate_data(one.with_library),
+                "trained": rate_data(one.trained),
+                "effect_of_library": compare(one.without, one.with_library),
+                "effect_of_training": compare(one.without, one.trained),
+                "left": None if (left := one.effect_share) is None else left.left,
+                "left_interval": None if left is None else left.interval,
+            }
+            for one in sets
+        ],
+    }

@@ -111,7 +111,7 @@ class MainScreen(FirstScreen, inherit_bindings=False):
         self.app.push_screen(HelpScreen(self._navigation.page_name))
 
     def action_settings(self) -> None:
-        from studio.tui.settings.screen import SettingsScreen
+        from studio.tui.help import SettingsScreen
 
         self.app.push_screen(SettingsScreen())
 

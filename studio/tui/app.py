@@ -33,7 +33,7 @@ from studio.tui.keymap import KEYS, PAGES, Key, bindings, keys_of_scope, remap_k
 from studio.tui.navigation import Navigation
 from studio.tui.pages.demo_hint import DemoHints, is_demo
 from studio.tui.palette import commands
-from studio.tui.settings.file import ScreenSettings
+from studio.tui.settings import ScreenSettings
 from studio.tui.terminal.look import apply_look, register_themes
 from studio.tui.terminal.notify import Notifier
 from studio.tui.terminal.opening import resume_collection
@@ -371,7 +371,7 @@ def open_screen(
     session: Session | None = None,
 ) -> tuple[Attachment, int]:
     """Open the screen, and return what it was attached to and an exit code when it is left."""
-    from studio.tui.settings.file import read_settings
+    from studio.tui.settings import read_settings
 
     settings = read_settings(workspace)
     remap_keys(settings.keys, settings.place)

@@ -180,7 +180,7 @@ class Attachment:
 
         def open_offline() -> Session:
             # Imported only without a process: the linter takes most of a second.
-            from studio.run.linter import LazyLinter
+            from studio.run.held_out import LazyLinter
             from studio.session.offline import OfflineSession
 
             linter = LazyLinter(workspace, folder, lambda _: None)

@@ -19,14 +19,14 @@ from studio.tui.drafts import Drafts
 from studio.tui.drawing.lines import Lines
 from studio.tui.header import SessionStatus
 from studio.tui.keymap import Key, bindings
-from studio.tui.settings.file import ScreenSettings
+from studio.tui.settings import ScreenSettings
 from studio.tui.terminal.frames import FrameClock
 
 
 class Page(Container):
     """One page. It draws when the app says so, never by itself for events of the run."""
 
-    scope: ClassVar[str]  # of its keys, and its id
+    scope: ClassVar[str] = ""  # of its keys, and its id
     DEFAULT_CSS = "Page { height: 1fr; width: 1fr; }"
 
     def __init_subclass__(cls, **options: bool) -> None:

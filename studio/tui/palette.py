@@ -20,10 +20,10 @@ from textual.widget import Widget
 from engines.core.errors import StudioError
 from studio.render.words import count_text
 from studio.secrets.sanitize import one_line
+from studio.tui.drawing.lines import holds_words
 from studio.tui.keymap import SCOPES, Key
 from studio.tui.page import Host
-from studio.tui.pages.text import holds_words
-from studio.tui.settings.file import MEANING
+from studio.tui.settings import MEANING
 from studio.tui.terminal.textual_parts import MOST_HITS, Palette
 
 _NOT_HERE = frozenset({"global.palette", "global.interrupt"})
@@ -78,7 +78,7 @@ def _open_page(host: Host, key: Key) -> None:
 
 
 def _settings(host: Host) -> Iterator[SystemCommand]:
-    from studio.tui.settings.screen import SettingsScreen
+    from studio.tui.help import SettingsScreen
 
     for name, meaning in MEANING.items():
         call = partial(_push, host, SettingsScreen, name)
@@ -202,7 +202,7 @@ class LearnedHits(Provider):
     """What the catalogue finds of the words that are typed."""
 
     async def search(self, query: str) -> Hits:
-        from engines.record.derived.search import condition, find_rows
+        from engines.record.derived.catalogue import condition, find_rows
         from studio.library.find import hit_title
 
         workspace = cast(Host, self.app).workspace

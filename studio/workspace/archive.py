@@ -19,20 +19,15 @@ from typing import IO, Any
 
 import orjson
 
-from engines.core.codec import dumps, from_dict
+from engines.core import codec, events
 from engines.core.errors import ConflictError, RecordError, StudioError
-from engines.core.events import RunStarted
-from engines.record.appender import make_folder, make_private_folder, sync_folder, write_atomic
-from engines.record.derived.catalogue import refresh_catalogue, run_row
-from engines.record.derived.store import FOLDER
-from engines.record.libraries import check_name
-from engines.record.lock import write_lock
+from engines.record import appender, libraries, lock, seal
+from engines.record.derived import catalogue, run_state
 from engines.record.run_dir import RunDir, Workspace
-from engines.record.seal import add_seal, read_sealed
 from studio.session.control_socket import is_alive
 
 _MANIFEST = "manifest.json"
-_LEFT_OUT = re.compile(rf"(?:.*/)?\..*|control\.sock|{FOLDER}/.*")
+_LEFT_OUT = re.compile(rf"(?:.*/)?\..*|control\.sock|{run_state.FOLDER}/.*")
 """Locks and half-written files, and what is made anew from the journal."""
 _BLOCK = 1 << 20
 _UNREADABLE = (OSError, EOFError, tarfile.TarError, zlib.error)
@@ -69,12 +64,12 @@ def archive_run(
         check_removable(run, workspace)
         _check_unneeded(run, workspace)
     file = (to or workspace.archives / f"{run.run}.tar.gz").absolute()
-    row = run_row(run)  # of a damaged one there is none
-    make_folder(file.parent)
+    row = catalogue.run_row(run)  # of a damaged one there is none
+    appender.make_folder(file.parent)
     temporary = file.with_name(f".{file.name}.{os.getpid()}.tmp")
     # Who may only read can pack as well: what is written meanwhile fails the verification.
     locks = os.access(run.path, os.W_OK)
-    with write_lock(run.path) if locks else nullcontext():
+    with lock.write_lock(run.path) if locks else nullcontext():
         packed = _packed_files(run)
         if os.path.lexists(file):
             _check_same(file, run, packed)
@@ -86,7 +81,7 @@ def archive_run(
                 temporary.rename(file)
             finally:
                 temporary.unlink(missing_ok=True)
-            sync_folder(file.parent)
+            appender.sync_folder(file.parent)
         made = Archived(
             run=run.run,
             file=str(file),
@@ -97,8 +92,8 @@ def archive_run(
             row=row,
         )
         if remove:  # before it goes: a kill in between leaves the run, and nothing else counts
-            make_folder(workspace.archives)
-            write_atomic(_note(workspace, run.run), add_seal(dumps(made)))
+            appender.make_folder(workspace.archives)
+            appender.write_atomic(_note(workspace, run.run), seal.add_seal(codec.dumps(made)))
     if remove:
         remove_run(run, workspace)
     return made
@@ -155,7 +150,7 @@ def restore_run(what: str, workspace: Workspace) -> RunDir:
             "a run of that name is in the workspace.",
             "Remove or archive that one first.",
         )
-    make_folder(workspace.runs_folder)
+    appender.make_folder(workspace.runs_folder)
     aside = workspace.path / f".{name}.{os.getpid()}.tmp"
     try:
         if _read(file, lambda member: aside / member) != packed:
@@ -163,8 +158,8 @@ def restore_run(what: str, workspace: Workspace) -> RunDir:
         aside.rename(run.path)
     finally:
         shutil.rmtree(aside, ignore_errors=True)
-    sync_folder(workspace.runs_folder)
-    refresh_catalogue(workspace)
+    appender.sync_folder(workspace.runs_folder)
+    catalogue.refresh_catalogue(workspace)
     return run
 
 
@@ -205,7 +200,7 @@ def _check_same(file: Path, run: RunDir, packed: _Files) -> None:
 
 def _pack(run: RunDir, target: Path, packed: _Files) -> None:
     """Write the archive, its manifest first."""
-    manifest = dumps({"run": run.run, "files": packed})
+    manifest = codec.dumps({"run": run.run, "files": packed})
     entry = tarfile.TarInfo(_MANIFEST)
     entry.size = len(manifest)
     fd = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -225,7 +220,7 @@ def _read_manifest(file: Path) -> tuple[str, _Files]:
             first = tar.next()
             source = tar.extractfile(first) if first and first.name == _MANIFEST else None
             data = orjson.loads(source.read()) if source else {}
-        check_name(data["run"])
+        libraries.check_name(data["run"])
         files = {name: (size, digest) for name, (size, digest) in data["files"].items()}
         if "journal.jsonl" not in files or not all(map(_is_inside, files)):
             raise ValueError("these are not the files of a run")
@@ -262,7 +257,7 @@ def _write(source: IO[bytes], target: Path | None, modified: float) -> str:
     """Write a file of a restored run, where one is wanted; the hash of its content."""
     digest = hashlib.sha256()
     if target is not None:
-        make_private_folder(target.parent)
+        appender.make_private_folder(target.parent)
     anew = os.O_CREAT | os.O_EXCL if target else 0
     fd = os.open(target or os.devnull, os.O_WRONLY | anew, 0o600)
     with os.fdopen(fd, "wb") as file:
@@ -283,7 +278,7 @@ def _hash(path: Path) -> str:
 
 def _read_note(path: Path) -> Archived | None:
     with suppress(ValueError):  # of another release
-        return from_dict(Archived, found) if (found := read_sealed(path)) else None
+        return codec.from_dict(Archived, found) if (found := seal.read_sealed(path)) else None
     return None
 
 
@@ -312,14 +307,14 @@ def remove_run(run: RunDir, workspace: Workspace) -> None:
     """Remove the folder and the catalogue's row of a run. Raises ConflictError or LockedError."""
     check_removable(run, workspace)
     aside = workspace.path / f"{_ASIDE}{run.run}-{os.getpid()}"
-    with write_lock(run.path.resolve()):  # where it is a link, its note goes from there
+    with lock.write_lock(run.path.resolve()):  # where it is a link, its note goes from there
         run.path.rename(aside)
     for left in workspace.path.glob(f"{_ASIDE}*"):
         if left.is_symlink():
             left.unlink()  # what it leads to is not the workspace's to remove
         else:
             shutil.rmtree(left)
-    refresh_catalogue(workspace)  # drops rows whose run is gone
+    catalogue.refresh_catalogue(workspace)  # drops rows whose run is gone
 
 
 def library_of(run: RunDir) -> str | None:
@@ -333,7 +328,7 @@ def _forks(run: RunDir, workspace: Workspace) -> list[str]:
     return [name for name, started in starts.items() if started and started.forked_from == run.run]
 
 
-def _read_start(run: RunDir) -> RunStarted | None:
+def _read_start(run: RunDir) -> events.RunStarted | None:
     try:
         return run.state().started
     except StudioError:

@@ -2,18 +2,21 @@
 
 Owns the order of repairs: libraries before the runs that use them. Each takes the lock of its
 folder, so that nothing is repaired where a living process writes. What is wrong inside a file is
-told by `engines.record.repair`, what is wrong with the machine and a run's models by `checkup`.
+told by `engines.record.repair`, what is wrong with the machine by `machine`, with what a run file
+needs by `run_checks`.
 """
 
+import asyncio
 import os
 import re
 import stat
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -22,11 +25,9 @@ from engines.core.state.run_state import RunState
 from engines.grpo.checkpoint.folders import check_seal
 from engines.pipeline.evaluation.evaluate import format_result, result_path
 from engines.pipeline.replay_training import Checkpoints
-from engines.record import lines
-from engines.record.derived.catalogue import refresh_catalogue, write_dataset_row
-from engines.record.derived.run_state import read_run
+from engines.record import lines, lock, seal, yaml_text
+from engines.record.derived import catalogue, run_state
 from engines.record.libraries import LibraryFolder
-from engines.record.lock import holder_pid, is_held, write_lock
 from engines.record.repair import (
     Finding,
     Grade,
@@ -39,13 +40,46 @@ from engines.record.repair import (
     written_finding,
 )
 from engines.record.run_dir import RunDir, Workspace
-from engines.record.seal import ALTERED, own_run_file_move, read_sealed, seal_fits
-from engines.record.yaml_text import load_yaml
 from studio.data.catalogue import dataset_row, listed_data
 from studio.facts.diagnosis import Diagnosis
 from studio.session.control_socket import is_alive
+from studio.workspace import machine
 
 _Look = Callable[[], Iterable[Finding]]
+
+
+async def check_up(
+    workspace: Path,
+    facts: Mapping[str, Any],
+    no_screen: tuple[str, str] | None,
+    runfile: str | None,
+    overrides: Sequence[str],
+    tell: Callable[[str], None],
+) -> list[Finding]:
+    """Look at the machine, and at what a run file needs.
+
+    `facts` are the machine's, `no_screen` is place and cause where no screen can be drawn. `tell`
+    hears what asking models costs before they are asked.
+    """
+    cluster = machine.find_address(os.environ)
+    findings: list[Finding] = []
+    checks = []
+    if runfile is not None:
+        # Half a second that nobody who asks of the machine alone waits for.
+        from studio.workspace.run_checks import load_new, run_checks
+
+        try:
+            config = load_new(workspace, runfile, overrides).loaded.config
+        except StudioError as error:
+            findings.append(Finding("fix", error.place, error.cause, error.move))
+        else:
+            checks.append(run_checks(workspace, config, runfile, overrides, tell))
+            if config.dispatch == "ray" and config.ray.address != "local":
+                cluster = config.ray.address or cluster
+    checks.append(machine.machine_findings(workspace, facts, no_screen, cluster))
+    for group in await asyncio.gather(*checks):
+        findings += group
+    return findings
 
 
 def diagnose(workspace: Workspace, *, repair: bool) -> Diagnosis:
@@ -55,7 +89,7 @@ def diagnose(workspace: Workspace, *, repair: bool) -> Diagnosis:
     runs = workspace.runs()
     folders = sorted((workspace.path / "libraries").glob("*/journal.jsonl"))
     libraries = [workspace.library(path.parent.name) for path in folders]
-    living = {run.run: pid_text(run.path) for run in runs if is_held(run.path)}
+    living = {run.run: pid_text(run.path) for run in runs if lock.is_held(run.path)}
     is_read_only = not os.access(workspace.path, os.W_OK)
     repair = repair and not is_read_only
     findings: list[Finding] = []
@@ -73,7 +107,7 @@ def diagnose(workspace: Workspace, *, repair: bool) -> Diagnosis:
         look(partial(leftover_findings, run.path, run))
         look(partial(run_file_findings, run))
         state = _read_state(run)
-        if state is not None and not is_held(run.path):  # its process writes some meanwhile
+        if state is not None and not lock.is_held(run.path):  # its process writes some meanwhile
             look(partial(written_findings, run, state, workspace))
     for library in libraries:
         if repair:  # a run's repair cuts their journals, too
@@ -97,7 +131,7 @@ def diagnose(workspace: Workspace, *, repair: bool) -> Diagnosis:
 def _read_state(run: RunDir) -> RunState | None:
     """Return what a run's journal adds up to; None where that is told to be damaged."""
     try:
-        return read_run(run.journal, anew=True).state
+        return run_state.read_run(run.journal, anew=True).state
     except StudioError:
         return None
 
@@ -196,7 +230,7 @@ def _entry_findings(path: Path, what: str) -> Iterator[Finding]:
 def catalogue_findings(workspace: Workspace) -> Iterator[Finding]:
     """A catalogue that people cannot query; the studio makes it again when it is needed."""
     path = workspace.catalogue
-    if os.path.lexists(path) and (not path.is_file() or read_sealed(path) is None):
+    if os.path.lexists(path) and (not path.is_file() or seal.read_sealed(path) is None):
         move = f"{lines.REPAIR} makes it again, as whatever lists runs does."
         repair = partial(_make_catalogue, workspace)
         yield Finding("note", str(path), "it is damaged or altered.", move, repair, alone=True)
@@ -205,17 +239,17 @@ def catalogue_findings(workspace: Workspace) -> Iterator[Finding]:
 def _make_catalogue(workspace: Workspace) -> str:
     if not workspace.catalogue.is_file():
         move_aside(workspace.catalogue)
-    refresh_catalogue(workspace)
+    catalogue.refresh_catalogue(workspace)
     for data in listed_data(workspace, bundled=False):
         path = Path(data.path)
         if data.where == "workspace" and data.n is not None and path.is_file():
-            write_dataset_row(workspace, dataset_row(path, path.read_bytes(), data.n))
+            catalogue.write_dataset_row(workspace, dataset_row(path, path.read_bytes(), data.n))
     return "made again from the journals"
 
 
 def leftover_findings(folder: Path, run: RunDir | None = None) -> Iterator[Finding]:
     """A socket or a holder's note of a process that is gone; nothing behind a link is removed."""
-    if folder.is_symlink() or is_held(folder):
+    if folder.is_symlink() or lock.is_held(folder):
         return
     if run is not None and os.path.lexists(run.socket) and not is_alive(run):
         yield _removable_finding(run.socket, "the process that made this socket is gone.")
@@ -224,7 +258,7 @@ def leftover_findings(folder: Path, run: RunDir | None = None) -> Iterator[Findi
 
 
 def pid_text(folder: Path) -> str:
-    pid = holder_pid(folder)
+    pid = lock.holder_pid(folder)
     return "" if pid is None else f" (pid {pid})"
 
 
@@ -303,10 +337,10 @@ _CHECKPOINT = (
 def run_file_findings(run: RunDir) -> Iterator[Finding]:
     """What a run is resumed from: it can be read, and is as it was. Its journal needs it not."""
     data, cause = read_written(run.run_file)
-    fits = seal_fits(data)
+    fits = seal.seal_fits(data)
     cause = cause or _why_no_settings(data) or (_OWN if fits is None else "")
     if fits is False:
-        yield Finding("fix", str(run.run_file), ALTERED, own_run_file_move(run.run_file))
+        yield Finding("fix", str(run.run_file), seal.ALTERED, seal.own_run_file_move(run.run_file))
     elif cause:
         yield Finding(
             "note",
@@ -318,7 +352,9 @@ def run_file_findings(run: RunDir) -> Iterator[Finding]:
 
 def _why_no_settings(data: bytes) -> str:
     try:
-        return "" if isinstance(load_yaml(data.decode()), dict) else "it holds no settings."
+        return (
+            "" if isinstance(yaml_text.load_yaml(data.decode()), dict) else "it holds no settings."
+        )
     except (ValueError, yaml.YAMLError, RecursionError):
         return "it cannot be read."
 
@@ -350,7 +386,7 @@ def _agent_findings(
     if not (is_there or is_due):
         return
     data, cause = read_written(path)
-    fits = seal_fits(data)
+    fits = seal.seal_fits(data)
     if not cause and fits is None and not _why_no_settings(data):
         yield Finding("note", str(path), _OWN, "Nothing need be done: it is read as it is.")
     elif cause or not fits:
@@ -358,7 +394,7 @@ def _agent_findings(
         move = f"{lines.REPAIR} writes it again{kept}. Or delete its line `# sha256 …`."
         grade: Grade = "fix" if is_there else "note"
         repair = partial(_rewrite_agent, path, run, workspace)
-        yield Finding(grade, str(path), cause or ALTERED, move, repair, alone=True)
+        yield Finding(grade, str(path), cause or seal.ALTERED, move, repair, alone=True)
 
 
 def _rewrite_agent(path: Path, run: RunDir, workspace: Workspace) -> str:
@@ -366,7 +402,7 @@ def _rewrite_agent(path: Path, run: RunDir, workspace: Workspace) -> str:
     from studio.config.loading import load_run
     from studio.run.library import make_publisher
 
-    with write_lock(run.path):
+    with lock.write_lock(run.path):
         state = run.state()
         loaded = load_run(str(run.run_file), [], workspace.path)
         folder = workspace.library(state.started.library if state.started else run.run)

@@ -13,9 +13,8 @@ from engines.record.derived.catalogue import refresh_catalogue
 from engines.record.run_dir import RunDir, Workspace
 from studio.facts.next_command import RunStatus, status_of_row
 from studio.presets import list_presets
+from studio.render import training_lines, words
 from studio.render.lines import COLUMNS, indent_text, table
-from studio.render.training_lines import learned_text, row_curve
-from studio.render.words import to_decide_text
 from studio.secrets.sanitize import sanitize
 from studio.session.control_socket import is_alive
 
@@ -115,9 +114,9 @@ def runs_table(runs: Sequence[ListedRun]) -> str:
             "curation" if run.shown.curation_status else run.shown.status,
             "-" if run.shown.curation_status else f"{run.row['epoch']}/{run.row['epochs']}",
             _reward_text(run.row),
-            row_curve(run.row["curve"], 8) or "-",
-            learned_text(run.row),
-            to_decide_text(run.row["open"], run.row.get("later", 0), "").replace(" ,", ","),
+            training_lines.row_curve(run.row["curve"], 8) or "-",
+            training_lines.learned_text(run.row),
+            words.to_decide_text(run.row["open"], run.row.get("later", 0), "").replace(" ,", ","),
             str(run.row["losses"]),
         )
         for run in runs
@@ -134,10 +133,10 @@ def row_text(run: ListedRun) -> str:
     """`finished, epoch 2/3, 0.630 (n=40), lib@3`: a run in a few words, to choose it by."""
     row = run.row
     if run.shown.curation_status:
-        return f"{run.shown.curation_status}, {learned_text(row)}"
+        return f"{run.shown.curation_status}, {training_lines.learned_text(row)}"
     reward = _reward_text(row)
     parts = (f"epoch {row['epoch']}/{row['epochs']}", reward if reward != "-" else "no reward yet")
-    return ", ".join((run.shown.status, *parts, learned_text(row)))
+    return ", ".join((run.shown.status, *parts, training_lines.learned_text(row)))
 
 
 SHOWN_AT_HOME = 10

@@ -7,13 +7,13 @@ import asyncio
 import locale
 import os
 import platform
+import resource
 import shutil
 import signal
 import sys
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from importlib import import_module
-from importlib.metadata import version
+from importlib import import_module, metadata
 from pathlib import Path
 from typing import Any
 
@@ -22,37 +22,32 @@ from packaging.requirements import Requirement
 
 from engines.core.codec import fields_of
 from engines.core.errors import StudioError, install_command, installed_version
+from engines.process.tiers import find_tier
 from engines.record.repair import Finding
 from studio.process import is_hardened
 from studio.render.words import count_text
-from studio.secrets.output import mask_text
-from studio.secrets.sanitize import one_line
+from studio.secrets import output, sanitize
 
+PACKAGE = "practice-studio"
 _ROOT = str(Path(__file__).parents[2])
 
 
 async def run_check(
     place: str, check: Awaitable[Iterable[Finding]], limit_s: float
 ) -> tuple[Finding, ...]:
-    """What a check finds; that it fails or hangs is a finding, too."""
+    """Return what a check finds; that it fails or hangs is a finding, too."""
     try:
         async with asyncio.timeout(limit_s):
             return tuple(await check)
     except TimeoutError:
-        return (
-            Finding(
-                "note",
-                place,
-                f"it did not answer within {limit_s:g} s.",
-                "Ask again; what hangs may be seen with `top`.",
-            ),
-        )
+        cause = f"it did not answer within {limit_s:g} s."
+        finding = Finding("note", place, cause, "Ask again; what hangs may be seen with `top`.")
     except StudioError as error:
-        return (Finding("fix", error.place, error.cause, error.move),)
+        finding = Finding("fix", error.place, error.cause, error.move)
     except Exception as error:  # whatever it is, the other checks are of use all the same
-        return (
-            Finding("note", place, f"it could not be looked at ({type(error).__name__}: {error})."),
-        )
+        cause = f"it could not be looked at ({type(error).__name__}: {error})."
+        finding = Finding("note", place, cause)
+    return (finding,)
 
 
 async def ask_program(*command: str, given: bytes = b"") -> tuple[int, str, str]:
@@ -102,18 +97,23 @@ def answer(check: str) -> None:
     except StudioError as error:
         found = [Finding("fix", error.place, error.cause, error.move)]
     rows = [fields_of(finding, "grade", "place", "cause", "move") for finding in found]
-    print(mask_text(orjson.dumps(rows).decode()), flush=True)
+    print(output.mask_text(orjson.dumps(rows).decode()), flush=True)
 
 
 LEAST_FREE = 200_000_000
 """Bytes: a run of 10,000 rollouts writes about as much."""
+FEWEST_FILES = 1024
+WANTED = (80, 24)
+"""Columns and rows for which the screen is made."""
+SLOW_S = 30.0
+"""What one look at the machine may take."""
 
 
 def machine_facts(workspace: Path) -> dict[str, Any]:
     """Facts about the machine, as plain JSON values."""
     usage = shutil.disk_usage(_nearest_folder(workspace))
     return {
-        "studio": version("practice-studio"),
+        "studio": metadata.version(PACKAGE),
         "python": platform.python_version(),
         "platform": f"{platform.system()} {platform.machine()}",
         "encoding": locale.getpreferredencoding(False),
@@ -123,42 +123,70 @@ def machine_facts(workspace: Path) -> dict[str, Any]:
     }
 
 
-def basic_findings(workspace: Path, facts: dict[str, Any]) -> list[Finding]:
-    """Problems that follow from these facts, each with its place, cause and next move."""
-    found = []
+async def machine_findings(
+    workspace: Path,
+    facts: Mapping[str, Any],
+    no_screen: tuple[str, str] | None,
+    cluster: str | None,
+) -> list[Finding]:
+    """Look at everything at once.
+
+    `no_screen` is place and cause where no screen can be drawn, `cluster` an address of Ray.
+    """
+    asked = await asyncio.gather(
+        run_check("sandbox", _sandbox_findings(), SLOW_S),
+        run_check("gpu", gpu_findings(installed_version("torch")), SLOW_S),
+        run_check("ray", cluster_findings(installed_version("ray"), cluster), SLOW_S),
+    )
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    open_files = None if limit == resource.RLIM_INFINITY else limit
+    mounts = _MOUNTS.read_text("utf-8", "replace") if _MOUNTS.exists() else ""
+    size = os.get_terminal_size(2) if no_screen is None else os.terminal_size((0, 0))
+    return [
+        *basic_findings(workspace, facts),
+        *(finding for group in asked for finding in group),
+        *terminal_findings(os.environ.get("TERM", ""), no_screen, size, facts["encoding"]),
+        *disk_findings(workspace, open_files, mounts),
+        *extra_findings(metadata.requires(PACKAGE) or ()),
+    ]
+
+
+async def _sandbox_findings() -> list[Finding]:
+    tier = await find_tier()
+    if tier.in_force:
+        return [Finding("ok", "sandbox", tier.sentence)]
+    why = "; ".join(f"{layer}: {said}" for layer, said in tier.layers.items() if said != "ok")
+    move = "Agents with code or programs need a Linux with user namespaces or Landlock."
+    return [Finding("note", "sandbox", f"{tier.sentence} ({why}).", move)]
+
+
+def basic_findings(workspace: Path, facts: Mapping[str, Any]) -> list[Finding]:
+    """Problems that follow from these facts."""
+    findings = []
     folder = str(_nearest_folder(workspace))
     if facts["free_bytes"] < LEAST_FREE:
         cause = f"only {facts['free_bytes'] / 1e6:.0f} MB are free."
         move = "Make room: a run that cannot write stops, resumable."
-        found.append(Finding("note", folder, cause, move))
+        findings.append(Finding("note", folder, cause, move))
     if not os.access(folder, os.W_OK):
         move = "Mend its permissions or choose another --workspace."
-        found.append(Finding("fix", folder, "it cannot be written to.", move))
+        findings.append(Finding("fix", folder, "it cannot be written to.", move))
     if facts["encoding"].lower().replace("-", "") not in ("utf8", "utf8sig"):
         cause = f"its encoding is {facts['encoding']}, so that some characters cannot be shown."
-        found.append(Finding("note", "locale", cause, "Set LC_ALL=C.UTF-8."))
-    if facts["hidden_from_debuggers"] is False:
-        found.append(
-            Finding(
-                "note",
-                "process",
-                "other processes of this user can read its memory, where keys are.",
-                "Nothing need be done; the platform offers no way to prevent it here.",
-            )
-        )
-    return found
+        findings.append(Finding("note", "locale", cause, "Set LC_ALL=C.UTF-8."))
+    return findings
 
 
 def _nearest_folder(path: Path) -> Path:
-    """The folder, or the nearest one above it that exists."""
+    """Return the folder, or the nearest one above it that exists."""
     path = path.absolute()
     while not path.is_dir():
         path = path.parent
     return path
 
 
-FEWEST_FILES = 1024
 _MOUNTS = Path("/proc/self/mountinfo")
+"""What is mounted, as Linux tells it."""
 _NETWORK = (
     *("9p", "afs", "beegfs", "ceph", "cifs", "davfs", "drvfs", "glusterfs", "lustre", "ncpfs"),
     *("nfs", "nfs4", "prl_fs", "smb3", "smbfs", "vboxsf", "fuse.gcsfuse", "fuse.glusterfs"),
@@ -167,51 +195,22 @@ _NETWORK = (
 """Where rename, flock and fsync promise less, or nothing to another machine."""
 
 
-def disk_findings(
-    folder: Path, limit: Callable[[], int | None], mounts: Callable[[], str]
-) -> list[Finding]:
-    """What the workspace lies on, and how many files may be open; both as they are asked for."""
-    kind = file_system(folder.absolute(), mounts())
-    found = []
+def disk_findings(folder: Path, open_files: int | None, mounts: str) -> list[Finding]:
+    """What the workspace lies on, and how many files may be open; None: any number."""
+    kind = file_system(folder.absolute(), mounts)
+    findings = []
     if kind in _NETWORK:
         cause = f"it lies on {kind}: what was written may be lost, and locks may not hold, there."
-        found.append(
-            Finding(
-                "note",
-                str(folder),
-                cause,
-                "Use a --workspace on a local disk, and copy it when a run has ended.",
-            )
-        )
-    if (files := limit()) is not None and files < FEWEST_FILES:
-        found.append(
-            Finding(
-                "note",
-                "open files",
-                f"only {files} may be open at a time: many calls at once will fail.",
-                f"Run: ulimit -n {4 * FEWEST_FILES}",
-            )
-        )
-    if not found:
-        most = "any number of" if files is None else f"{files:,}"
-        found.append(Finding("ok", "disk", f"{kind or 'a file system'}, {most} open files."))
-    return found
-
-
-def open_files_limit() -> int | None:
-    """How many files this process may have open; None: any number, or the platform has none."""
-    import resource
-
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return None if soft == resource.RLIM_INFINITY else soft
-
-
-def read_mounts() -> str:
-    """What is mounted, as Linux tells it; "" elsewhere."""
-    try:
-        return _MOUNTS.read_text("utf-8", "replace")
-    except OSError:
-        return ""
+        move = "Use a --workspace on a local disk, and copy it when a run has ended."
+        findings.append(Finding("note", str(folder), cause, move))
+    if open_files is not None and open_files < FEWEST_FILES:
+        cause = f"only {open_files} may be open at a time: many calls at once will fail."
+        move = f"Run: ulimit -n {4 * FEWEST_FILES}"
+        findings.append(Finding("note", "open files", cause, move))
+    if not findings:
+        most = "any number of" if open_files is None else f"{open_files:,}"
+        findings.append(Finding("ok", "disk", f"{kind or 'a file system'}, {most} open files."))
+    return findings
 
 
 def file_system(folder: Path, mounts: str) -> str:
@@ -219,49 +218,28 @@ def file_system(folder: Path, mounts: str) -> str:
     best, kind = -1, ""
     for line in mounts.splitlines():
         where, _, rest = line.partition(" - ")
-        point = where.split(" ")[4].replace("\\040", " ") if where.count(" ") >= 4 else ""
+        point = where.split(" ")[4].replace("\\040", " ")
         # Of two that are mounted at one place the later one is seen.
-        if point and folder.is_relative_to(point) and len(point) >= best:
+        if folder.is_relative_to(point) and len(point) >= best:
             best, kind = len(point), rest.split(" ")[0]
     return kind
 
 
-WANTED = (80, 24)
-"""Columns and rows for which the screen is made."""
-
-
 def terminal_findings(
-    environ: Mapping[str, str],
-    missing: tuple[str, str] | None,
-    size: tuple[int, int],
-    encoding: str,
+    term: str, no_screen: tuple[str, str] | None, size: os.terminal_size, encoding: str
 ) -> list[Finding]:
-    """`missing`: place and cause where no screen can be drawn at all."""
-    if missing is not None:
-        return [
-            Finding(
-                "note",
-                missing[0],
-                f"{missing[1]}.",
-                "`studio headless` and `studio review` do without.",
-            )
-        ]
-    columns, rows = size
-    text = f"{environ.get('TERM', '')}, {columns}x{rows}, {encoding}."
-    found = [Finding("ok", "terminal", text)]
-    if columns < WANTED[0] or rows < WANTED[1]:
-        found.append(
-            Finding(
-                "note",
-                "terminal",
-                f"it has {columns}x{rows}, and the screen is made for {WANTED[0]}x{WANTED[1]}.",
-                "Make it larger.",
-            )
-        )
-    return found
+    if no_screen is not None:
+        place, cause = no_screen
+        move = "`studio headless` and `studio review` do without."
+        return [Finding("note", place, f"{cause}.", move)]
+    is_size = f"{size.columns}x{size.lines}"
+    findings = [Finding("ok", "terminal", f"{term}, {is_size}, {encoding}.")]
+    if size.columns < WANTED[0] or size.lines < WANTED[1]:
+        cause = f"it has {is_size}, and the screen is made for {WANTED[0]}x{WANTED[1]}."
+        findings.append(Finding("note", "terminal", cause, "Make it larger."))
+    return findings
 
 
-PACKAGE = "practice-studio"
 GIVES = {
     "grpo": "models in this process, and training of their weights",
     "qlora": "4-bit weights",
@@ -286,18 +264,12 @@ def extra_findings(
     """`requires` is what the package's metadata ask for."""
     every = [Requirement(text) for text in requires]
     findings, whole = list[Finding](), list[str]()
-    for extra in GIVES:
+    for extra, gives in GIVES.items():
         versions = {name: version_of(name) for name in _packages(every, extra)}
-        if None in versions.values():
-            missing = ", ".join(name for name, version in versions.items() if version is None)
-            findings.append(
-                Finding(
-                    "ok",
-                    f"extra {extra}",
-                    f"not installed ({missing}); it gives {GIVES[extra]}.",
-                    f"Run: {install_command(extra)}",
-                )
-            )
+        if missing := [name for name, version in versions.items() if version is None]:
+            cause = f"not installed ({', '.join(missing)}); it gives {gives}."
+            move = f"Run: {install_command(extra)}"
+            findings.append(Finding("ok", f"extra {extra}", cause, move))
         else:
             packages = ", ".join(f"{name} {version}" for name, version in versions.items())
             whole.append(f"{extra} ({packages or 'part of Python'})")
@@ -308,13 +280,12 @@ def extra_findings(
 
 def _packages(every: list[Requirement], extra: str) -> list[str]:
     """Names of what an extra installs beside the studio's own requirements."""
-    return [
-        requirement.name
-        for requirement in every
-        if (marker := requirement.marker) is not None
-        and marker.evaluate({"extra": extra})
-        and not marker.evaluate({"extra": ""})
-    ]
+    names = []
+    for requirement in every:
+        marker = requirement.marker
+        if marker and marker.evaluate({"extra": extra}) and not marker.evaluate({"extra": ""}):
+            names.append(requirement.name)
+    return names
 
 
 _QUERY = (
@@ -339,39 +310,27 @@ print(json.dumps({
 
 
 async def gpu_findings(
-    torch: str | None,
-    ask: Callable[..., Awaitable[tuple[int, str, str]]] = ask_program,
-    ask_torch: Callable[[str], Awaitable[Any]] = ask_python,
+    torch: str | None, ask_torch: Callable[[str], Awaitable[Any]] = ask_python
 ) -> list[Finding]:
     """`torch` is the version that is installed; None: none is."""
-    found: list[Finding] = []
+    findings: list[Finding] = []
     if shutil.which("nvidia-smi"):
-        status, out, err = await ask("nvidia-smi", *_QUERY)
+        status, out, err = await ask_program("nvidia-smi", *_QUERY)
         if status:
-            said = " ".join((out or err).split())[:200]
-            return [
-                Finding(
-                    "note",
-                    "gpu",
-                    f"its driver does not answer ({said}).",
-                    "Load the driver (modprobe nvidia), or install it anew.",
-                )
-            ]
-        facts = (line.split(", ") for line in out.splitlines())
-        found = [
-            Finding("ok", "gpu", f"{row[0]}, {row[2]} of {row[1]} MiB in use, driver {row[3]}.")
-            for row in facts
-            if len(row) == 4
-        ]
-    if not found and not _DRIVER.exists() and sys.platform != "darwin":
+            cause = f"its driver does not answer ({sanitize.one_line(out or err, 200)})."
+            move = "Load the driver (modprobe nvidia), or install it again."
+            return [Finding("note", "gpu", cause, move)]
+        for line in out.splitlines():
+            name, memory, used, driver = line.split(", ")
+            text = f"{name}, {used} of {memory} MiB in use, driver {driver}."
+            findings.append(Finding("ok", "gpu", text))
+    elif not _DRIVER.exists() and sys.platform != "darwin":
         text = "none here" + (f"; torch {torch} computes on the CPU." if torch else ".")
         return [Finding("ok", "gpu", text)]
     if torch is None:
-        return [
-            *found,
-            Finding("ok", "torch", "torch is not installed: only endpoints can use it."),
-        ]
-    return [*found, torch_finding(torch, await ask_torch(_TORCH))]
+        text = "torch is not installed: only endpoints can use it."
+        return [*findings, Finding("ok", "torch", text)]
+    return [*findings, torch_finding(torch, await ask_torch(_TORCH))]
 
 
 def torch_finding(version: str, seen: Mapping[str, Any]) -> Finding:
@@ -379,21 +338,13 @@ def torch_finding(version: str, seen: Mapping[str, Any]) -> Finding:
         what = f"{seen['gpus']} GPU (CUDA {seen['cuda']})" if seen["gpus"] else "the GPU (MPS)"
         return Finding("ok", "torch", f"{version} sees {what}.")
     if not seen["cuda"]:
-        return Finding(
-            "note",
-            "torch",
-            f"{version} is built for the CPU alone.",
-            "Install one for CUDA: see https://pytorch.org/get-started/locally",
-        )
-    return Finding(
-        "note",
-        "torch",
-        f"{version} (CUDA {seen['cuda']}) sees no GPU ({one_line(str(seen['said']), 200)}).",
-        "See whether CUDA_VISIBLE_DEVICES hides it, or update the driver.",
-    )
-
-
-_START = "ray start --head"
+        cause = f"{version} is built for the CPU alone."
+        move = "Install one for CUDA: see https://pytorch.org/get-started/locally"
+    else:
+        why = sanitize.one_line(str(seen["said"]), 200)
+        cause = f"{version} (CUDA {seen['cuda']}) sees no GPU ({why})."
+        move = "See whether CUDA_VISIBLE_DEVICES hides it, or update the driver."
+    return Finding("note", "torch", cause, move)
 
 
 def find_address(environ: Mapping[str, str]) -> str | None:
@@ -408,8 +359,10 @@ def find_address(environ: Mapping[str, str]) -> str | None:
 
 def ray_folder(environ: Mapping[str, str]) -> Path:
     """Where Ray keeps its sessions and their logs."""
-    names = ("RAY_TMPDIR", "TMPDIR") if sys.platform.startswith("linux") else ("RAY_TMPDIR",)
-    return Path(next(filter(None, map(environ.get, names)), "/tmp")) / "ray"
+    folder = environ.get("RAY_TMPDIR")
+    if not folder and sys.platform.startswith("linux"):
+        folder = environ.get("TMPDIR")
+    return Path(folder or "/tmp", "ray")
 
 
 async def cluster_findings(ray: str | None, address: str | None) -> list[Finding]:
@@ -417,13 +370,8 @@ async def cluster_findings(ray: str | None, address: str | None) -> list[Finding
     if ray is None:
         return []  # told as an extra
     if address is None:
-        return [
-            Finding(
-                "ok",
-                "ray",
-                f"{ray}; no cluster runs here: dispatch=ray would start one for its run.",
-            )
-        ]
+        text = f"{ray}; no cluster runs here: dispatch=ray would start one for its run."
+        return [Finding("ok", "ray", text)]
     return await ask_apart(f"{__name__}:look_at_cluster", address)
 
 
@@ -435,14 +383,8 @@ def look_at_cluster(address: str) -> list[Finding]:
     try:
         return node_findings(address, *cluster.list_nodes())
     except StudioError as error:
-        return [
-            Finding(
-                "note",
-                f"cluster at {address}",
-                error.cause,
-                f"Start it ({_START}); `ray stop` forgets one that ended, else see RAY_ADDRESS.",
-            )
-        ]
+        move = "Start it (ray start --head); `ray stop` forgets one that ended; or see RAY_ADDRESS."
+        return [Finding("note", f"cluster at {address}", error.cause, move)]
 
 
 def node_findings(address: str, ours: str, nodes: Sequence[Any]) -> list[Finding]:

@@ -7,7 +7,7 @@ that hangs or ends its process harms nothing, and a cluster leaves nothing behin
 import asyncio
 import os
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -16,10 +16,9 @@ from typing import Any
 import orjson
 
 from engines.core.errors import CallFailed, PolicyError, installed_version
-from engines.core.text.tokens import prompt_tokens, text_tokens
+from engines.core.text.tokens import prompt_tokens
 from engines.core.types import Completion, Message, Sampling, Usage
-from engines.policies.chat.client import PING_S, OpenAICompat
-from engines.policies.chat.embedding import open_embedder
+from engines.policies.chat import client, embedding
 from engines.policies.chat.endpoint import EndpointSettings
 from engines.record.repair import Finding, Grade
 from engines.record.run_dir import Workspace
@@ -27,12 +26,8 @@ from studio.config.settings.policy import EmbeddingConfig, PolicyConfig
 from studio.config.settings.run import RunConfig
 from studio.config.source import Source
 from studio.render.words import count_text
-from studio.run.acting import tool_protocol
-from studio.run.assemble import check_verifier
-from studio.run.models import embedding_endpoint, endpoint_of, endpoint_roles
-from studio.run.new_or_resume import RunPlan, RunRequest, load_plan
-from studio.run.remote import rebuild
-from studio.workspace.machine import ask_apart, find_address, run_check
+from studio.run import acting, assemble, models, new_or_resume
+from studio.workspace import machine
 
 _ASKED = (Message("user", "Write twelve random English nouns, separated by commas."),)
 _ASKED_JSON = (Message("user", 'Reply with the JSON object {"ok": true} and nothing else.'),)
@@ -58,159 +53,131 @@ MOST_TOKENS = 10 + sum(
     prompt_tokens(asked, drawn.tools) + (drawn.max_tokens or 0) for asked, drawn in _QUESTIONS
 )
 """Of all questions together, the first ping included, without what an endpoint adds of its own."""
-AT_ONCE_S, TOLD_S = 0.01, 0.1
-"""Pieces that come within the first time did not stream: no model is as fast. Whether a whole reply
-that takes less than the second would have streamed cannot be told."""
-_FEW_TOKENS = 5
-
-
-@dataclass(frozen=True, slots=True)
-class Reply:
-    """One reply with when its pieces came, in seconds since it was asked for."""
-
-    made: Completion
-    pieces: tuple[float, ...]
-    took_s: float
-    is_counted: bool = True
-
-    @property
-    def streams(self) -> bool | None:
-        """Whether pieces come before the end; None: it is too short to tell."""
-        if self.pieces and self.pieces[-1] - self.pieces[0] >= AT_ONCE_S:
-            return True
-        few = not self.pieces or text_tokens(self.made.text) < _FEW_TOKENS
-        return None if few or self.took_s < TOLD_S else False
+AT_ONCE_S = 0.01
+"""Pieces that come within this time did not stream: no model is as fast."""
 
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """What an endpoint was seen to do; a reply that failed is the failure's text."""
+    """What an endpoint was seen to do; of a question that failed its failure's text."""
 
-    plain: tuple[Reply | str, ...]
-    tool: Reply | str
-    json: Reply | str
-    listing: Mapping[str, int | None] = field(default_factory=dict)
-    left_out: frozenset[str] = frozenset()  # fields that it refused
-    remarks: tuple[str, ...] = ()
+    plain: tuple[Completion | str, ...]
+    tool: Completion | str
+    json: Completion | str
+    streams: bool  # pieces of a plain reply came one after the other
+    counts_tokens: bool
+    listing: Mapping[str, int | None]
+    refused_fields: frozenset[str]
+    remarks: tuple[str, ...]
 
 
 async def observe(
-    settings: EndpointSettings,
-    *,
-    clock: Callable[[], float] = time.monotonic,
+    settings: EndpointSettings, *, clock: Callable[[], float] = time.monotonic
 ) -> Observed:
     """Ask all questions, one after the other. Raises PolicyError: it does not answer at all."""
-    limit_s = min(settings.timeout_s, PING_S)
-    own = replace(settings, timeout_s=limit_s, max_retries=min(settings.max_retries, 1))
-    policy = OpenAICompat(own)
+    limit_s = min(settings.timeout_s, client.PING_S)
+    retries = min(settings.max_retries, 1)
+    policy = client.OpenAICompat(replace(settings, timeout_s=limit_s, max_retries=retries))
+    replies: list[Completion | str] = []
+    pieces: list[float] = []  # when those of a reply came
+    streams = False
     try:
         await policy.ping()
         listing = await policy.list_models()
-        first, again, tool, json = [
-            await _ask(policy, asked, drawn, clock) for asked, drawn in _QUESTIONS
-        ]
+        for asked, sampling in _QUESTIONS:
+            pieces.clear()
+            try:
+                reply = await policy.complete(asked, sampling, lambda _: pieces.append(clock()))
+            except CallFailed as failed:
+                replies.append(str(failed).partition(": ")[2] or str(failed))
+                continue
+            replies.append(reply)
+            if asked is _ASKED and pieces:
+                streams |= pieces[-1] - pieces[0] >= AT_ONCE_S
     finally:
         await policy.aclose()
-    known = policy.dialect
-    told = tuple(sorted(known.remarks))
-    left_out = frozenset(known.without)
-    return Observed((first, again), tool, json, listing, left_out, told)
-
-
-async def _ask(
-    policy: OpenAICompat, asked: Sequence[Message], drawn: Sampling, clock: Callable[[], float]
-) -> Reply | str:
-    pieces: list[float] = []
-    began, before = clock(), policy.dialect.uncounted
-    try:
-        made = await policy.complete(asked, drawn, lambda _: pieces.append(clock() - began))
-    except CallFailed as failed:
-        return str(failed).partition(": ")[2] or str(failed)
-    counted = policy.dialect.uncounted == before
-    return Reply(made, tuple(pieces), clock() - began, counted)
+    *plain, tool, json = replies
+    return Observed(
+        plain=tuple(plain),
+        tool=tool,
+        json=json,
+        streams=streams,
+        counts_tokens=not policy.dialect.uncounted,
+        listing=listing,
+        refused_fields=frozenset(policy.dialect.without),
+        remarks=tuple(sorted(policy.dialect.remarks)),
+    )
 
 
 def endpoint_findings(
     place: str, seen: Observed, model: str, needs_tools: bool, needs_json: bool
 ) -> list[Finding]:
     """`needs_tools`: the run offers tools and reads native calls; `needs_json`: JSON mode helps."""
-    able, found = ["answers"], list[Finding]()
+    able, findings = ["answers"], list[Finding]()
 
-    def note(cause: str, move: str, *, fix: bool = False) -> None:
-        found.append(Finding("fix" if fix else "note", place, cause, move))
+    def note(cause: str, move: str, grade: Grade = "note") -> None:
+        findings.append(Finding(grade, place, cause, move))
 
-    replies = [reply for reply in seen.plain if isinstance(reply, Reply)]
-    for text in {reply for reply in seen.plain if isinstance(reply, str)}:
-        note(f"it fails at a short question ({text}).", "Give the command again; see its log.")
-    streams = {reply.streams for reply in replies}
-    if False in streams:
-        note(
-            "it does not stream: a reply comes all at once.",
-            "Look for a proxy that holds replies back; rollouts show at their end only.",
-        )
-    elif True in streams:
+    texts = [reply.text for reply in seen.plain if isinstance(reply, Completion)]
+    for failure in {reply for reply in seen.plain if isinstance(reply, str)}:
+        note(f"it fails at a short question ({failure}).", "Give the command again; see its log.")
+    if seen.streams:
         able.append("streams")
-    _judge_tools(seen, able, note if needs_tools else None)
-    _judge_json(seen, able, note if needs_json else None)
-    _judge_counts(seen, replies, able, note)
+    elif texts:
+        move = "Look for a proxy that holds replies back; rollouts show at their end only."
+        note("it does not stream: a reply comes all at once.", move)
+
+    grade, cause = _tool_trouble(seen.tool)
+    if not cause:
+        able.append("native tool calls")
+    elif needs_tools:
+        move = "Set agent.tool_protocol=text, or start the server with its parser of tool calls."
+        note(f"{cause}, and this run's agent needs that.", move, grade)
+    else:
+        able.append(f"no native tool calls, which this run does without ({cause})")
+
+    cause = _json_trouble(seen)
+    if not cause:
+        able.append("JSON mode")
+    elif needs_json:
+        note(f"{cause}: the prompt alone asks for the form.", "A model that has it errs less.")
+    else:
+        able.append(f"no JSON mode, which this run does without ({cause})")
+
+    if seen.counts_tokens:
+        able.append("counts tokens")
+    else:
+        note("it counts no tokens: budgets and costs are estimates.", "Ask its maker for `usage`.")
+    cause = "refuses a seed" if "seed" in seen.refused_fields else "gives two replies for one seed"
+    if "seed" in seen.refused_fields or len(set(texts)) > 1:
+        note(f"it {cause}: a run cannot be repeated.", "--record keeps replies to play them again.")
+    elif len(texts) > 1:
+        able.append("honours seeds (2 replies alike)")
     if window := seen.listing.get(model):
         able.append(f"context of {window:,} tokens")
     for remark in seen.remarks:
         note(f"{remark}.", "See whether that is the model you want.")
-    return [*found, Finding("ok", place, f"{', '.join(able)}.")]
+    return [*findings, Finding("ok", place, f"{', '.join(able)}.")]
 
 
-def _judge_tools(seen: Observed, able: list[str], note: Callable[..., None] | None) -> None:
-    reply, cause, is_sure = seen.tool, "a function call does not come back as one", True
+def _tool_trouble(reply: Completion | str) -> tuple[Grade, str]:
+    """What is wrong with native tool calls, and how sure that is; "" where they work."""
     if isinstance(reply, str):
-        cause = f"it refuses tools ({reply})"
-    elif any(call.name == _TOOL["name"] for call in reply.made.tool_calls):
-        able.append("native tool calls")
-        return
-    elif str(_TOOL["name"]) in reply.made.text:
-        cause = "it writes function calls into its text"
-    else:
-        cause, is_sure = "asked once for a function call, it makes none", False
-    if note is None:
-        able.append(f"no native tool calls, which this run does without ({cause})")
-        return
-    note(
-        f"{cause}, and this run's agent needs that.",
-        "Set agent.tool_protocol=text, or start the server with its parser of tool calls.",
-        fix=is_sure,
-    )
+        return "fix", f"it refuses tools ({reply})"
+    if any(call.name == _TOOL["name"] for call in reply.tool_calls):
+        return "ok", ""
+    if str(_TOOL["name"]) in reply.text:
+        return "fix", "it writes function calls into its text"
+    return "note", "asked once for a function call, it makes none"
 
 
-def _judge_json(seen: Observed, able: list[str], note: Callable[..., None] | None) -> None:
-    reply = seen.json
-    if "response_format" in seen.left_out or isinstance(reply, str):
-        cause = "it refuses JSON mode"
-    else:
-        with suppress(orjson.JSONDecodeError):
-            if isinstance(orjson.loads(reply.made.text), dict):
-                able.append("JSON mode")
-                return
-        cause = "it takes JSON mode, and what comes is no JSON"
-    if note is None:
-        able.append(f"no JSON mode, which this run does without ({cause})")
-    else:
-        note(f"{cause}: the prompt alone asks for the form.", "A model that has it errs less.")
-
-
-def _judge_counts(
-    seen: Observed, replies: Sequence[Reply], able: list[str], note: Callable[..., None]
-) -> None:
-    counted = [reply for reply in replies if reply.is_counted]
-    if replies and not counted:
-        note("it counts no tokens: budgets and costs are estimates.", "Ask its maker for `usage`.")
-    elif counted:
-        able.append("counts tokens")
-    texts = [(reply.made.text, reply.made.reasoning) for reply in replies]
-    if "seed" in seen.left_out or (len(texts) > 1 and texts[0] != texts[1]):
-        cause = "refuses a seed" if "seed" in seen.left_out else "gives two replies for one seed"
-        note(f"it {cause}: a run cannot be repeated.", "--record keeps replies to play them again.")
-    elif len(texts) > 1:
-        able.append("honours seeds (2 replies alike)")
+def _json_trouble(seen: Observed) -> str:
+    if "response_format" in seen.refused_fields or isinstance(seen.json, str):
+        return "it refuses JSON mode"
+    with suppress(orjson.JSONDecodeError):
+        if isinstance(orjson.loads(seen.json.text), dict):
+            return ""
+    return "it takes JSON mode, and what comes is no JSON"
 
 
 LONGEST_S = 150.0
@@ -228,7 +195,7 @@ class Endpoint:
     """A model at one address or several, with the roles that ask it."""
 
     settings: EndpointSettings
-    roles: list[str]
+    roles: list[str] = field(default_factory=list)
     needs_tools: bool = False
     needs_json: bool = False
 
@@ -236,10 +203,6 @@ class Endpoint:
     def addresses(self) -> list[EndpointSettings]:
         own = self.settings
         return [replace(own, base_url=url, replicas=()) for url in (own.base_url, *own.replicas)]
-
-    def place(self, address: EndpointSettings) -> str:
-        roles = ", ".join(dict.fromkeys(self.roles))
-        return f"{roles} (openai:{address.model} at {address.url})"
 
 
 @dataclass(slots=True)
@@ -253,20 +216,19 @@ class AskedModels:
     @property
     def price(self) -> str:
         """What asking costs at most, in words; "" where nothing is asked."""
-        every = [address for endpoint in self.endpoints for address in endpoint.addresses]
-        many = len(every)
-        if not many:
+        addresses = [address for endpoint in self.endpoints for address in endpoint.addresses]
+        if not addresses:
             return ""
-        asked = Usage(MOST_TOKENS, MOST_TOKENS, 1)
-        prices = [usd for one in every if (usd := one.cost_usd(asked)) is not None]
-        cost = f", under ${sum(prices):.4f} in all" if len(prices) == many else ""
-        where = "1 address" if many == 1 else f"{many} addresses"
+        usage = Usage(MOST_TOKENS, MOST_TOKENS, 1)
+        prices = [usd for address in addresses if (usd := address.cost_usd(usage)) is not None]
+        cost = f", under ${sum(prices):.4f} in all" if len(prices) == len(addresses) else ""
+        where = count_text(len(addresses), "address", "addresses")
         return f"asking {where}: about {MOST_TOKENS} tokens at most each{cost}"
 
 
 def named_models(config: RunConfig) -> Iterator[tuple[str, PolicyConfig]]:
     """Every model that the run asks, by the setting that names it."""
-    used = [*endpoint_roles(config), "policy", "reflector"]
+    used = [*models.endpoint_roles(config), "policy", "reflector"]
     for role in dict.fromkeys(used):
         if role != "reflector" or config.practice.reflects:
             yield role, config.role(role)
@@ -282,63 +244,56 @@ def named_models(config: RunConfig) -> Iterator[tuple[str, PolicyConfig]]:
 
 
 def asked_models(config: RunConfig) -> AskedModels:
-    found, team = AskedModels(), config.agent.team is not None
-    native = config.agent.kind == "tools" and tool_protocol(config) == "native"
+    result, team = AskedModels(), config.agent.team is not None
+    native = config.agent.kind == "tools" and acting.tool_protocol(config) == "native"
+    endpoints: dict[str, Endpoint] = {}
     for role, model in named_models(config):
-        kind = model.model.partition(":")[0]
+        kind, _, name = model.model.partition(":")
         if kind != "openai":
-            found.unasked.append(Finding("ok", f"{role} ({model.model})", _UNASKED[kind]))
+            result.unasked.append(Finding("ok", f"{role} ({model.model})", _UNASKED[kind]))
             continue
-        settings = replace(endpoint_of(model), model=model.model.partition(":")[2])
-        same = [one for one in found.endpoints if one.settings == settings]
-        if not same:
-            found.endpoints.append(Endpoint(settings, []))
-            same = found.endpoints[-1:]
-        same[0].roles.append(role)
-        same[0].needs_tools |= native and role == "policy"
-        same[0].needs_json |= team and (role == "policy" or role.startswith("agent.team"))
-    embeddings = [("lint.embedding", config.lint.embedding)]
-    tools = enumerate(config.agent.tools)
-    embeddings += [(f"agent.tools.{number}.embedding", tool.embedding) for number, tool in tools]
-    for role, wanted in embeddings:
+        settings = replace(models.endpoint_of(model), model=name)
+        endpoint = endpoints.setdefault(repr(settings), Endpoint(settings))
+        endpoint.roles.append(role)
+        endpoint.needs_tools |= native and role == "policy"
+        endpoint.needs_json |= team and (role == "policy" or role.startswith("agent.team"))
+    result.endpoints += endpoints.values()
+    embeddings = {"lint.embedding": config.lint.embedding}
+    for number, tool in enumerate(config.agent.tools):
+        embeddings[f"agent.tools.{number}.embedding"] = tool.embedding
+    for role, wanted in embeddings.items():
         if wanted is not None and wanted.model == "rehearsal":
-            found.unasked.append(Finding("ok", f"{role} (rehearsal)", _UNASKED["rehearsal"]))
+            result.unasked.append(Finding("ok", f"{role} (rehearsal)", _UNASKED["rehearsal"]))
         elif wanted is not None:
-            found.embeddings.append((role, wanted))
-    return found
-
-
-def model_checks(config: RunConfig, asked: AskedModels) -> list[Awaitable[Sequence[Finding]]]:
-    """One check an address, to be awaited together."""
-    asking = [(", ".join(one.roles), _ask_addresses(one)) for one in asked.endpoints]
-    asking += [(role, _embed(config, role, wanted)) for role, wanted in asked.embeddings]
-    return [run_check(place, check, LONGEST_S) for place, check in asking]
+            result.embeddings.append((role, wanted))
+    return result
 
 
 async def _ask_addresses(endpoint: Endpoint) -> list[Finding]:
     """All addresses at once; one that does not answer is left out by a run that has others."""
-    seen = [observe(address) for address in endpoint.addresses]
-    found: list[Finding] = []
-    replies = await asyncio.gather(*seen, return_exceptions=True)
-    grade: Grade = "fix" if all(isinstance(one, PolicyError) for one in replies) else "note"
-    for address, reply in zip(endpoint.addresses, replies, strict=True):
-        place = endpoint.place(address)
-        if isinstance(reply, PolicyError):
-            move = f"The run leaves it out until it answers. {reply.move}"
-            move = reply.move if grade == "fix" else move
-            found.append(Finding(grade, place, reply.cause, move))
-        elif isinstance(reply, BaseException):
-            raise reply
+    observing = [observe(address) for address in endpoint.addresses]
+    results = await asyncio.gather(*observing, return_exceptions=True)
+    answers = any(isinstance(result, Observed) for result in results)
+    findings: list[Finding] = []
+    for address, result in zip(endpoint.addresses, results, strict=True):
+        place = f"{', '.join(endpoint.roles)} (openai:{address.model} at {address.url})"
+        if isinstance(result, Observed):
+            needs = endpoint.needs_tools, endpoint.needs_json
+            findings += endpoint_findings(place, result, address.model, *needs)
+        elif not isinstance(result, PolicyError):
+            raise result
+        elif answers:
+            move = f"The run leaves it out until it answers. {result.move}"
+            findings.append(Finding("note", place, result.cause, move))
         else:
-            tools, json = endpoint.needs_tools, endpoint.needs_json
-            found += endpoint_findings(place, reply, address.model, tools, json)
-    return found
+            findings.append(Finding("fix", place, result.cause, result.move))
+    return findings
 
 
 async def _embed(config: RunConfig, role: str, wanted: EmbeddingConfig) -> list[Finding]:
-    endpoint = embedding_endpoint(config, wanted)
+    endpoint = models.embedding_endpoint(config, wanted)
     place = f"{role} ({wanted.model} at {endpoint.url})"
-    embedder = open_embedder(wanted.model, endpoint, None)
+    embedder = embedding.open_embedder(wanted.model, endpoint, None)
     try:
         await embedder.ping()
         made = await embedder.embed(["one word"])
@@ -360,38 +315,42 @@ async def run_checks(
     workspace: Path,
     config: RunConfig,
     runfile: str,
-    overrides: tuple[str, ...],
+    overrides: Sequence[str],
     tell: Callable[[str], None],
 ) -> list[Finding]:
     """Models, data, verifier and tools; `tell` hears what asking costs before it is asked."""
     asked = asked_models(config)
     if asked.price:
         tell(asked.price)
-    parts = part_findings(workspace, runfile, overrides)
+    order = str(workspace.absolute()), runfile, overrides
     place = "run" if config.dispatch == "local" else "run on the cluster"
-    groups = await asyncio.gather(*model_checks(config, asked), run_check(place, parts, PARTS_S))
+    parts = machine.ask_apart(f"{__name__}:look_at_parts", *order)
+    checks = [machine.run_check(place, parts, PARTS_S)]
+    for endpoint in asked.endpoints:
+        place = ", ".join(endpoint.roles)
+        checks.append(machine.run_check(place, _ask_addresses(endpoint), LONGEST_S))
+    for role, wanted in asked.embeddings:
+        checks.append(machine.run_check(role, _embed(config, role, wanted), LONGEST_S))
+    groups = await asyncio.gather(*checks)
     return [*(finding for group in groups for finding in group), *asked.unasked]
 
 
-def load_new(workspace: Path, runfile: str, overrides: tuple[str, ...]) -> RunPlan:
+def load_new(workspace: Path, runfile: str, overrides: Sequence[str]) -> new_or_resume.RunPlan:
     """The run file as a new run would have it, whatever runs there are. Raises StudioError."""
-    source = Source(overrides, runfile)
-    request = RunRequest(workspace=Workspace(workspace), source=source, restart_step="0")
-    return load_plan(request, lambda _: None)
-
-
-async def part_findings(workspace: Path, runfile: str, overrides: tuple[str, ...]) -> list[Finding]:
-    order = (str(workspace.absolute()), runfile, overrides)
-    return await ask_apart(f"{__name__}:look_at_parts", *order)
+    source = Source(tuple(overrides), runfile)
+    request = new_or_resume.RunRequest(
+        workspace=Workspace(workspace), source=source, restart_step="0"
+    )
+    return new_or_resume.load_plan(request, lambda _: None)
 
 
 def look_at_parts(workspace: str, runfile: str, overrides: list[str]) -> list[Finding]:
     """In the other process. Raises StudioError: a part cannot be opened."""
-    plan = load_new(Path(workspace), runfile, tuple(overrides))
-    config: RunConfig = rebuild(plan.loaded.config, _without_weights)
+    plan = load_new(Path(workspace), runfile, overrides)
+    config: RunConfig = acting.rebuild(plan.loaded.config, _without_weights)
     told = [count_text(len(plan.problems), "problem"), f"verifier {config.verifier.name} is there"]
     if config.dispatch == "ray" and installed_version("ray"):
-        address = config.ray.address or find_address(os.environ) or "local"
+        address = config.ray.address or machine.find_address(os.environ) or "local"
         where: dict[str, Any] = {"ray": config.ray.model_copy(update={"address": address})}
         told.append(f"a worker of the cluster at {address} opens both")
         if address == "local":  # which a run starts, and a doctor does not
@@ -404,9 +363,9 @@ def look_at_parts(workspace: str, runfile: str, overrides: list[str]) -> list[Fi
     return [*lacks, Finding("ok", "run", f"{'; '.join(told)}.")]
 
 
-async def _open(plan: RunPlan) -> dict[str, Any]:
+async def _open(plan: new_or_resume.RunPlan) -> dict[str, Any]:
     async with AsyncExitStack() as stack:
-        return await check_verifier(plan, stack)
+        return await assemble.check_verifier(plan, stack)
 
 
 def _without_weights(value: Any) -> Any:

@@ -29,10 +29,10 @@ from engines.core.types import (
 )
 from engines.grpo.engine.grpo import GRPOEngine
 from engines.grpo.settings import GRPOSettings
-from engines.policies.hf_local.loading import load_local
 from engines.policies.hf_local.model import LocalModel
 from engines.policies.hf_local.policy import HFLocal
 from engines.policies.hf_local.settings import PROJECTIONS, LocalSettings, LoraSettings
+from engines.policies.open import load_local
 from tests.bench.grpo_models import Task
 
 RANK, ALPHA = 8, 16

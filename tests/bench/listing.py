@@ -16,7 +16,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from engines.record.derived import search
+from engines.record.derived import catalogue
 from engines.record.run_dir import Workspace
 from tests.support.long_runs import write_long_run
 
@@ -71,9 +71,9 @@ def measure(folder: Path) -> dict[str, Any]:
         "home": least(many.path),
         "show_first": run(long.path, "runs", "show", "long"),
         "show": least(long.path, "runs", "show", "long"),
-        "query_rebuilt": least(long.path, "query", "carry", without=f"*/*/{search.NAME}"),
+        "query_rebuilt": least(long.path, "query", "carry", without=f"*/*/{catalogue.NAME}"),
         "query": least(long.path, "query", "carry"),
-        "query_many_rebuilt": least(many.path, "query", "carry", without=f"*/*/{search.NAME}"),
+        "query_many_rebuilt": least(many.path, "query", "carry", without=f"*/*/{catalogue.NAME}"),
         "query_many": least(many.path, "query", "carry"),
     }
 

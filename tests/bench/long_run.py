@@ -51,7 +51,7 @@ LOOKS = {
     "state": "from engines.record.run_dir import *; RunDir(run).state()",
     "live_page": "from studio.tui.pages.live.page import *; load_event_history(RunDir(run))",
     "evidence": "from studio.review.evidence import *; EvidenceLoader(RunDir(run))",
-    "citations": "from studio.library.citations import *; Citations(RunDir(run)).refresh()",
+    "citations": "from studio.tui.pages.library.page import *; read_citations(RunDir(run))",
 }
 
 

@@ -77,7 +77,7 @@ async def bare(url: str, records: Path, slots: int) -> dict[str, Any]:
     import orjson
 
     from engines.core.codec import from_dict
-    from engines.policies.chat.request import Dialect, chat_request
+    from engines.policies.chat.exchange import Dialect, chat_request
     from engines.record import lines
     from engines.record.ledger import Record
 

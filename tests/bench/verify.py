@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from engines.core.types import Attempt, Problem, Rollout
-from engines.verifiers.math.verifier import MathSettings, MathVerifier
+from engines.verifiers.answers import MathSettings, MathVerifier
 from tests.bench.bombs import BOMBS
 
 AGREEING, PER_SECOND = 280, 1_000  # the bounds

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
+from engines.agents.loops import prompt_messages
 from engines.agents.open import open_agent
-from engines.agents.single_turn import prompt_messages
 from engines.core.errors import CallFailed
 from engines.core.protocols import Agent
 from engines.core.types import Completion, Sampling, ToolCall, Usage

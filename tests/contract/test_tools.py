@@ -15,9 +15,14 @@ from engines.core.types import ToolResult
 from engines.tools.function import FunctionTool
 from engines.tools.mcp import McpServer
 from engines.tools.settings import ToolSettings
-from engines.tools.shipped import PythonTool, ask_model_tool, calculator_tool
-from engines.tools.toolbox import CheckedToolbox, Entry
-from engines.tools.web.search import WebContext, open_web_tool
+from engines.tools.toolbox import (
+    CheckedToolbox,
+    Entry,
+    ask_model_tool,
+    calculator_tool,
+    python_tool,
+)
+from engines.tools.web.tools import WebContext, open_web_tool
 from tests.support.builders import answering
 from tests.support.sample_tool import shout
 from tests.support.tool_tries import FakeSandbox, a_call, a_try
@@ -32,7 +37,7 @@ class Kind:
 
 def a_server() -> McpServer:
     command = (sys.executable, "-m", "tests.support.mcp_server", "honest")
-    settings = ToolSettings(mcp_command=command, env=("PYTHONPATH",), only=("add",))
+    settings = ToolSettings(command=command, pass_env=("PYTHONPATH",), only=("add",))
     path = {"PATH": "/usr/local/bin:/usr/bin:/bin", "PYTHONPATH": "."}
     return McpServer(settings, path, pytest.fail)
 
@@ -60,7 +65,7 @@ KINDS = {
     "function": Kind(lambda: FunctionTool(shout), "shout", '{"word": "a"}'),
     "calculator": Kind(calculator_tool, "calculator", '{"expression": "1+1"}'),
     "ask_model": Kind(lambda: ask_model_tool(answering("A")), "ask_model", '{"question": "Q"}'),
-    "python": Kind(lambda: PythonTool(FakeSandbox()), "python", '{"code": "1"}'),
+    "python": Kind(lambda: python_tool(FakeSandbox()), "python", '{"code": "1"}'),
     "mcp": Kind(a_server, "add", '{"a": 1, "b": 1}'),
 }
 every_tool = pytest.mark.parametrize("kind", list(KINDS.values()), ids=list(KINDS))

@@ -130,7 +130,7 @@ def outcome(workspace: Workspace) -> tuple[dict[str, bytes], dict[str, Any], lis
     for experience in head["experiences"]:
         for origin in experience["history"]:
             origin.pop("at")
-    for one in head["curated"]:
+    for one in head["notes"]["curated"]:
         one.pop("at", None)
     left = [op.id for op in workspace.run(RUN).state().open_operations]
     return files, head, left

@@ -22,9 +22,8 @@ from engines.core.types import (
     Verdict,
 )
 from engines.record import lines
-from engines.record.journal import FORMAT
+from engines.record.journal import BYTES, FORMAT, Head, begin_next
 from engines.record.run_dir import Workspace
-from engines.record.segments import BYTES, Head, begin_next
 
 BEGAN = 1_700_000_000.0
 

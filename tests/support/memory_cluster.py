@@ -16,8 +16,14 @@ from typing import Any
 from engines.core.errors import StudioError, WorkerLost
 from engines.core.protocols import Agent, OnText, TryPolicy, Verifier
 from engines.core.types import Attempt, Job, Sampling
-from engines.rollouts.remote.dispatcher import Dispatcher, RunModels
-from engines.rollouts.remote.worker import Item, OpenParts, Worker, WorkerParts
+from engines.rollouts.remote.dispatcher import (
+    Dispatcher,
+    Item,
+    OpenParts,
+    RunModels,
+    Worker,
+    WorkerParts,
+)
 
 
 def across(value: Any) -> Any:

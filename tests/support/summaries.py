@@ -14,7 +14,7 @@ from studio.render.run_lines import summary_text
 
 
 def end_text(state: RunState, before: Library, after: Library, place: str = "") -> str:
-    return summary_text(run_facts(state, places={"folder": place}), before, after)
+    return summary_text(end_facts(run_facts(state, places={"folder": place}), before, after))
 
 
 def end_json(state: RunState, before: Library, after: Library) -> dict[str, Any]:

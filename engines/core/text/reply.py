@@ -147,13 +147,6 @@ _BETWEEN = re.compile(
     re.IGNORECASE,
 )
 """What stands between parts of one answer: no prose, but headings as "Lesson 2:"."""
-_VALUE_END = r"""(?:["'”’\],]|[\s:,\[](?:true|false|null|none|nan|[a-z]?\d[\d.]*))"""
-_END = re.compile(
-    rf"""{_VALUE_END}\s*(?:\}}|(?P<brace>(?=\]\s*(?:```|\Z)))|(?P<next>(?=,?\s*\Z)))""", re.I
-)
-"""Where an object ends; without a brace where its array ends, or the next object begins."""
-_QUOTE = re.compile(r'\\.|"', re.DOTALL)
-_APOSTROPHE = re.compile(r"(?<![\w\\])'|(?<!\\)'(?!\w)")
 _ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|.)", re.DOTALL)
 _HIDDEN = {mark: chr(0xE000 + at) for at, mark in enumerate("\\\"'ntr")}
 """What stands for an escape while an object is mended: `json-repair` decodes some of them twice."""
@@ -161,7 +154,6 @@ _SHOWN = {ord(char): {"n": "\n", "t": "\t", "r": "\r"}.get(m, m) for m, char in 
 _FORM = re.compile(r"[\s\"'“”‘’,，:：;{}\[\]\ue000-\ue005]+")
 _JOINED = re.compile(r"\"\s*[+|]\s*\"")
 _COMMENT = re.compile(r"(?m)/\*.*?\*/|(?:^|(?<=[\s,{}\[\]\"]))[ \t]*(?://|#)[^\"\n]*$")
-_WIDE = re.compile(r'(?<=")\s*([：，])\s*(?=["\[{\w])|(?<=[\]}\w])\s*(，)\s*(?=["{])')
 _SHARED_KEYS = {"attempts", "reason", "because"}
 """Names that do not tell the kind of an array's objects."""
 MAX_WASTED_CHARS = 4 * MAX_REPLY_CHARS
@@ -281,7 +273,9 @@ def _find_spans(text: str, fields: Collection[str], foreign: list[Row]) -> Itera
             name = _NAME.match(text, start)
             if name and (not fields or name[1].strip().lower() in fields):
                 stop = _STOP.search(text, at)
-                row, at = _mend(text, start, stop.start() if stop else len(text), unread)
+                piece = text[start : stop.start() if stop else len(text)]
+                row, length = _mend(piece) if unread < MAX_UNREAD else (None, len(piece))
+                at = start + length
                 unread += row is None
                 closed = at < len(text) or text.rstrip()[-1:] in tuple("]}`")
                 cause = f"its JSON is not valid: {error if closed else 'it is cut off'}."
@@ -364,42 +358,22 @@ def _is_open(text: str, chosen: list[_Span]) -> bool:
     return depth > 0
 
 
-def _mend(text: str, start: int, stop: int, unread: int) -> tuple[Row | None, int]:
-    """A broken object between two places, and where it ends."""
-    piece = text[start : min(stop, start + MAX_MENDED_CHARS)]
-    if unread >= MAX_UNREAD or len(re.findall(r"[\[{(]", piece)) > MAX_MENDED_BRACKETS:
-        return None, stop
-    bare = _COMMENT.sub(lambda found: " " * len(found[0]), piece)
-    tries = 0
-    for found in _END.finditer(bare):
-        source = bare[: found.end()]
-        if found["next"] is not None and (stop == len(text) or len(piece) < stop - start):
-            continue
-        if found["brace"] is not None and source.count("[") != source.count("]"):
-            continue
-        if _is_balanced(source):
-            if row := _repair(piece[: found.end()]):
-                return row, start + found.end()
-            tries += 1
-            if tries == 3:
-                break
-    return None, stop
-
-
-def _is_balanced(source: str) -> bool:
-    """Whether no string is open at its end."""
-    quotes = sum(found[0] == '"' for found in _QUOTE.finditer(source))
-    quotes += source.count("“") + source.count("”")
-    if source[1:].lstrip().startswith("'"):
-        quotes += len(_APOSTROPHE.findall(source))
-    return quotes % 2 == 0
+def _mend(piece: str) -> tuple[Row | None, int]:
+    """Return the object that a piece of text begins with although it is no JSON, and its length."""
+    source = piece[: piece.rfind("}") + 1]
+    brackets = len(re.findall(r"[\[{(]", source))
+    quotes = source.count('"') - source.count('\\"')
+    row = None
+    # Without its brace it was cut off, and with an open quote its end is somewhere else.
+    if brackets <= MAX_MENDED_BRACKETS and len(source) <= MAX_MENDED_CHARS and quotes % 2 == 0:
+        row = _repair(source)
+    return row, len(piece) if row is None else len(source)
 
 
 def _repair(source: str) -> Row | None:
-    """A flat object as `json-repair` reads it; None where that is not all that is written."""
+    """Return a flat object as `json-repair` reads it; None where that is not all of the source."""
     from json_repair import repair_json
 
-    source = _WIDE.sub(lambda found: ": " if found[1] == "：" else ", ", source)
     source = _ESCAPE.sub(_hide, source)
     try:
         row = repair_json(source, return_objects=True, skip_json_loads=True)
@@ -407,26 +381,29 @@ def _repair(source: str) -> Row | None:
         return None
     if not isinstance(row, dict):
         return None
-    parts = [part for k, v in row.items() for part in (k, *(v if isinstance(v, list) else [v]))]
-    texts = [part for part in parts if isinstance(part, str)]
-    read = _visible("".join(str(part) for part in parts))
+    parts: list[Any] = []
+    for key, value in row.items():
+        parts += [key, *value] if isinstance(value, list) else [key, value]
+    if any(isinstance(part, dict | list) for part in parts):
+        return None
     is_whole = (
-        not any(isinstance(part, dict | list) for part in parts)
-        and all(text in source and not _JOINED.search(text) for text in texts)
+        all(part in source and not _JOINED.search(part) for part in parts if isinstance(part, str))
         and all(re.fullmatch(r"[^\W\d]\w*", str(key).strip()) for key in row)
-        and read in (_visible(source), _visible(_COMMENT.sub("", source)))
+        and _visible("".join(map(str, parts)))
+        in (_visible(source), _visible(_COMMENT.sub("", source)))
     )
     return {key: _show(value) for key, value in row.items()} if is_whole else None
 
 
-def _hide(found: re.Match[str]) -> str:
-    char = chr(int(found[1][1:], 16)) if len(found[1]) == 5 else found[1]
-    return char if char in "ntr" and len(found[1]) == 5 else _HIDDEN.get(char, char)
+def _hide(match: re.Match[str]) -> str:
+    is_code = len(match[1]) == 5
+    char = chr(int(match[1][1:], 16)) if is_code else match[1]
+    return char if is_code and char in "ntr" else _HIDDEN.get(char, char)
 
 
 def _show(value: Any) -> Any:
     if isinstance(value, list):
-        return [_show(one) for one in value]
+        return [_show(item) for item in value]
     return value.translate(_SHOWN) if isinstance(value, str) else value
 
 

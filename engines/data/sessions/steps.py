@@ -7,12 +7,15 @@ is counted by its kind, and never stops the rest.
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 import orjson
+
+from engines.core.codec import JsonObject
+from engines.core.frozen import frozen
 
 LONGEST_LINE, LONGEST_FILE = 32_000_000, 512_000_000
 """Bytes of a line, and of a file that has to be read whole; what is longer is left out."""
@@ -23,7 +26,7 @@ _PLAIN = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,39}")
 Kind = Literal["user", "assistant", "call", "result", "summary", "error", "interrupted", "rewound"]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Step:
     """One thing that was said or done.
 
@@ -83,7 +86,7 @@ class Intake:
                 self.drop_kind(part)
         return "\n".join(said)
 
-    def read_lines(self, path: Path) -> Iterator[dict[str, Any]]:
+    def read_lines(self, path: Path) -> Iterator[JsonObject]:
         """The objects of a JSONL file, one after the other."""
         with path.open("rb") as file:
             while raw := file.readline(LONGEST_LINE):
@@ -124,7 +127,7 @@ def result_step(text: str, id: object, code: Any = None, failed: bool | None = N
     return Step("result", text, id=str(id or ""), failed=failed)
 
 
-def chat_steps(message: Mapping[str, Any], intake: Intake, model: str = "") -> Iterator[Step]:
+def chat_steps(message: JsonObject, intake: Intake, model: str = "") -> Iterator[Step]:
     """The steps of a message in the form of chat APIs; one of the system's says nothing."""
     text, role = intake.text_of(message.get("content")), message.get("role")
     if role == "tool":
@@ -164,13 +167,13 @@ def _is_shallow(value: Any) -> bool:
     return False
 
 
-def as_object(value: Any) -> dict[str, Any]:
+def as_object(value: Any) -> JsonObject:
     """The object itself, or that of a JSON text; empty where it is neither."""
     if isinstance(value, str) and value[:1] == "{":
         value = parse_json(value)
     return value if isinstance(value, dict) else {}
 
 
-def objects(value: Any) -> list[dict[str, Any]]:
+def objects(value: Any) -> list[JsonObject]:
     """The objects of a list; empty where it is none."""
     return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from engines.core.frozen import frozen
 from engines.data.sessions.steps import Intake, Session, Step
 from engines.secrets.redactor import Redactor
 
@@ -127,7 +128,7 @@ class Signals:
         return known, tuple(name for _, name in found)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Try:
     """One recorded try. `reward` None: nothing tells how it went."""
 

@@ -1,6 +1,7 @@
 """Checkpoints as folders: written whole or not at all, sealed with a digest, and found again.
 
-Needs nothing but the standard library. What lies in the files is `contents`'s.
+Also copied for use without the studio, with a model card: the adapter byte for byte and without
+torch, while merged weights are computed. What lies in the files is `contents`'s.
 """
 
 import glob
@@ -9,13 +10,16 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from engines.core.errors import DamagedError, RecordError
+from engines.core.errors import ConfigError, ConflictError, DamagedError, RecordError
+from engines.core.events import EvaluationFinished
+from engines.core.text.sanitize import escape_unsafe
+from engines.policies.hf_local.settings import LocalSettings
 
 SEAL = "digest.json"
 STATE = "state.json"
@@ -190,3 +194,200 @@ def _file_digest(path: Path) -> str:
 def _combined_digest(files: dict[str, str]) -> str:
     listed = "".join(f"{name}\0{digest}\n" for name, digest in sorted(files.items()))
     return hashlib.sha256(listed.encode()).hexdigest()[:32]
+
+
+CARD = "README.md"
+_OURS = frozenset({SEAL, STATE, "optimiser.safetensors", "guard.safetensors"})
+_WEIGHTS = frozenset({ADAPTER, ADAPTER_CONFIG})
+
+
+def check_target(to: Path) -> None:
+    """Refuse to overwrite. Raises ConfigError: `to` is a file, or a folder that is not empty."""
+    if to.is_dir():
+        if any(to.iterdir()):
+            raise ConfigError("--to", f"{to} is not empty.", "Name a new folder.")
+    elif to.exists() or to.is_symlink():
+        raise ConfigError("--to", f"{to} is no folder.", "Name a new folder.")
+
+
+def export_adapter(checkpoint: Path, to: Path, card: str) -> None:
+    """Copy adapter and tokenizer, and write the card as README.md.
+
+    Raises:
+        RecordError: the checkpoint is missing or damaged, or `to` cannot be written.
+        ConfigError: see `check_target`.
+    """
+    check_seal(checkpoint)
+    check_target(to)
+    with atomic_folder(to, what="adapter", replace=False) as partial:
+        _copy_sealed_files(checkpoint, partial, without=_OURS)
+        (partial / CARD).write_text(card, "utf-8")
+
+
+def export_merged(checkpoint: Path, to: Path, card: str, base: LocalSettings) -> None:
+    """Merge the adapter into its base model and save the whole as safetensors.
+
+    `base` is the model that the checkpoint was trained on. 4-bit weights are merged at the
+    precision they were quantised from.
+
+    Raises:
+        RecordError, ConfigError: as `export_adapter`.
+        ConflictError, PolicyError: the base model is another one, or cannot be loaded.
+    """
+    check_seal(checkpoint)
+    check_target(to)
+    facts = base_facts(checkpoint)
+    from engines.policies.open import load_local
+
+    local = load_local(
+        replace(base, adapter=checkpoint, lora=None, quantise="none", gradient_checkpointing=False),
+        tell=lambda _: None,  # of decoding and training, neither of which follows
+    )
+    # 4-bit weights have another digest than those they were made from.
+    if facts.get("quantise") != "nf4" and local.base_digest != facts.get("digest"):
+        cause = f"it was trained on {facts.get('name')}, and the weights of {base.path} are others."
+        move = "Put the base model back that the run was trained on."
+        raise ConflictError(str(checkpoint), cause, move)
+    from engines.policies.hf_local.building import quiet_transformers
+
+    whole = local.model.merge_and_unload()
+    with atomic_folder(to, what="model", replace=False) as partial:
+        with quiet_transformers():
+            whole.save_pretrained(partial)
+        _copy_sealed_files(checkpoint, partial, without=_OURS | _WEIGHTS)
+        (partial / CARD).write_text(card, "utf-8")
+
+
+def base_facts(checkpoint: Path) -> dict[str, Any]:
+    """What the checkpoint knows of its base: name, digest, dtype, quantise.
+
+    Raises DamagedError: its state cannot be read.
+    """
+    base = read_facts(checkpoint).get("base")
+    if not isinstance(base, dict) or not isinstance(base.get("name"), str):
+        raise DamagedError(
+            str(checkpoint / STATE), "it names no base model.", "Take another checkpoint."
+        )
+    return base
+
+
+def adapter_rank(checkpoint: Path) -> int:
+    """The highest rank in the adapter. Raises DamagedError: its config cannot be read."""
+    path = checkpoint / ADAPTER_CONFIG
+    try:
+        config = json.loads(path.read_bytes())
+        return int(max(config["r"], *(config.get("rank_pattern") or {}).values(), 0))
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise damaged_error(path, error) from error
+
+
+def _copy_sealed_files(checkpoint: Path, to: Path, *, without: frozenset[str]) -> None:
+    """The sealed files; what somebody laid beside them since is not the checkpoint's."""
+    sealed = json.loads((checkpoint / SEAL).read_bytes())["files"]
+    for name in sealed:
+        if name not in without:
+            (to / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(checkpoint / name, to / name)
+
+
+Kind = Literal["adapter", "merged"]
+
+BUNDLED_LICENCE = "apache-2.0"
+"""As the bundled model's own card says."""
+
+
+@dataclass(frozen=True, slots=True)
+class CardFacts:
+    """What a card tells. `settings` are the run file's, by dotted key."""
+
+    kind: Kind
+    run: str
+    step: int
+    base: str
+    bundled: bool = False  # the base is the tiny model that ships with the studio
+    quantise: str = "none"
+    algorithm: str = ""
+    rehearsal: bool = False
+    steps_finished: int = 0
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    evaluations: Sequence[EvaluationFinished] = ()
+    versions: Mapping[str, str] = field(default_factory=dict)
+
+
+def model_card(facts: CardFacts) -> str:
+    """A README.md with front matter as model hubs read it."""
+    merged = facts.kind == "merged"
+    base = " ".join(facts.base.split())
+    what = f"`{base}` with a LoRA adapter merged into its weights."
+    if not merged:
+        what = f"A LoRA adapter for `{base}`."
+    head = [
+        "---",
+        f"base_model: {json.dumps(facts.base)}",  # JSON texts are YAML, and no name breaks out
+        f"library_name: {'transformers' if merged else 'peft'}",
+        "pipeline_tag: text-generation",
+        f"tags: {json.dumps(['lora', *filter(None, [facts.algorithm])])}",
+        "---",
+    ]
+    notes = [
+        f"# {facts.run}, step {facts.step}",
+        f"{what} Trained with practice studio in run `{facts.run}`; these are the weights "
+        f"after step {facts.step} of {facts.steps_finished}.",
+    ]
+    if facts.rehearsal:
+        notes.append(
+            "**Rehearsal**: part of that run's replies were scripted, so its figures say "
+            "nothing about a model."
+        )
+    if facts.quantise == "nf4":
+        difference = "Serve it on the same 4-bit weights for the replies it had in training."
+        if merged:
+            difference = (
+                "It was merged into the weights before quantising, so replies differ a little "
+                "from those in training."
+            )
+        notes.append(f"The adapter was trained on 4-bit weights (NF4) of the base. {difference}")
+    if facts.bundled:
+        head.insert(2, f"license: {BUNDLED_LICENCE}")
+        notes.append(
+            "The base is the tiny model that ships with practice studio: it knows four kinds "
+            "of short arithmetic problems and nothing else, and serves to show training, not "
+            f"to be used. Licence: {BUNDLED_LICENCE}, as that of the base."
+        )
+    else:
+        notes.append(
+            "Licence: that of the base model goes with these weights. It is not known here; look "
+            "it up before you pass them on."
+        )
+    notes += ["## Held-out results", _results_table(facts)]
+    notes += ["## Training", f"Algorithm: {facts.algorithm or 'not recorded'}."]
+    if facts.settings:
+        lines = [f"{key}: {_value_text(value)}" for key, value in sorted(facts.settings.items())]
+        notes.append("\n".join(("```yaml", *lines, "```")))
+    if facts.versions:
+        versions = (f"{name} {number}" for name, number in sorted(facts.versions.items()))
+        notes.append(f"Versions: {', '.join(versions)}.")
+    return escape_unsafe("\n\n".join(("\n".join(head), *notes))) + "\n"
+
+
+def _results_table(facts: CardFacts) -> str:
+    rows = [
+        f"| {_cell_text(found.data)} | {'before training' if found.step == 0 else found.step} | "
+        f"{'unknown' if found.mean is None else f'{found.mean:.3f}'} | {found.n} | {found.k} | "
+        f"{found.unjudged} |"
+        for found in facts.evaluations
+        if found.step in (0, facts.step)
+    ]
+    if not rows:
+        return "None were measured at this step."
+    head = "| data | step | mean reward | n | tries each | unjudged |\n|---|---|---|---|---|---|"
+    return "\n".join((head, *rows, "", "n counts replies with a known reward."))
+
+
+def _value_text(value: Any) -> str:
+    # A fence of the value's own would end the block.
+    return json.dumps(value, ensure_ascii=False, default=str).replace("```", "` ` `")
+
+
+def _cell_text(text: str) -> str:
+    return text.replace("|", "\\|").replace("\n", " ")

@@ -31,13 +31,14 @@ from engines.grpo.engine.weight_engine import (
     TrainedBatch,
     WeightEngine,
 )
-from engines.grpo.forward import TokenScores, completion_logps
 from engines.grpo.loss.loss import (
     CollatedBatch,
     Rows,
+    TokenScores,
     aggregate,
     batch_advantages,
     collate,
+    completion_logps,
     divergences,
     is_known,
     pad_samples,
@@ -201,7 +202,7 @@ def _batch_metrics(batch: Sequence[Group], settings: GRPOSettings) -> dict[str, 
 
 
 POSITIONS_AT_ONCE = {"cpu": 2048, "cuda": 32768}
-"""Completion positions to a forward where the run file names no micro-batch.
+"""Positions to a forward where the run file names no micro-batch.
 
 On a CPU with a tiny model, 2048 take 8 % less time than 4096: their activations stay in its cache.
 """
@@ -441,11 +442,7 @@ class BatchUpdate:
         return self._pad([shortest])
 
     def _score(self, rows: Rows) -> TokenScores:
-        # Of one rank's rows prompts may be worth sharing, of another's not; layers that lie
-        # apart must be called as often by both.
-        share = False if self._ranks.lockstep else None
-        temperature = self._plan.settings.temperature
-        return completion_logps(self._local, rows, temperature=temperature, share=share)
+        return completion_logps(self._local, rows, temperature=self._plan.settings.temperature)
 
     def _score_before(self, old: bool) -> None:
         """Log-probabilities before the first optimiser step, and those of the reference."""

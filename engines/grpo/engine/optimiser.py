@@ -20,7 +20,7 @@ from engines.grpo.settings import GRPOSettings, Schedule, SFTSettings
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from engines.grpo.forward import TokenScores
+    from engines.grpo.loss.loss import TokenScores
     from engines.policies.hf_local.model import LocalModel
 
 

@@ -6,13 +6,10 @@ step is the mean over all its learnt tokens, however many passes they take.
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import torch
 from torch import Tensor
-from torch.nn.utils.rnn import pad_sequence
 
 from engines.core.types import Group, GroupOutcome, LostWork
 from engines.grpo.engine.optimiser import Optimiser, learning_rate
@@ -23,7 +20,7 @@ from engines.grpo.engine.weight_engine import (
     TrainedBatch,
     WeightEngine,
 )
-from engines.grpo.forward import score_tokens
+from engines.grpo.loss.loss import Sample, completion_logps, pad_samples, split_micro_batches
 from engines.grpo.loss.sft_data import (
     Example,
     fits_window,
@@ -37,33 +34,27 @@ from engines.policies.hf_local.model import LocalModel, is_out_of_memory
 FORWARD_TOKENS = 8192
 
 
-@dataclass(frozen=True, slots=True)
-class PaddedExamples:
-    """R examples of at most L tokens, padded on the right, where causality hides it."""
+def as_sample(example: Example, number: int) -> Sample:
+    """An example as a sequence of which all but the prompt is learnt."""
+    size = len(example.token_ids)
+    # Nothing predicts the first token of all.
+    learnt = (bool(example.prompt_ids), *[True] * (size - 1))
+    nothing = (0.0,) * size
+    return Sample(
+        prompt=example.prompt_ids,
+        completion=example.token_ids,
+        trainable=learnt[:size],
+        advantages=nothing,
+        sampled=nothing,
+        group=number,
+        rollout="",
+    )
 
-    ids: Tensor  # (R, L) int64
-    learnt: Tensor  # (R, L) bool, True where the token after a position belongs to a reply
 
-
-def pad_examples(examples: Sequence[Example], local: LocalModel) -> PaddedExamples:
-    rows = [torch.tensor((*one.prompt_ids, *one.token_ids)) for one in examples]
-    ids = pad_sequence(rows, batch_first=True, padding_value=local.pad_id)
-    learnt = torch.zeros_like(ids, dtype=torch.bool)
-    for row, example in zip(learnt, examples, strict=True):
-        # Position p predicts p + 1; nothing predicts the first token of an example.
-        row[max(0, len(example.prompt_ids) - 1) : len(example) - 1] = True
-    return PaddedExamples(ids.to(local.device), learnt.to(local.device))
-
-
-def token_losses(local: LocalModel, padded: PaddedExamples) -> Tensor:
+def token_losses(local: LocalModel, samples: Sequence[Sample]) -> Tensor:
     """(N,) float32: -log p of each learnt token, row by row; with gradient where enabled."""
-    base = local.base
-    hidden = getattr(base, base.base_model_prefix)(
-        input_ids=padded.ids, use_cache=False
-    ).last_hidden_state
-    targets = padded.ids.roll(-1, 1)[padded.learnt]
-    logp, _ = score_tokens(base, hidden[padded.learnt], targets, 1.0)
-    return -logp
+    rows = pad_samples(samples, local.pad_id, local.device)
+    return -completion_logps(local, rows, temperature=1.0).logp[rows.trainable]
 
 
 def accumulate(
@@ -81,26 +72,15 @@ def accumulate(
     Returns:
         The mean loss, and how many tokens it is over.
     """
-    passes = [pad_examples(part, local) for part in split_into_forwards(batch, forward_tokens)]
-    tokens = sum(int(padded.learnt.sum()) for padded in passes)
+    samples = [as_sample(example, number) for number, example in enumerate(batch)]
+    tokens = sum(sample.tokens for sample in samples)
     total = 0.0
-    for padded in passes:
+    for part in split_micro_batches(samples, None, forward_tokens):
         before_each()
-        loss = token_losses(local, padded).sum() / tokens
+        loss = token_losses(local, [samples[at] for at in part]).sum() / tokens
         loss.backward()  # type: ignore[no-untyped-call]
         total += loss.item()
     return total, tokens
-
-
-def split_into_forwards(examples: Sequence[Example], limit: int) -> list[list[Example]]:
-    """Examples of like length, as many as stay within `limit` tokens with what pads them."""
-    parts: list[list[Example]] = []
-    for example in sorted(examples, key=len, reverse=True):
-        if parts and len(parts[-1][0]) * (len(parts[-1]) + 1) <= limit:
-            parts[-1].append(example)
-        else:
-            parts.append([example])
-    return parts
 
 
 class SFTEngine(WeightEngine):

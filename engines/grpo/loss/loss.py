@@ -2,15 +2,20 @@
 
 The ids are exactly those that were shown and sampled: text is never tokenised again. The losses
 are functions of tensors, with no settings object and no model inside.
+
+Log-probabilities are those under the weights as they are. No pass has dropout: a ratio of two
+differently dropped passes is noise.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
+from torch.nn.utils.rnn import pad_sequence
+from torch.utils.checkpoint import checkpoint
 
 from engines.core.types import Group, LostWork, Rollout, Turn
 
@@ -18,6 +23,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from engines.grpo.settings import AdvantageScale, Aggregation
+    from engines.policies.hf_local.model import LocalModel
 
 
 @dataclass(frozen=True, slots=True)
@@ -356,55 +362,34 @@ def _is_continuation(sample: Sample, turn: Turn) -> bool:
 class Rows:
     """Samples as padded tensors, for one forward.
 
-    Prompts are padded on the right: attention masks the gap between a short prompt and its
-    completion, and no query is left without a key.
+    A sequence is prompt and completion without a gap. It is padded on the right, where causality
+    hides that.
     """
 
-    prompts: Tensor  # (U, P) distinct prompts
-    prompt_lengths: Tensor  # (U,)
-    prompt_of: Tensor  # (B,) row of `prompts`
+    ids: Tensor  # (B, L) whole sequences
+    begins: Tensor  # (B,) where completions begin in them
     completions: Tensor  # (B, T)
-    lengths: Tensor  # (B,)
+    lengths: Tensor  # (B,) of completions
     trainable: Tensor  # (B, T) bool
     advantages: Tensor  # (B, T) float32, 0 where not trainable
     sampled: Tensor  # (B, T) float32
-    repeats: int  # rows per prompt where all have as many, standing together; else 0
-
-    def repeat_prompts(self, values: Tensor) -> Tensor:
-        """(U, …) of prompts to (B, …) of rows."""
-        if not self.repeats:
-            return values[self.prompt_of]
-        # The backward pass of an expansion is a plain sum, that of an index is not.
-        wide = values[:, None].expand(-1, self.repeats, *[-1] * (values.dim() - 1))
-        return wide.reshape(-1, *values.shape[1:])
 
 
 def pad_samples(samples: Sequence[Sample], pad_id: int, device: torch.device | str = "cpu") -> Rows:
-    """Lay samples out as tensors; equal prompts become one row of `prompts`."""
-    found: dict[tuple[int, ...], int] = {}
-    prompt_of = [found.setdefault(sample.prompt, len(found)) for sample in samples]
-    prompts = list(found)
-    wide = max(len(prompt) for prompt in prompts)
-    long = max(len(sample.completion) for sample in samples)
-    each = len(samples) // len(prompts)
-    regular = prompt_of == [n for n in range(len(prompts)) for _ in range(each)]
+    """Lay samples out as tensors."""
 
-    def pad_grid(
-        rows: Sequence[Sequence[float]], width: int, fill: float, kind: torch.dtype
-    ) -> Tensor:
-        filled = [[*row, *[fill] * (width - len(row))] for row in rows]
-        return torch.tensor(filled, dtype=kind).to(device)
+    def pad(rows: Sequence[Sequence[float]], kind: torch.dtype, fill: int = 0) -> Tensor:
+        tensors = [torch.tensor(row, dtype=kind) for row in rows]
+        return pad_sequence(tensors, batch_first=True, padding_value=fill).to(device)
 
     return Rows(
-        prompts=pad_grid(prompts, wide, pad_id, torch.long),
-        prompt_lengths=torch.tensor([len(prompt) for prompt in prompts], device=device),
-        prompt_of=torch.tensor(prompt_of, device=device),
-        completions=pad_grid([s.completion for s in samples], long, pad_id, torch.long),
+        ids=pad([(*s.prompt, *s.completion) for s in samples], torch.long, pad_id),
+        begins=torch.tensor([len(s.prompt) for s in samples], device=device),
+        completions=pad([s.completion for s in samples], torch.long, pad_id),
         lengths=torch.tensor([len(s.completion) for s in samples], device=device),
-        trainable=pad_grid([s.trainable for s in samples], long, False, torch.bool),
-        advantages=pad_grid([s.advantages for s in samples], long, 0.0, torch.float32),
-        sampled=pad_grid([s.sampled for s in samples], long, 0.0, torch.float32),
-        repeats=each if regular else 0,
+        trainable=pad([s.trainable for s in samples], torch.bool),
+        advantages=pad([s.advantages for s in samples], torch.float32),
+        sampled=pad([s.sampled for s in samples], torch.float32),
     )
 
 
@@ -422,7 +407,7 @@ def split_micro_batches(
         groups.setdefault(sample.group, []).append(index)
 
     def padded_length(indices: Sequence[int]) -> int:
-        return max(len(samples[i].completion) for i in indices)
+        return max(len(samples[i].prompt) + len(samples[i].completion) for i in indices)
 
     parts: list[list[int]] = []
     for group in sorted(groups.values(), key=lambda indices: (-padded_length(indices), indices[0])):
@@ -441,3 +426,82 @@ def split_micro_batches(
         else:
             parts.append(list(group))
     return parts
+
+
+LOGITS_AT_ONCE = 2**27
+"""Entries of a logits tensor above which it is computed in pieces, again in the backward pass."""
+
+
+class TokenScores(NamedTuple):
+    """Per completion token; 0 where not trainable."""
+
+    logp: Tensor  # (B, T) float32, with gradient where it is enabled
+    entropy: Tensor  # (B, T) float32, without gradient
+
+
+def completion_logps(local: LocalModel, rows: Rows, *, temperature: float) -> TokenScores:
+    """log_softmax(logits / T)[token] of every trainable completion token.
+
+    The caller holds the model's lock; `rows` are on its device.
+    """
+    base = local.base
+    picked = _completion_states(base, rows)[rows.trainable]  # (N, H)
+    targets = rows.completions[rows.trainable]
+    logp, entropy = score_tokens(base, picked, targets, temperature)
+    flat = rows.trainable.flatten().nonzero()[:, 0]
+    empty = logp.new_zeros(rows.trainable.numel())
+    shape = rows.trainable.shape
+    return TokenScores(
+        empty.index_put((flat,), logp).view(shape), empty.index_put((flat,), entropy).view(shape)
+    )
+
+
+def _completion_states(base: Any, rows: Rows) -> Tensor:
+    """(B, T, H) hidden states that predict each completion token."""
+    # No mask: what pads comes last, where causality hides it.
+    hidden: Tensor = getattr(base, base.base_model_prefix)(
+        input_ids=rows.ids, use_cache=False
+    ).last_hidden_state
+    steps = torch.arange(rows.completions.shape[1], device=hidden.device)
+    at = (rows.begins[:, None] - 1 + steps).clamp(0, hidden.shape[1] - 1)  # (B, T)
+    return hidden.gather(1, at[..., None].expand(-1, -1, hidden.shape[-1]))
+
+
+def score_tokens(
+    base: Any, hidden: Tensor, targets: Tensor, temperature: float
+) -> tuple[Tensor, Tensor]:
+    """(N,) log-probabilities and entropies; large vocabularies piece by piece."""
+    head = base.get_output_embeddings()
+
+    def score_piece(states: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
+        raw = head(states)
+        wide = raw if raw.dtype == torch.float64 else raw.float()
+        logits = _adjust_logits(wide, base.config)
+        if temperature != 1:
+            logits = logits / temperature
+        logps = torch.log_softmax(logits, dim=-1)
+        with torch.no_grad():
+            entropy = -(logps.exp() * logps).sum(-1)
+        return logps.gather(1, ids[:, None])[:, 0], entropy
+
+    size = max(1, LOGITS_AT_ONCE // head.weight.shape[0])
+    if len(hidden) <= size:
+        return score_piece(hidden, targets)
+    pieces = [
+        checkpoint(score_piece, states, ids, use_reentrant=False)
+        for states, ids in zip(torch.split(hidden, size), torch.split(targets, size), strict=True)
+    ]
+    logps, entropies = zip(*pieces, strict=True)
+    return torch.cat(logps), torch.cat(entropies)
+
+
+def _adjust_logits(logits: Tensor, config: Any) -> Tensor:
+    """What some families do behind `lm_head`: Gemma caps, Cohere multiplies, Granite divides."""
+    cap = getattr(config, "final_logit_softcapping", None)
+    if cap:
+        logits = torch.tanh(logits / cap) * cap
+    scale = getattr(config, "logit_scale", None) or 1.0
+    share = getattr(config, "logits_scaling", None) or 1.0
+    if scale != 1:
+        logits = logits * scale
+    return logits if share == 1 else logits / share

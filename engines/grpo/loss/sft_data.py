@@ -10,7 +10,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from engines.agents.single_turn import prompt_messages
+from engines.agents.loops import prompt_messages
 from engines.core.codec import from_dict
 from engines.core.errors import CallFailed, DataError
 from engines.core.types import Message, Problem
@@ -140,7 +140,7 @@ def tokenise_demonstration(
 
     Raises DataError: the chat template refuses the messages, or an id is none of the model's.
     """
-    from engines.policies.hf_local.chat_template import encode_prompt
+    from engines.policies.hf_local.policy import encode_prompt
 
     messages = shown.messages or prompt_messages(instructions, "", shown.question)
     try:

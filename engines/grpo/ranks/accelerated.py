@@ -27,10 +27,10 @@ from torch import Tensor, nn
 from engines.core.errors import PolicyError
 from engines.grpo.engine.grpo import GRPOEngine
 from engines.grpo.engine.optimiser import Optimiser
-from engines.grpo.forward import TokenScores
+from engines.grpo.loss.loss import TokenScores
 from engines.grpo.ranks.ranks import Ranks, UpdateCancelled
 from engines.policies.hf_local.decoding import DecodedReply, DecodeHooks, DecodeRequest, decode
-from engines.policies.hf_local.loading import load_local
+from engines.policies.open import load_local
 
 if TYPE_CHECKING:
     from engines.grpo.settings import GRPOSettings

@@ -64,7 +64,7 @@ class MeasurementSetup:
     verifier: Verifier
     seed: int
     k: int = 1
-    outage: Outage | None = None  # None: nobody gives up
+    outage: Outage = field(default_factory=Outage)
     first_try: int = 0  # each try draws by its number, so others are other luck
 
 
@@ -154,14 +154,14 @@ async def measure(
         content: GroupJudge(measuring.verifier, problem, missing[content])
         for content, problem in zip(contents, problems, strict=True)
     }
+    under_way: set[CallKey] = set()  # tries that have begun
 
     async def measure_one(at: int, problem: Problem, content: str, index: int) -> _TryResult:
         key = CallKey("evaluation", 0, step, at, index, problem=problem.id)
-        judge = judges[content].judge
-        one = _Try(problem, content, key, pinned, payer, emit, judge)
-        found = await _try_once(measuring, book, one)
-        tell(key, found.reward)
-        return found
+        one = _Try(problem, content, key, pinned, payer, emit, judges[content].judge, under_way)
+        tried = await _try_once(measuring, book, one)
+        tell(key, tried.reward)
+        return tried
 
     tried = await gather_all(
         measure_one(at, problem, content, index)
@@ -311,6 +311,7 @@ class _Try:
     payer: str
     emit: Callable[[TransientEvent], None]
     judge: Callable[[Rollout], Awaitable[Verdict]]
+    under_way: set[CallKey]  # of tries that are measured with it
 
 
 @dataclass(frozen=True, slots=True)
@@ -318,7 +319,7 @@ class _TryResult:
     reward: float | None
     usage: Usage
     tool_calls: int
-    reused: bool
+    reused: bool = False
     trouble: str = ""
 
 
@@ -331,32 +332,21 @@ async def _try_once(measuring: MeasurementSetup, book: ScoreBook, one: _Try) -> 
     if (same_try := book.under_way.get(at)) is not None:
         same: _TryResult = await asyncio.shield(same_try)
         return replace(same, reused=True)
-    same_try = book.under_way[at] = asyncio.get_running_loop().create_future()
+    book.under_way[at] = making = asyncio.ensure_future(_make_try(measuring, book, one))
     try:
-        made = await _score_rollout(measuring, one)
-        if isinstance(made, Score):
-            score = book.add(made)
-            made = _TryResult(score.reward, made.usage, made.tool_calls, False)
-        same_try.set_result(made)
-    except AnswersPending as pending:
-        same_try.set_exception(pending)
-        same_try.exception()  # there may be nobody else who waits for it
-        raise
+        return await making
     finally:
-        same_try.cancel()
         del book.under_way[at]
-    return made
 
 
-async def _score_rollout(measuring: MeasurementSetup, one: _Try) -> Score | _TryResult:
-    """A new rollout's score, or what it cost where it could not be judged."""
+async def _make_try(measuring: MeasurementSetup, book: ScoreBook, one: _Try) -> _TryResult:
+    """Make a new rollout; its score is kept, or it is told why it could not be judged."""
     versions = (one.pinned.policy_version, one.pinned.library_version)
     guidance, shown = one.pinned.write(one.problem, one.key.index)
     job = Job(one.problem, guidance, one.key, *versions, shown)
-    outage = measuring.outage or Outage(lambda _: None)
 
     def on_start() -> None:
-        outage.report_start("held-out rollout")
+        one.under_way.add(one.key)
         one.emit(RolloutStarted(one.key, one.problem.id))
 
     attempt, _ = await measuring.rollouts.roll_out(
@@ -364,27 +354,30 @@ async def _score_rollout(measuring: MeasurementSetup, one: _Try) -> Score | _Try
     )
     rollout = Rollout.from_job(job, attempt, call_seed(measuring.seed, one.key))
     verdict = await one.judge(rollout)
+    one.under_way.discard(one.key)
     usage = attempt.usage + verdict.usage
     if verdict.reward is None:
-        trouble = attempt.error or verdict.error or "there was nothing to judge it by"
-        if attempt.error or verdict.error:
-            outage.report_failure("held-out rollout", trouble)
-        else:
-            outage.report_neutral("held-out rollout")
-        return _TryResult(None, usage, attempt.tool_calls, False, trouble)
-    outage.report_success("held-out rollout")
-    return Score(
-        problem=one.content,
-        index=one.key.index,
-        reward=verdict.reward,
-        critique=verdict.critique,
-        metrics=verdict.metrics,
-        status=attempt.status,
-        usage=usage,
-        tool_calls=attempt.tool_calls,
-        elapsed_s=attempt.elapsed_s,
-        payer=one.payer,
+        trouble = attempt.error or verdict.error
+        if trouble:
+            measuring.outage.report_failure("held-out rollout", trouble, len(one.under_way))
+        trouble = trouble or "there was nothing to judge it by"
+        return _TryResult(None, usage, attempt.tool_calls, trouble=trouble)
+    measuring.outage.report_success("held-out rollout")
+    score = book.add(
+        Score(
+            problem=one.content,
+            index=one.key.index,
+            reward=verdict.reward,
+            critique=verdict.critique,
+            metrics=verdict.metrics,
+            status=attempt.status,
+            usage=usage,
+            tool_calls=attempt.tool_calls,
+            elapsed_s=attempt.elapsed_s,
+            payer=one.payer,
+        )
     )
+    return _TryResult(score.reward, usage, attempt.tool_calls)
 
 
 def _progress_reporter(

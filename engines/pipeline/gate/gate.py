@@ -46,8 +46,7 @@ _LOCK_POLL_S = 0.05
 class Gate:
     """Review and commit of one run, on its library as the run's journal knows it.
 
-    `queue` takes in what people add to the lesson under review, `hold` says whether its commit
-    waits for a person.
+    People may add to the lesson under review; `hold` says whether its commit waits for one.
     """
 
     recorder: Recorder
@@ -68,7 +67,6 @@ class Gate:
         self._lock = asyncio.Lock()
         self._draft = Draft(state, base, self.run, self.limit, self.linter)
         self.hold = CommitHold(self.recorder, self._draft)
-        self.queue = OperationQueue(self.recorder, self._draft, self._lock, self._notify)
         for reviewer in self.reviewers:
             if isinstance(reviewer, HumanReviewer):
                 reviewer.is_done = lambda: not state.undecided_operations
@@ -155,7 +153,7 @@ class Gate:
         Else they stay open until somebody decides about them, and join the next commit.
         """
         for operation in wanted:
-            await self.queue.propose(operation, reviewer)
+            await self.propose(operation, reviewer)
         await self._ask_reviewers(0, [one for one in self.reviewers if one not in self._people])
         if self.recorder.state.reviewed_operations:
             await self.commit(0)
@@ -206,7 +204,7 @@ class Gate:
             tried.state.operations.update(known := {op.id: op for op in own})
             for asked in decisions:
                 name = asked.operation_id
-                operation = known.get(name) or self.queue.open_operation(name)
+                operation = known.get(name) or self.open_operation(name)
                 made = await self._resolve(operation, asked, tried)
                 tried.hold(operation, made)
                 refused = made.reason if made.action != asked.action else ""
@@ -221,7 +219,7 @@ class Gate:
     async def _record_decisions(self, decisions: Sequence[Decision]) -> tuple[Decision, ...]:
         """Check and journal decisions as one record; the lock is held."""
         state, tried = self.recorder.state, self._draft.copy()
-        operations = {d.operation_id: self.queue.open_operation(d.operation_id) for d in decisions}
+        operations = {d.operation_id: self.open_operation(d.operation_id) for d in decisions}
         if len(operations) < len(decisions) or not decisions:
             cause = "it must name each operation once, and at least one."
             raise ConflictError("batch of decisions", cause, "Nothing was decided.")
@@ -413,6 +411,83 @@ class Gate:
                 await asyncio.sleep(_LOCK_POLL_S)
             yield library
 
+    def open_operation(self, operation_id: str) -> Operation:
+        """Raises ConflictError where no operation of that id is open."""
+        state = self.recorder.state
+        operation = state.operations.get(operation_id)
+        if operation is None:
+            listed = ", ".join(op.id for op in state.open_operations) or "none"
+            where, cause = f"operation {operation_id}", "it is not open in this run."
+            raise ConflictError(where, cause, f"Open are: {listed}.")
+        return operation
+
+    async def propose(self, operation: Operation, reviewer: str) -> Operation:
+        """Journal a person's own operation, linted, to be decided like all others.
+
+        Raises ConflictError: it does not fit the library as the standing decisions would leave it.
+        """
+        async with self._lock:
+            objection = self._draft.objection(operation)
+            if objection:
+                what = f"{operation.kind} {operation.target or ''}".rstrip()
+                move = "Change it, or leave it out."
+                raise ConflictError(f"proposal ({what})", f"{objection}.", move)
+            state = self.recorder.state
+            ids = (human_operation_id(state.step, number) for number in itertools.count(1))
+            wanted = replace(
+                operation,
+                id=next(name for name in ids if name not in state.own),
+                proposer=reviewer,
+                prompt_hash="",
+                flags=(),  # they are the gate's to find
+            )
+            (flags,) = await self._draft.lint((wanted,))
+            wanted = replace(wanted, flags=flags)
+            usage = self._draft.take_lint_usage()
+            await self.recorder.record(ev.OperationProposed(state.step, wanted, reviewer, usage))
+            self._notify()
+            return state.operations[wanted.id]
+
+    def unparsed_reply(self, repair_id: str) -> UnparsedReply:
+        """Raises ConflictError where no reply of that id waits to be mended."""
+        state = self.recorder.state
+        found = state.repairs.get(repair_id)
+        if found is None:
+            done = state.repaired.get(repair_id)
+            cause = f"it was {done} already." if done else "no such reply is open."
+            move = f"Open are: {', '.join(state.repairs) or 'none'}."
+            raise ConflictError(f"reply {repair_id}", cause, move)
+        return found
+
+    async def resubmit(
+        self,
+        repair_id: str,
+        operations: Sequence[Operation],
+        reviewer: str,
+        fates: Sequence[ProposalFate] = (),
+    ) -> tuple[Operation, ...]:
+        """Journal the operations of a mended reply, linted, to be decided like all others."""
+        async with self._lock:
+            self.unparsed_reply(repair_id)
+            found = await self._draft.lint(operations)
+            linted = tuple(
+                replace(operation, flags=(*operation.flags, *flags))
+                for operation, flags in zip(operations, found, strict=True)
+            )
+            state, usage = self.recorder.state, self._draft.take_lint_usage()
+            await self.recorder.record(
+                ev.ReplyMended(state.step, repair_id, linted, reviewer, usage, tuple(fates))
+            )
+            self._notify()
+            return tuple(state.operations[operation.id] for operation in linted)
+
+    async def drop(self, repair_id: str, reason: str, reviewer: str) -> None:
+        """Give up a reply that could not be understood; what it held stays lost."""
+        async with self._lock:
+            self.unparsed_reply(repair_id)
+            step = self.recorder.state.step
+            await self.recorder.record(ev.ReplyDropped(step, repair_id, reason, reviewer))
+
     def _notify(self) -> None:
         self.hold.notify()
         for person in self._people:
@@ -493,93 +568,6 @@ class CommitHold:
             "deferred": made["defer"],
             "version": self._draft.preview_commit().library.version,
         }
-
-
-@dataclass(frozen=True, slots=True)
-class OperationQueue:
-    """The open operations of a run, and the replies from which more may come."""
-
-    recorder: Recorder
-    draft: Draft
-    lock: asyncio.Lock  # under which the gate decides
-    notify: Callable[[], None]  # called after each change
-
-    def open_operation(self, operation_id: str) -> Operation:
-        """Raises ConflictError where no operation of that id is open."""
-        state = self.recorder.state
-        operation = state.operations.get(operation_id)
-        if operation is None:
-            listed = ", ".join(op.id for op in state.open_operations) or "none"
-            where, cause = f"operation {operation_id}", "it is not open in this run."
-            raise ConflictError(where, cause, f"Open are: {listed}.")
-        return operation
-
-    async def propose(self, operation: Operation, reviewer: str) -> Operation:
-        """Journal a person's own operation, linted, to be decided like all others.
-
-        Raises ConflictError: it does not fit the library as the standing decisions would leave it.
-        """
-        async with self.lock:
-            objection = self.draft.objection(operation)
-            if objection:
-                what = f"{operation.kind} {operation.target or ''}".rstrip()
-                move = "Change it, or leave it out."
-                raise ConflictError(f"proposal ({what})", f"{objection}.", move)
-            state = self.recorder.state
-            ids = (human_operation_id(state.step, number) for number in itertools.count(1))
-            wanted = replace(
-                operation,
-                id=next(name for name in ids if name not in state.own),
-                proposer=reviewer,
-                prompt_hash="",
-                flags=(),  # they are the gate's to find
-            )
-            (flags,) = await self.draft.lint((wanted,))
-            wanted = replace(wanted, flags=flags)
-            usage = self.draft.take_lint_usage()
-            await self.recorder.record(ev.OperationProposed(state.step, wanted, reviewer, usage))
-            self.notify()
-            return state.operations[wanted.id]
-
-    def unparsed_reply(self, repair_id: str) -> UnparsedReply:
-        """Raises ConflictError where no reply of that id waits to be mended."""
-        state = self.recorder.state
-        found = state.repairs.get(repair_id)
-        if found is None:
-            done = state.repaired.get(repair_id)
-            cause = f"it was {done} already." if done else "no such reply is open."
-            move = f"Open are: {', '.join(state.repairs) or 'none'}."
-            raise ConflictError(f"reply {repair_id}", cause, move)
-        return found
-
-    async def resubmit(
-        self,
-        repair_id: str,
-        operations: Sequence[Operation],
-        reviewer: str,
-        fates: Sequence[ProposalFate] = (),
-    ) -> tuple[Operation, ...]:
-        """Journal the operations of a mended reply, linted, to be decided like all others."""
-        async with self.lock:
-            self.unparsed_reply(repair_id)
-            found = await self.draft.lint(operations)
-            linted = tuple(
-                replace(operation, flags=(*operation.flags, *flags))
-                for operation, flags in zip(operations, found, strict=True)
-            )
-            state, usage = self.recorder.state, self.draft.take_lint_usage()
-            await self.recorder.record(
-                ev.ReplyMended(state.step, repair_id, linted, reviewer, usage, tuple(fates))
-            )
-            self.notify()
-            return tuple(state.operations[operation.id] for operation in linted)
-
-    async def drop(self, repair_id: str, reason: str, reviewer: str) -> None:
-        """Give up a reply that could not be understood; what it held stays lost."""
-        async with self.lock:
-            self.unparsed_reply(repair_id)
-            step = self.recorder.state.step
-            await self.recorder.record(ev.ReplyDropped(step, repair_id, reason, reviewer))
 
 
 Apply = Callable[[WeightUpdate], Awaitable[int]]

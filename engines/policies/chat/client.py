@@ -33,8 +33,7 @@ from engines.policies.chat.endpoint import (
     is_transient,
     retry_call,
 )
-from engines.policies.chat.request import Dialect, chat_request
-from engines.policies.chat.streamed_reply import ReplyError, StreamedReply
+from engines.policies.chat.exchange import Dialect, ReplyError, StreamedReply, chat_request
 from engines.policies.limits import CROWDED, Congestion
 
 PING_S = 30.0

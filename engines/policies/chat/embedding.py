@@ -30,7 +30,7 @@ from engines.policies.chat.endpoint import (
     Sleep,
     retry_call,
 )
-from engines.policies.chat.streamed_reply import is_token_count
+from engines.policies.chat.exchange import is_token_count
 
 BATCH = 64
 """Texts a request: hosted services take 2,048, small local servers fewer."""

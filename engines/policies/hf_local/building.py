@@ -16,15 +16,15 @@ import transformers
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from engines.core.errors import PolicyError
-from engines.policies.hf_local.chat_template import template_note
-from engines.policies.hf_local.model import LocalModel
-from engines.policies.hf_local.settings import LocalSettings
-from engines.policies.hf_local.weights import (
+from engines.policies.hf_local.model import (
+    LocalModel,
     adapter_mismatch_text,
     add_lora,
     base_digest,
     load_adapter,
 )
+from engines.policies.hf_local.policy import template_note
+from engines.policies.hf_local.settings import LocalSettings
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 _HUB_S = 10.0

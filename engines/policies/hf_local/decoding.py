@@ -9,16 +9,13 @@ import inspect
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from engines.policies.hf_local.fast_decoder import FastDecoder
-
-if TYPE_CHECKING:
-    from engines.policies.hf_local.model import LocalModel
-
+from engines.policies.hf_local.model import Layer, LocalModel, MergedWeights
 
 SHOWN_EVERY = 8
 """Tokens between two looks at what streams to the screen."""
@@ -66,7 +63,7 @@ class DecodeHooks:
 
 
 def decode(
-    local: "LocalModel", rows: Sequence[DecodeRequest], watch: DecodeHooks | None = None
+    local: LocalModel, rows: Sequence[DecodeRequest], watch: DecodeHooks | None = None
 ) -> list[DecodedReply]:
     """Sample a reply for each row, aligned with them; `finish` of a dropped one stays "".
 
@@ -83,7 +80,7 @@ def decode(
 
 
 def _decode_rows(
-    local: "LocalModel",
+    local: LocalModel,
     rows: Sequence[DecodeRequest],
     order: list[int],
     drawn: list[DecodedReply],
@@ -135,7 +132,7 @@ def _decode_rows(
         logits = decoder.step(tokens)
 
 
-def _finish_reason(local: "LocalModel", row: DecodeRequest, one: DecodedReply) -> str:
+def _finish_reason(local: LocalModel, row: DecodeRequest, one: DecodedReply) -> str:
     if one.token_ids[-1] in local.eos_ids:
         return "stop"
     if row.stop and _has_stop_string(local, row, one.token_ids):
@@ -143,7 +140,7 @@ def _finish_reason(local: "LocalModel", row: DecodeRequest, one: DecodedReply) -
     return "length" if len(one.token_ids) >= row.max_tokens else ""
 
 
-def _has_stop_string(local: "LocalModel", row: DecodeRequest, ids: list[int]) -> bool:
+def _has_stop_string(local: LocalModel, row: DecodeRequest, ids: list[int]) -> bool:
     # A character takes at most four tokens, so an end that just came lies in this tail.
     tail = 4 * max(map(len, row.stop)) + 4
     text = local.tokenizer.decode(ids[-tail:], skip_special_tokens=True)
@@ -182,7 +179,7 @@ class _BatchSampler:
 class PlainDecoder:
     """Transformers' own forward, for what the fast decoder, which see, does not know."""
 
-    def __init__(self, local: "LocalModel") -> None:
+    def __init__(self, local: LocalModel) -> None:
         self.local = local
         named = inspect.signature(local.base.forward).parameters
         self.takes_positions = "position_ids" in named
@@ -307,3 +304,231 @@ def wrap_int64(x: int) -> int:
 def _shift_right(x: Tensor, bits: int) -> Tensor:
     """Right shift without the sign: int64 holds what is an unsigned number here."""
     return (x >> bits) & ((1 << (64 - bits)) - 1)
+
+
+_ROOM = 32
+"""Reply tokens the cache has room for at first; doubled when they are used up."""
+_PREFILL = 8192
+"""Prompt tokens computed at a time, so that many prompts need no more memory than a few."""
+_STRIDE = 16
+"""Attention to replies takes whole strides: torch's batched product of fewer is slower."""
+
+
+class FastDecoder:
+    """Decodes one batch. `start` once, then `step` for each token.
+
+    Each distinct prompt is computed and kept once. Its keys and values are shared by its rows and
+    those of the replies stand apart, so that attention to the prompt is one product per prompt
+    instead of one per row (9 times faster at 8 rows a prompt), and a finished row leaves little
+    behind.
+    """
+
+    can_drop = True
+
+    def __init__(self, weights: MergedWeights, device: torch.device) -> None:
+        self.w, self.device = weights, device
+        self.written = 0  # reply tokens in the cache
+
+    def start(self, prompts: Sequence[Sequence[int]], owner: Sequence[int], total: int) -> Tensor:
+        """Compute P distinct prompts, and give the logits (R, V) of each row's first token.
+
+        `owner` has of each of the R rows the index of its prompt, ascending. `total` positions
+        may be used, by the longest prompt with its reply.
+        """
+        w, device = self.w, self.device
+        lengths = [len(prompt) for prompt in prompts]
+        width = max(lengths)
+        # Padded on the right: positions are then the columns, and a causal mask hides the rest.
+        ids = torch.tensor([[*p, *[0] * (width - len(p))] for p in prompts], device=device)
+        self.lengths = torch.tensor(lengths, device=device)  # (P,)
+        positions = torch.arange(total, device=device)
+        self.cos, self.sin = sign_sines(*w.rotary(positions))
+        self.ragged = min(lengths) < width
+        shape = (len(prompts), w.kv_heads, width, w.head_dim)
+        self.prefix = [(w.embed.new_empty(shape), w.embed.new_empty(shape)) for _ in w.layers]
+        every = torch.arange(len(prompts), device=device)
+        parts = torch.split(every, max(1, _PREFILL // width))
+        logits = torch.cat([self._prefill_prompts(ids, part) for part in parts])  # (P, V)
+        self._lay_out_rows(torch.tensor(owner, device=device))
+        size = (len(owner), w.kv_heads, _ROOM, w.head_dim)
+        # Zeros, not leftovers: a hidden column weighs 0, and 0 times NaN is NaN.
+        self.suffix = [(w.embed.new_zeros(size), w.embed.new_zeros(size)) for _ in w.layers]
+        return logits[self.owner]
+
+    def step(self, tokens: Tensor) -> Tensor:
+        """Take one token per row, (R,), and give the logits (R, V) of the next."""
+        if self.written == self.suffix[0][0].shape[2]:
+            self.suffix = [(_double(keys), _double(values)) for keys, values in self.suffix]
+        at = self.lengths[self.owner] + self.written  # (R,) positions
+        rope = self.cos[at][:, None], self.sin[at][:, None]
+        masks = self._masks()
+        x = F.embedding(tokens, self.w.embed)  # (R, hidden)
+        for index, layer in enumerate(self.w.layers):
+            x = self._decode_layer(layer, x, index, rope, masks)
+        self.written += 1
+        return self._logits(x)
+
+    def keep(self, rows: Tensor) -> None:
+        """Go on with these rows only, given by ascending index."""
+        used = self._visible_columns()
+        self.suffix = [
+            (keys[:, :, :used].index_select(0, rows), values[:, :, :used].index_select(0, rows))
+            for keys, values in self.suffix
+        ]
+        owner = self.owner[rows]
+        there, owner = torch.unique(owner, return_inverse=True)
+        if len(there) < len(self.lengths):
+            self.lengths = self.lengths[there]
+            self.prefix = [
+                (keys.index_select(0, there), values.index_select(0, there))
+                for keys, values in self.prefix
+            ]
+        self._lay_out_rows(owner)
+
+    def _prefill_prompts(self, ids: Tensor, part: Tensor) -> Tensor:
+        """Fill the cache of some prompts and give the logits after them."""
+        x = F.embedding(ids[part], self.w.embed)  # (p, T, hidden)
+        for index, layer in enumerate(self.w.layers):
+            x = self._prefill_layer(layer, x, index, part)
+        last = x[torch.arange(len(part), device=self.device), self.lengths[part] - 1]
+        return self._logits(last)
+
+    def _lay_out_rows(self, owner: Tensor) -> None:
+        """Lay out rows of one prompt beside each other: slots (P, G), some of them empty."""
+        count = len(self.lengths)
+        sizes = owner.bincount(minlength=count)
+        self.owner, self.group = owner, int(sizes.max())
+        self.full = len(owner) == count * self.group
+        if self.full:
+            return
+        within = torch.arange(len(owner), device=owner.device) - (sizes.cumsum(0) - sizes)[owner]
+        self.slot = owner * self.group + within  # (R,) → slot
+        self.row = torch.zeros(count * self.group, dtype=torch.long, device=owner.device)
+        self.row[self.slot] = torch.arange(len(owner), device=owner.device)  # slot → row
+
+    def _visible_columns(self) -> int:
+        """Columns of the reply's cache that a step looks at, the written ones first."""
+        return (self.written // _STRIDE + 1) * _STRIDE
+
+    def _masks(self) -> tuple[Tensor | None, Tensor]:
+        """What is added to scores: 0 where a token is seen, -inf where it is hidden.
+
+        Of the prompt, (P, 1, 1, T), None where all is seen; of the reply, (R or 1, 1, 1, S).
+        """
+        width, dtype = self.prefix[0][0].shape[2], self.w.embed.dtype
+        columns = torch.arange(width, device=self.device)
+        own = torch.arange(self._visible_columns(), device=self.device)
+        of_reply = _additive_mask(own > self.written, dtype)
+        if not self.ragged:
+            return None, of_reply
+        of_prompt = _additive_mask(columns >= self.lengths[:, None], dtype)
+        return of_prompt[:, None, None], of_reply
+
+    def _logits(self, x: Tensor) -> Tensor:
+        return F.linear(self._rms_norm(x, self.w.norm), *self.w.head)
+
+    def _rms_norm(self, x: Tensor, weight: Tensor) -> Tensor:
+        return F.rms_norm(x.float(), weight.shape[-1:], weight, self.w.eps).to(x.dtype)
+
+    def _project_heads(
+        self, layer: Layer, x: Tensor, cos: Tensor, sin: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys and values: (..., heads, head_dim), the first two turned."""
+        w = self.w
+        qkv = F.linear(self._rms_norm(x, layer.norm_in), *layer.qkv)
+        qkv = qkv.view(*x.shape[:-1], w.heads + 2 * w.kv_heads, w.head_dim)
+        qk = qkv[..., : w.heads + w.kv_heads, :]
+        if layer.norm_qk is not None:
+            plain = F.rms_norm(qk.float(), (w.head_dim,), None, w.eps)
+            qk = (plain * layer.norm_qk).to(x.dtype)
+        qk = torch.addcmul(qk * cos, qk.roll(w.head_dim // 2, -1), sin)
+        return qk[..., : w.heads, :], qk[..., w.heads :, :], qkv[..., w.heads + w.kv_heads :, :]
+
+    def _prefill_layer(self, layer: Layer, x: Tensor, index: int, part: Tensor) -> Tensor:
+        w, width = self.w, x.shape[1]
+        cos, sin = self.cos[:width, None], self.sin[:width, None]
+        q, k, v = self._project_heads(layer, x, cos, sin)
+        q, k, v = (part.transpose(1, 2) for part in (q, k, v))  # (P, heads, T, head_dim)
+        keys, values = self.prefix[index]
+        keys[part], values[part] = k, v
+        mixed = F.scaled_dot_product_attention(
+            q, k, v, is_causal=True, scale=w.scale, enable_gqa=w.heads != w.kv_heads
+        )
+        return self._finish_layer(layer, x, mixed.transpose(1, 2).flatten(-2))
+
+    def _decode_layer(
+        self,
+        layer: Layer,
+        x: Tensor,
+        index: int,
+        rope: tuple[Tensor, Tensor],
+        masks: tuple[Tensor | None, Tensor],
+    ) -> Tensor:
+        w, now = self.w, self.written
+        rows, repeat = x.shape[0], w.heads // w.kv_heads
+        q, k, v = self._project_heads(layer, x, *rope)
+        keys, values = self.suffix[index]
+        keys[:, :, now], values[:, :, now] = k, v
+        q = q.reshape(rows, w.kv_heads, repeat, w.head_dim)
+        shown_keys, shown_values = self.prefix[index]
+        # (P, kv_heads, G·repeat, T)
+        shown = self._attention_scores(self._group_rows(q), shown_keys, masks[0])
+        used = self._visible_columns()
+        own = self._attention_scores(q, keys[:, :, :used], masks[1])  # (R, kv_heads, repeat, S)
+        width = shown.shape[-1]
+        share = _softmax(torch.cat((self._ungroup_rows(shown), own), -1))
+        mixed = share[..., width:] @ values[:, :, :used]
+        mixed += self._ungroup_rows(self._group_rows(share[..., :width]) @ shown_values)
+        return self._finish_layer(layer, x, mixed.reshape(rows, -1))
+
+    def _group_rows(self, x: Tensor) -> Tensor:
+        """(R, kv_heads, repeat, N) → (P, kv_heads, G·repeat, N)."""
+        if not self.full:
+            x = x.index_select(0, self.row)
+        return x.view(-1, self.group, *x.shape[1:]).transpose(1, 2).flatten(2, 3)
+
+    def _ungroup_rows(self, x: Tensor) -> Tensor:
+        """(P, kv_heads, G·repeat, N) → (R, kv_heads, repeat, N)."""
+        prompts, heads, _, width = x.shape
+        x = x.view(prompts, heads, self.group, -1, width).transpose(1, 2).flatten(0, 1)
+        return x if self.full else x.index_select(0, self.slot)
+
+    def _attention_scores(self, q: Tensor, k: Tensor, added: Tensor | None) -> Tensor:
+        """(N, heads, A, head_dim) and (N, heads, B, head_dim) → (N, heads, A, B)."""
+        if q.dtype == torch.float32 and q.device.type == "cpu":
+            # There `baddbmm` fills its result with zeros first: a sixth of its time.
+            scores = (q * self.w.scale) @ k.transpose(2, 3)
+        else:
+            scores = torch.baddbmm(
+                q.new_empty(()),
+                q.flatten(0, 1),
+                k.flatten(0, 1).transpose(1, 2),
+                beta=0,
+                alpha=self.w.scale,
+            ).view(*q.shape[:3], k.shape[2])
+        return scores if added is None else scores.add_(added)
+
+    def _finish_layer(self, layer: Layer, x: Tensor, mixed: Tensor) -> Tensor:
+        x = x + F.linear(mixed, *layer.out)
+        gate, up = F.linear(self._rms_norm(x, layer.norm_mlp), *layer.gate_up).chunk(2, -1)
+        return x + F.linear(layer.activation(gate) * up, *layer.down)
+
+
+def sign_sines(cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
+    """Turns (-x2, x1)·sin into roll(x)·sin: the sign of the first half is in the table."""
+    half = sin.shape[-1] // 2
+    return cos, torch.cat((-sin[..., :half], sin[..., half:]), -1)
+
+
+def _softmax(scores: Tensor) -> Tensor:
+    return scores.softmax(-1, dtype=torch.float32).to(scores.dtype)
+
+
+def _additive_mask(hidden: Tensor, dtype: torch.dtype) -> Tensor:
+    """0 where False, -inf where True."""
+    zero = torch.zeros(hidden.shape, dtype=dtype, device=hidden.device)
+    return zero.masked_fill_(hidden, float("-inf"))
+
+
+def _double(cache: Tensor) -> Tensor:
+    return torch.cat((cache, torch.zeros_like(cache)), 2)

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from engines.core.settings import MAX_COUNT, SettingError, derived, setting
+from engines.core.settings import COUNT, SettingError, derived, setting
 
 PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 """What LoRA adapts, as far as the model has them."""
@@ -14,8 +14,8 @@ PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "
 class LoraSettings:
     """The low-rank adapter that is trained."""
 
-    rank: int = setting(8, "rank of the adapter's matrices", ge=1, le=MAX_COUNT)
-    alpha: int = setting(16, "the adapter is scaled by alpha / rank", ge=1, le=MAX_COUNT)
+    rank: int = setting(8, "rank of the adapter's matrices", **COUNT)
+    alpha: int = setting(16, "the adapter is scaled by alpha / rank", **COUNT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class LocalSettings:
         False, "whether training takes less memory and more time"
     )
     threads: int | None = setting(
-        None, "threads of the CPU; null: measured at the start", ge=1, le=MAX_COUNT, examples=[2]
+        None, "threads of the CPU; null: measured at the start", examples=[2], **COUNT
     )
     max_batch: int = derived(256)  # replies sampled at a time
     rollouts_url: tuple[str, ...] | None = setting(

@@ -14,7 +14,6 @@ from engines.core.chat_protocol import Asked, BadRequest, Reply, parse_request
 from engines.core.codec import digest, seed_for
 from engines.core.types import Completion, ToolCall, Usage
 from engines.policies.rehearsal import prompt
-from engines.policies.rehearsal.lookup import is_team_prompt, look_up, team_reply
 from engines.policies.rehearsal.reflect import (
     Slip,
     chance_slips,
@@ -22,7 +21,13 @@ from engines.policies.rehearsal.reflect import (
     reflector_reply,
 )
 from engines.policies.rehearsal.solve import Draw, judge_reply, solve
-from engines.policies.rehearsal.tools import Turn, solve_with_tools
+from engines.policies.rehearsal.tools import (
+    Turn,
+    is_team_prompt,
+    look_up,
+    solve_with_tools,
+    team_reply,
+)
 
 _CREATED = 1_700_000_000  # a fixed base: `created` must not tell the time
 _PIECE = 48  # characters a streamed delta holds, about twelve tokens: each costs 0.05 ms

@@ -5,7 +5,8 @@ another. So a lost, damaged or old catalogue costs a second, never a fact.
 """
 
 import errno
-from collections.abc import Callable, Iterable, Iterator
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -13,18 +14,28 @@ from typing import Any
 from filelock import FileLock
 from tinydb import Query, TinyDB
 from tinydb.middlewares import CachingMiddleware
+from tinydb.queries import QueryInstance
 from tinydb.storages import Storage
 
 from engines.core.codec import dumps, fields_of
 from engines.core.errors import RecordError, StudioError
-from engines.core.library import Library
+from engines.core.events import EvaluationFinished, LibraryCommitted
+from engines.core.library import Experience, Library
+from engines.core.library_notes import Effect
+from engines.core.state.fold import LibraryHistory, fold_history, fold_library_history
+from engines.core.state.run_state import OperationHistory, RunHistory
+from engines.core.types import Decision, Operation, operation_step
 from engines.record.appender import make_folder, write_atomic
-from engines.record.derived.run_state import read_run
-from engines.record.derived.store import journal_mark
+from engines.record.derived.run_state import FOLDER, derive, journal_mark, read_run
+from engines.record.journal import journal_bytes, read_journal
 from engines.record.run_dir import RunDir, Workspace
 from engines.record.seal import add_seal, read_sealed
-from engines.record.segments import journal_bytes
 
+NAME = f"{FOLDER}/rows.json"
+Compare = Callable[[float], bool]
+Row = dict[str, Any]
+KINDS = ("operation", "experience", "rejection", "version", "evaluation")
+"""A rejection is an operation that was rejected, or that did not fit."""
 _REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS)
 MANY_JOURNALS = 20
 """So many are read in a few seconds; of more the user is told."""
@@ -180,3 +191,199 @@ def _damaged_row(run: RunDir, error: StudioError) -> dict[str, Any]:
         "rehearsal": False,
         "error": str(error),
     }
+
+
+# -- what can be asked of all runs and libraries at once: `studio query` -------------------------
+
+
+def condition(
+    words: Sequence[str] = (),
+    kind: str | None = None,
+    id: str | None = None,
+    problem: str | None = None,
+    effect: Compare | None = None,
+    since: float | None = None,
+    until: float | None = None,
+    **equals: str | None,
+) -> QueryInstance:
+    """The condition of a question; None asks for nothing.
+
+    All words are meant, whatever their case; `until` is before that time, which a row without a
+    time is not; `equals` are fields.
+    """
+    row = Query()
+    match kind:
+        case None:
+            kinds: tuple[str, ...] = KINDS
+        case "operation":
+            kinds = ("operation", "rejection")
+        case _:
+            kinds = (kind,)
+    fits: QueryInstance = row.kind.one_of(kinds)
+    asked = [word.casefold() for word in words]
+    fits &= row.words.test(lambda text: all(word in text for word in asked))
+    for name, value in equals.items():
+        if value is not None:
+            fits &= row[name] == value
+    if id is not None:
+        fits &= row.names.any([id])
+    if problem is not None:
+        fits &= row.problems.any([problem])
+    if effect is not None:
+        fits &= row.effect.test(lambda value: value is not None and effect(value))
+    if since is not None:
+        fits &= (row.at >= since) & (row.at > 0)
+    if until is not None:
+        fits &= (row.at < until) & (row.at > 0)
+    return fits
+
+
+def find_rows(workspace: Workspace, fits: QueryInstance) -> tuple[list[Row], list[str]]:
+    """Return the rows that fit, newest first, and why journals could not be asked."""
+    hits: list[Row] = []
+    errors: list[str] = []
+    runs = {run.run for run in workspace.runs()}
+    libraries = (workspace.path / "libraries").glob("*/journal.jsonl")
+    for journal in (*(run.journal for run in workspace.runs()), *libraries):
+        try:
+            rows = read_rows(journal)
+        except (StudioError, ValueError, OSError) as error:
+            errors.append(str(error))
+            continue
+        is_run = journal.parents[1] == workspace.runs_folder
+        for row in rows:
+            # A run that is here tells of its operations itself, and tells more.
+            lasting = is_run or row["kind"] in ("experience", "version") or row["run"] not in runs
+            if lasting and fits(row):
+                hits.append(row)
+    return sorted(hits, key=lambda row: (-row["at"], row["id"], row["library"])), sorted(errors)
+
+
+def read_rows(journal: Path) -> list[Row]:
+    """Return all rows of a run or a library as its journal is now."""
+    is_run = journal.parents[1].name == "runs"
+    make = run_rows if is_run else library_rows
+    rows: list[Row] = derive(journal.parent / NAME, journal_mark(journal), lambda: make(journal))
+    return rows
+
+
+_FEW = re.compile(rb'"kind":"(?!Rollout|GroupReflected|Step|Run(?!Started))')
+"""No row tells of all else, which is nearly all of a journal."""
+_STATUS = {"approve": "approved", "edit": "edited", "reject": "rejected", "defer": "deferred"}
+
+
+def run_rows(journal: Path) -> list[Row]:
+    """Operations with what became of them, and evaluations."""
+    history = RunHistory()
+    for entry in read_journal(journal, only=_FEW):
+        fold_history(history, entry.event, entry.at)
+    started = history.started
+    place = {"run": journal.parent.name, "library": started.library if started else ""}
+    rows = [_decided_row(found, place) for found in history.operations.values()]
+    rows += [_evaluation_row(found, at, place) for at, found in history.evaluations]
+    return [*map(_finish, rows)]
+
+
+def _decided_row(found: OperationHistory, place: dict[str, str]) -> Row:
+    row = _operation_row(found.operation, found.at, place)
+    if found.decision is not None:
+        _decide(row, found.decision, found.at)
+    if found.effect is not None:
+        row |= _worth(found.effect)
+    outcome = found.outcome
+    if outcome is not None and outcome.id:
+        row["names"].append(outcome.id)
+    if outcome is not None and not outcome.applied and row["status"] != "rejected":
+        row |= {"status": "rejected", "reason": outcome.reason}
+    return row
+
+
+def _evaluation_row(found: EvaluationFinished, at: float, place: dict[str, str]) -> Row:
+    mean = "no reward is known" if found.mean is None else f"{found.mean:.3f}"
+    text = f"{found.data} after step {found.step}: {mean} (n={found.n}, k={found.k})"
+    more = {"status": f"v{found.library_version}", "step": found.step, **place}
+    return _row("evaluation", found.data, at, text, found.problems, **more)
+
+
+def library_rows(journal: Path) -> list[Row]:
+    """Versions, experiences that are or were, and the operations that its commits decided."""
+    history, rows = LibraryHistory(), list[Row]()
+    problems: dict[str, tuple[str, ...]] = {}  # by operation
+    known: dict[str, Experience] = {}
+    for entry in read_journal(journal):
+        event = entry.event
+        fold_library_history(history, event)
+        library, commit = history.versions[-1]
+        known |= {e.id: e for e in library.experiences}
+        reviewed = getattr(event, "reviewed", ())  # of commits, and of what was only rejected
+        place = {"run": getattr(event, "run", ""), "library": library.name}
+        made = [_operation_row(op, entry.at, place) for op, _ in reviewed]
+        for row, (operation, decision) in zip(made, reviewed, strict=True):
+            _decide(row, decision, entry.at)
+            problems[operation.id] = operation.problems
+        rows += made
+        if commit is not None and commit is event:
+            rows.append(_version_row(commit, made, entry.at, place))
+    library = history.versions[-1][0] if history.versions else Library("")
+    here = {e.id for e in library.experiences}
+    rows += (_experience_row(e, library, problems, e.id in here) for e in known.values())
+    return [*map(_finish, rows)]
+
+
+def _row(kind: str, name: str, at: float, text: str, problems: Iterable[str], **more: Any) -> Row:
+    usual = dict.fromkeys(("why", "status", "reviewer", "reason", "verdict", "worth"), "")
+    row = {"kind": kind, "id": name, "at": at, "text": text, "problems": [*problems], **usual}
+    return {**row, "names": [name], "effect": None, "step": 0, **more}
+
+
+def _operation_row(op: Operation, at: float, place: dict[str, str]) -> Row:
+    names = [op.id, *filter(None, [op.target]), *op.evidence]
+    about: Row = {"change": op.kind, "target": op.target, "names": names, "status": "open"}
+    about |= {"why": op.rationale, "step": operation_step(op.id), **place}
+    return _row("operation", op.id, at, op.text, op.problems, **about)
+
+
+def _decide(row: Row, decision: Decision, at: float) -> None:
+    row |= {"status": _STATUS[decision.action], "at": decision.at or at}
+    row |= fields_of(decision, "reviewer", "reason")
+    if decision.text is not None:
+        row["text"] = decision.text
+    if target := decision.assigned or decision.target:
+        row["target"] = target
+        row["names"].append(target)
+
+
+def _version_row(event: LibraryCommitted, made: list[Row], at: float, place: dict[str, str]) -> Row:
+    done = [row for row in made if row["status"] in ("approved", "edited")]
+    name, problems = f"{place['library']}@{event.version}", {p for r in done for p in r["problems"]}
+    text = ", ".join(f"{row['change']} {row['target'] or ''}".rstrip() for row in done)
+    names = [name, *(each for row in done for each in row["names"])]
+    by = ", ".join(sorted({row["reviewer"] for row in done}))
+    more = {"names": names, "reviewer": by, "step": event.step, **place}
+    return _row("version", name, at, text, sorted(problems), **more)
+
+
+def _experience_row(
+    one: Experience, library: Library, problems: dict[str, tuple[str, ...]], is_here: bool
+) -> Row:
+    status = ("pinned" if one.pinned else "live") if is_here else "deleted"
+    drawn = {each for made in one.history for each in problems.get(made.operation_id, ())}
+    more: Row = {"status": status, "library": library.name, "run": "", "at": 0.0}
+    if one.history:
+        last = one.history[-1]
+        more |= {**fields_of(last, "run", "step", "at", "reviewer"), "why": last.rationale}
+        more["names"] = [one.id, *last.evidence]
+    if effect := library.notes.effects.get(one.id):
+        more |= _worth(effect)
+    return _row("experience", one.id, more.pop("at"), one.text, sorted(drawn), **more)
+
+
+def _worth(effect: Effect) -> Row:
+    return {"effect": effect.difference, "verdict": effect.verdict, "worth": effect.worth}
+
+
+def _finish(row: Row) -> Row:
+    if row["status"] == "rejected":
+        row["kind"] = "rejection"
+    said = (row[name] for name in ("id", "kind", "text", "why", "reason", "status", "reviewer"))
+    return {**row, "names": list(dict.fromkeys(row["names"])), "words": "\n".join(said).casefold()}

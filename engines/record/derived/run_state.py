@@ -1,5 +1,10 @@
 """What a run's journal and records add up to: its state, its history, what was paid.
 
+Values made from journals and records are kept in `derived/` beside them, by one rule: a file there
+that is damaged, old or missing is made again from the journals by whoever needs it. So the folder
+may be thrown away at any time, no repair knows it, and where it cannot be written nothing is lost
+but time.
+
 The state at the end of the last closed segment is kept, so that a reader or a resume reads the
 growing segment alone. Closed segments are not checked again then but for their sizes and the
 checksum that the next one names: `studio doctor` reads them all.
@@ -9,29 +14,89 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-from engines.core.codec import from_dict, to_dict
-from engines.core.errors import RecordError
+from engines import core
+from engines.core.codec import digest_bytes, dumps, from_dict, to_dict
+from engines.core.errors import RecordError, StudioError
 from engines.core.state.fold import fold, fold_history
 from engines.core.state.list_row import list_row
 from engines.core.state.run_state import Live, RunHistory, RunState, StepHistory
 from engines.core.types import NO_USAGE, Usage
-from engines.record.derived.store import FOLDER, keep_derived, read_derived
-from engines.record.journal import HEAD_BYTES, Entry, Journal, parse_entry
-from engines.record.ledger import file_usage
-from engines.record.segments import (
+from engines.record import lines
+from engines.record.appender import write_atomic
+from engines.record.journal import (
+    HEAD_BYTES,
+    Entry,
+    Journal,
     Place,
     closed_end,
     find_segment,
     is_unchanged,
+    parse_entry,
     read,
     read_head,
     segment_paths,
     started_at,
 )
+from engines.record.ledger import file_usage
+from engines.record.seal import add_seal, read_sealed
 from engines.secrets.mask import NO_SECRETS, Mask
+
+FOLDER = "derived"
+
+
+def derive(path: Path, made_from: Any, make: Callable[[], Any]) -> Any:
+    """Return the value that is kept in a file if it was made from the same, else make it again."""
+    kept = read_derived(path)
+    if kept is not None and kept["made_from"] == made_from:
+        return kept["value"]
+    value = make()
+    keep_derived(path, {"made_from": made_from, "value": value})
+    return value
+
+
+def read_derived(path: Path) -> Any:
+    """Return what is kept in a file; None where it is damaged, gone or of other code."""
+    kept = read_sealed(path)
+    if kept is None or kept["code"] != code_digest():
+        return None
+    return kept["kept"]
+
+
+def keep_derived(path: Path, value: object) -> None:
+    """Write a value down; it does not matter where that fails."""
+    # A full disk, a folder of somebody else's, or a number too large for JSON.
+    with suppress(OSError, StudioError, TypeError):
+        path.parent.mkdir(mode=0o700, exist_ok=True)
+        write_atomic(path, add_seal(dumps({"code": code_digest(), "kept": value})))
+
+
+def journal_mark(journal: Path) -> dict[str, Any]:
+    """Return what tells a journal as it is now from another, or from the same at another time.
+
+    Raises RecordError: it cannot be read.
+    """
+    try:
+        now = journal.stat()
+    except PermissionError as error:
+        raise lines.unreadable_error(journal, error) from error
+    return {"bytes": now.st_size, "changed_ns": now.st_ctime_ns, "code": code_digest()}
+
+
+@cache
+def code_digest() -> str:
+    """Return the hash of all code that makes something of events: other code may mean other."""
+    folder = Path(core.__file__).parent
+    sources = (
+        *folder.glob("*.py"),
+        *folder.glob("state/*.py"),
+        *Path(__file__).parent.glob("*.py"),
+    )
+    return digest_bytes(b"".join(path.read_bytes() for path in sorted(sources)))
+
 
 NAME = f"{FOLDER}/state.json"
 

@@ -25,6 +25,7 @@ MOST_ENTRIES = 100_000
 LONGEST_TEXT = 100_000  # characters
 _ID = re.compile(r"[^\W_][\w.-]{0,99}")
 _TITLE = re.compile(r"library ([^\W_][\w.-]{0,99})@(\d{1,18})\b")
+_MOVE = "Correct the file, give another, or name its format; `studio guide libraries` shows each."
 _KINDS = {dict: "an object", list: "a list", str: "text", bool: "a yes or no", type(None): "empty"}
 
 
@@ -56,15 +57,13 @@ Placed = Iterable[tuple[str, ForeignEntry]]
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A file that is read; `move` is what to give instead of one that is not of its format."""
+    """A file that is read as a format; "" where none is known yet."""
 
     path: Path
-    move: str
+    format: str = ""
 
-    def error(self, cause: str, inside: str = "", move: str | None = None) -> DataError:
-        return DataError(
-            f"{self.path}{one_line(inside)}", cause, self.move if move is None else move
-        )
+    def error(self, cause: str, inside: str = "", move: str = _MOVE) -> DataError:
+        return DataError(f"{self.path}{one_line(inside)}", cause, move)
 
     def text(self) -> str:
         """All of it with plain line ends."""
@@ -75,7 +74,7 @@ class Source:
                 data = file.read(MOST_BYTES + 1)
         except OSError as error:
             cause = f"it cannot be read ({error.strerror})."
-            raise self.error(cause, move="Correct the path.") from error
+            raise self.error(cause) from error
         if len(data) > MOST_BYTES:
             raise self.error(f"it is larger than {MOST_BYTES >> 20} MB.")
         refuse_altered(self.path, data)
@@ -117,12 +116,11 @@ class Source:
         if not isinstance(value, str):
             raise self.error(f"it is {_kind(value)}, not text.", inside)
         if re.search("[\ud800-\udfff]", value):  # JSON can write one, UTF-8 cannot
-            raise self.error("it holds half of a surrogate pair.", inside, "Remove that character.")
+            raise self.error("it holds half of a surrogate pair.", inside)
         return value
 
     def library(
         self,
-        kind: str,
         found: Placed,
         losses: Iterable[str] = (),
         name: object = None,
@@ -135,7 +133,8 @@ class Source:
         exported = _exported(card)
         name = exported[0] if exported else name
         called = name if isinstance(name, str) and _ID.fullmatch(name) else self.path.stem
-        return ForeignLibrary(kind, called, tuple(self._check(found)), tuple(losses), exported)
+        entries = tuple(self._check(found))
+        return ForeignLibrary(self.format, called, entries, tuple(losses), exported)
 
     def _check(self, found: Placed) -> Iterable[ForeignEntry]:
         places: dict[str, str] = {}
@@ -143,15 +142,15 @@ class Source:
             name, text = entry.id, one_line(entry.text[: LONGEST_TEXT + 1])
             if name and not _ID.fullmatch(name):
                 cause = f"{name[:60]!r} is no id: at most 100 letters, digits, '.', '_' or '-'."
-                raise self.error(cause, inside, "Correct the id.")
+                raise self.error(cause, inside)
             if name in places:
                 cause = f"the id {name} stands there twice, first at {self.path}{places[name]}."
-                raise self.error(cause, inside, "Give each experience an id of its own.")
+                raise self.error(cause, inside)
             if len(entry.text) > LONGEST_TEXT:
                 cause = f"its text is longer than {LONGEST_TEXT:,} characters."
-                raise self.error(cause, inside, "Shorten it.")
+                raise self.error(cause, inside)
             if not text:
-                raise self.error("its text is empty.", inside, "Write one, or take it out.")
+                raise self.error("its text is empty.", inside)
             if number == MOST_ENTRIES:
                 raise self.error(f"it holds more than {MOST_ENTRIES:,} entries.")
             if name:
@@ -215,11 +214,14 @@ class Card:
         about = self.library
         return f"library {about.name}@{about.version}, content {about.content_hash}"
 
-    def lines(self) -> list[str]:
-        """All of it in words, a fact a line."""
-        results = [result.text for result in self.results]
-        worth = [f"{name} {text}" for name, text in self.worths().items()]
-        return [self.title, *(results or ["never measured on held-out problems"]), *worth]
+    def lines(self, *, worths: bool = True) -> list[str]:
+        """All of it in words, a fact a line; without `worths` nothing of single experiences."""
+        lines = [self.title, *(result.text for result in self.results)]
+        if not self.results:
+            lines.append("never measured on held-out problems")
+        if worths:
+            lines += [f"{name} {text}" for name, text in self.worths().items()]
+        return lines
 
     def worths(self) -> dict[str, str]:
         """What experiences were measured to be worth, and their uses, where either is known."""

@@ -1,69 +1,47 @@
-"""The table of formats in which libraries travel: each is a file here and a row.
+"""The table of formats in which libraries travel: each is two functions, a row and a mark.
 
 What is lost by writing is found by reading back, so no format needs to know its own limits.
 """
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from os.path import realpath
 from pathlib import Path
 from stat import S_IMODE
 from tempfile import TemporaryDirectory
-from typing import Any
 
 from engines.core.errors import ConflictError, DataError, suggest_name
 from engines.core.library import Library
 from engines.record.appender import make_folder, write_atomic
-from engines.record.formats import ace, agents, dspy, gepa, kayba, own, prompt, skill, youtu
+from engines.record.formats import rows, texts
 from engines.record.formats.source import Card, ForeignLibrary, Source
 from engines.record.run_dir import Workspace
-
-_ACE_LINE = re.compile(r"^[ \t]*\[[^\]\n]*\][ \t]*helpful=", re.M)
-
-
-@dataclass(frozen=True, slots=True)
-class Sample:
-    """A file whose format is to be recognised, and what it holds where it is JSON or YAML."""
-
-    name: str
-    text: str
-    json: Mapping[str, Any] = field(default_factory=dict)
-    yaml: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """A row of the table. A file is of the first that recognises it; a folder is a skill."""
+    """A row of the table."""
 
-    read: Callable[[Path], ForeignLibrary]
-    recognise: Callable[[Sample], object]
+    read: Callable[[Source], ForeignLibrary]
     write: Callable[[Card], bytes] | None = None  # one file; None: it is only read, or a skill
 
 
 TABLE: Mapping[str, Format] = {
-    "json": Format(own.read_json, lambda file: "experiences" in file.json, own.write),
-    "kayba": Format(kayba.read, lambda file: "skills" in file.json, kayba.write),
-    "dspy": Format(dspy.read, lambda file: dspy.find_signatures(file.json), dspy.write),
-    "gepa": Format(gepa.read, lambda file: gepa.is_candidate(file.json), gepa.write),
-    "studio": Format(own.read_yaml, lambda file: "experiences" in file.yaml),
-    "youtu": Format(youtu.read, lambda file: file.yaml, youtu.write),
-    "skill": Format(skill.read, lambda file: skill.FRONT.match(file.text)),
-    "ace": Format(
-        ace.read,
-        lambda file: prompt.HEAD not in file.text and _ACE_LINE.search(file.text),
-        ace.write,
-    ),
-    "agents": Format(
-        agents.read,
-        lambda file: file.name in agents.NAMES or agents.MARKER.search(file.text),
-        agents.write,
-    ),
-    "prompt": Format(prompt.read, lambda file: not file.json, prompt.write),
+    "json": Format(rows.read_json, rows.write_json),
+    "kayba": Format(rows.read_kayba, rows.write_kayba),
+    "dspy": Format(texts.read_dspy, texts.write_dspy),
+    "gepa": Format(texts.read_gepa, texts.write_gepa),
+    "studio": Format(rows.read_studio),
+    "youtu": Format(texts.read_youtu, texts.write_youtu),
+    "skill": Format(texts.read_skill),
+    "ace": Format(rows.read_ace, rows.write_ace),
+    "agents": Format(texts.read_sections, texts.write_section),
+    "prompt": Format(texts.read_prompt, texts.write_prompt),
 }
 FORMATS = ("skill", *(name for name, row in TABLE.items() if row.write is not None))
 """Those that are written."""
-_MOVE = f"Give a file of one of these formats, or name it: {', '.join(TABLE)}."
+_ACE_LINE = re.compile(r"^[ \t]*\[[^\]\n]*\][ \t]*helpful=", re.M)
 
 
 def read_foreign(path: Path, format: str | None = None) -> ForeignLibrary:
@@ -72,11 +50,12 @@ def read_foreign(path: Path, format: str | None = None) -> ForeignLibrary:
     Raises DataError, with the place inside: it is of no such format, damaged or too big, or an id
     or text in it is none, or an id stands there twice; or it may be any prose.
     """
-    source = Source(path, _MOVE)
     if format is not None and format not in TABLE:
-        raise source.error(f"{format!r} is no format.", move=suggest_name(format, TABLE))
-    kind = format or _recognise(source)
-    library = TABLE[kind].read(path)
+        move = suggest_name(format, TABLE)
+        raise Source(path).error(f"{format!r} is no format.", move=move)
+    kind = format or _recognise(Source(path))
+    source = Source(path, kind)
+    library = TABLE[kind].read(source)
     if not library.entries and kind != "studio":
         raise source.error("it holds no experience.")
     is_guess = format is None and kind in ("prompt", "agents") and library.exported is None
@@ -87,18 +66,31 @@ def read_foreign(path: Path, format: str | None = None) -> ForeignLibrary:
 
 
 def _recognise(source: Source) -> str:
-    if source.path.is_dir():
+    """Return the format of a file by the first mark that it has; a folder is a skill."""
+    path = source.path
+    if path.is_dir():
         return "skill"
-    text, suffix = source.text(), source.path.suffix.lower()
-    file = Sample(source.path.name, text)
-    if suffix == ".json" or text.lstrip()[:1] == "{":
-        file = Sample(source.path.name, "", json=source.json())
-    elif suffix in (".yaml", ".yml") or text.startswith(youtu.PACKAGE):
-        file = Sample(source.path.name, "", yaml=source.yaml())
-    for name, row in TABLE.items():
-        if row.recognise(file):
-            return name
-    raise source.error("it is JSON of no format that is known.")
+    text, suffix = source.text(), path.suffix.lower()
+    if suffix == ".json" or text.lstrip().startswith("{"):
+        data = source.json()
+        if "experiences" in data:
+            return "json"
+        if "skills" in data:
+            return "kayba"
+        if texts.find_predictors(data):
+            return "dspy"
+        if texts.is_candidate(data):
+            return "gepa"
+        raise source.error("it is JSON of no format that is known.")
+    if suffix in (".yaml", ".yml") or text.startswith(texts.YOUTU_PACKAGE):
+        return "studio" if "experiences" in source.yaml() else "youtu"
+    if texts.FRONT.match(text):
+        return "skill"
+    if texts.HEAD not in text and _ACE_LINE.search(text):
+        return "ace"
+    if path.name in texts.AGENTS_NAMES or texts.MARKER.search(text):
+        return "agents"
+    return "prompt"
 
 
 def write_foreign(
@@ -121,7 +113,7 @@ def write_foreign(
         is_ours = (lambda _: True) if force or kind == "agents" else data.__eq__
         workspace.check_overwrite(file, is_ours, move)
         if kind == "agents":
-            files[file] = agents.merge(file, data)
+            files[file] = texts.merge_section(file, data)
     with TemporaryDirectory() as folder:
         copy = Path(folder) / path.name
         _write(_render(card, kind, copy))
@@ -134,7 +126,7 @@ def _render(card: Card, kind: str, path: Path) -> dict[Path, bytes]:
     write = TABLE[kind].write
     if write is not None:
         return {path: write(card)}
-    return {path / inside: data for inside, data in skill.write(card, path).items()}
+    return {path / inside: data for inside, data in texts.write_skill(card, path).items()}
 
 
 def _write(files: Mapping[Path, bytes]) -> None:
@@ -148,17 +140,21 @@ def _write(files: Mapping[Path, bytes]) -> None:
 
 def _losses(library: Library, kind: str, path: Path) -> Iterator[str]:
     try:
-        entries = TABLE[kind].read(path).entries
+        entries = TABLE[kind].read(Source(path, kind)).entries
     except DataError as error:
         yield f"reading it back: {error.cause}"
         return
     if len(entries) != len(library.experiences):
         yield f"{len(library.experiences) - len(entries)} experiences"
         return
-    both = list(zip(library.experiences, entries, strict=True))
-    for what, name in (("id", "id"), ("wording", "text"), ("pin", "pinned")):
-        if ids := [e.id for e, read in both if getattr(e, name) != getattr(read, name)]:
-            yield f"the {what} of {', '.join(ids)}"
+    for word, field in (("id", "id"), ("wording", "text"), ("pin", "pinned")):
+        ids = [
+            experience.id
+            for experience, entry in zip(library.experiences, entries, strict=True)
+            if getattr(experience, field) != getattr(entry, field)
+        ]
+        if ids:
+            yield f"the {word} of {', '.join(ids)}"
     if kind == "prompt":
         yield "its card: results, worth and uses"
     if kind != "json" and any(experience.history for experience in library.experiences):

@@ -1,20 +1,31 @@
 """Makes and judges tries on the workers of a cluster, as an `Agent` and a `Verifier` do here.
 
-Owns which worker takes what, and what becomes of the work of one that is lost. Who provides the
-workers is behind `Cluster`; what is asked, paid and recorded stays with the run's process.
+First the line between both ends and the worker's: it makes and judges tries with what it opened,
+and asks the run for the rest. Then the run's end: which worker takes what, and what becomes of the
+work of one that is lost. Who provides the workers is behind `Cluster`. Models, records, budget and
+gate stay in the run's process, so that no key of an endpoint ever comes to a worker.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
-from contextvars import Context, copy_context
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
+from contextvars import Context, ContextVar, copy_context
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import count
 from typing import Any, Protocol
 
 from engines.core.errors import CallFailed, StudioError, WorkerLost, lost_usage
-from engines.core.protocols import Agent, Embedder, OnText, Policy, TryPolicy, Verifier
+from engines.core.protocols import (
+    Agent,
+    Embedder,
+    EmbeddingResult,
+    OnText,
+    Policy,
+    TryPolicy,
+    Verifier,
+    judges_whole_groups,
+)
 from engines.core.types import (
     NO_USAGE,
     Attempt,
@@ -26,12 +37,375 @@ from engines.core.types import (
     RecordRef,
     Rollout,
     Sampling,
+    ToolCall,
+    ToolResult,
+    ToolSpec,
     Usage,
     Verdict,
     try_id,
 )
 from engines.core.waiting import pause_deadlines, slow_stage
-from engines.rollouts.remote.worker import Item, Line, Ref, Work
+
+Item = tuple[Any, ...]
+Work = tuple[Coroutine[Any, Any, Any], Context | None]
+"""What answers a question, and the context it runs in; None: that of the line."""
+
+
+@dataclass(frozen=True, slots=True)
+class PackedError:
+    """An error on its way. One that is not the studio's own keeps its name and its text."""
+
+    kind: type[Exception] | str
+    args: tuple[Any, ...]
+    state: dict[str, Any]
+
+    @classmethod
+    def pack(cls, error: BaseException) -> "PackedError":
+        if isinstance(error, StudioError | CallFailed | TimeoutError):
+            return cls(type(error), error.args, dict(vars(error)))
+        return cls(type(error).__name__, (str(error),), {})
+
+    def unpack(self) -> Exception:
+        kind = self.kind
+        if isinstance(kind, str):  # its class may not be known here
+            kind = type(kind, (Exception,), {})
+        error = kind.__new__(kind, *self.args)
+        error.args = self.args
+        vars(error).update(self.state)
+        return error
+
+
+class Line:
+    """One end of a line.
+
+    `send` takes items for the other end. `work_for` makes the work that answers a question, and
+    `told` takes what wants no answer; both are called in the order in which items arrive.
+    """
+
+    def __init__(
+        self,
+        send: Callable[[Item], None],
+        work_for: Callable[[str, Item], Work],
+        told: Callable[[str, Item], None],
+    ) -> None:
+        self._send, self._work_for, self._told = send, work_for, told
+        self._numbers = count()
+        self._asked: dict[int, asyncio.Future[Any]] = {}
+        self._working: dict[int, asyncio.Task[Any]] = {}
+        self._lost: Exception | None = None
+
+    @property
+    def working(self) -> tuple[asyncio.Task[Any], ...]:
+        """What is under way here for the other end."""
+        return tuple(self._working.values())
+
+    async def ask(self, kind: str, *args: Any) -> Any:
+        """The other end's answer, or the error it ended with; cancelled here, it is there, too."""
+        if self._lost is not None:
+            raise self._lost
+        number, answer = next(self._numbers), asyncio.get_running_loop().create_future()
+        self._asked[number] = answer
+        self._send(("ask", number, kind, args))
+        try:
+            return await answer
+        except asyncio.CancelledError:
+            if number in self._asked:
+                self._send(("cancel", number))
+            raise
+        finally:
+            self._asked.pop(number, None)
+
+    def tell(self, kind: str, *args: Any) -> None:
+        if self._lost is None:
+            self._send(("tell", kind, args))
+
+    def receive(self, item: Item) -> None:
+        match item:
+            case ("ask", number, kind, args):
+                work, context = self._work_for(kind, args)
+                task = asyncio.get_running_loop().create_task(work, context=context)
+                self._working[number] = task
+                task.add_done_callback(lambda done: self._answer(number, done))
+            case ("tell", kind, args):
+                self._told(kind, args)
+            case ("cancel", number):
+                if number in self._working:
+                    self._working[number].cancel()
+            case ("answer", number, value):
+                if (waiting := self._asked.get(number)) and not waiting.done():
+                    waiting.set_result(value)
+            case ("error", number, raised):
+                if (waiting := self._asked.get(number)) and not waiting.done():
+                    waiting.set_exception(raised.unpack())
+
+    def lose(self, error: Exception) -> None:
+        """Fail what is asked here, now and later; what works for the other end goes on."""
+        self._lost = self._lost or error
+        for waiting in self._asked.values():
+            if not waiting.done():
+                waiting.set_exception(error)
+
+    def _answer(self, number: int, done: asyncio.Task[Any]) -> None:
+        self._working.pop(number, None)
+        if done.cancelled():  # by whoever asked, or because all ends
+            return
+        error = done.exception()
+        if self._lost is not None:
+            return
+        if error is None:
+            self._send(("answer", number, done.result()))
+        else:
+            self._send(("error", number, PackedError.pack(error)))
+
+
+Ref = tuple[str, str | int]
+"""Names a model of the run's process: its list there, and its place in it."""
+_SERVED: ContextVar[int] = ContextVar("served", default=-1)
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerParts:
+    """What a worker has opened. `check` tests all of it, and returns `AgentOpened.facts`."""
+
+    make_agent: Callable[[Sampling], Agent]
+    verifier: Verifier | None
+    check: Callable[[], Awaitable[Mapping[str, Any]]]
+
+
+OpenParts = Callable[[Any, Any, "Worker"], AbstractAsyncContextManager[WorkerParts]]
+"""Opens what is wanted with the files for it, and stubs of the worker for what stays here."""
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteModel:
+    """A model of the run's process, which is asked through a try or a ledger."""
+
+    ref: Ref
+    name: str
+
+    async def complete(
+        self, messages: Sequence[Message], sampling: Sampling, on_text: OnText | None = None
+    ) -> Completion:
+        raise AssertionError("a model of the run's process is asked through its try")
+
+    async def ping(self) -> None:
+        """The run's process asks it at the start."""
+
+    async def aclose(self) -> None:
+        """The run's process closes it."""
+
+
+def ref_of(policy: Policy) -> Ref:
+    """What the run's process knows a stub by, whatever was put round it here."""
+    while not isinstance(policy, RemoteModel):
+        policy = policy.inner  # type: ignore[attr-defined]
+    return policy.ref
+
+
+@dataclass(frozen=True, slots=True)
+class _ToolRun:
+    """How the calls of one reply are run, once the record does not have their results."""
+
+    run: Callable[[ToolCall], Awaitable[ToolResult]]
+    on_restored: Callable[[ToolCall], None]
+    context: Context  # of the try: its tools ask models, too
+
+    async def run_call(self, call: ToolCall) -> ToolResult:
+        return await self.run(call)
+
+
+class RemoteTry:
+    """Implements `engines.core.protocols.TryPolicy` for a try that the run's process records."""
+
+    def __init__(self, worker: "Worker", served: int, name: str, show: OnText) -> None:
+        self._worker, self._served = worker, served
+        self._show = show  # what the try shows as it streams, in the run's process
+        self.name = name
+
+    async def complete(
+        self, messages: Sequence[Message], sampling: Sampling, on_text: OnText | None = None
+    ) -> Completion:
+        return await self._complete(None, messages, sampling, on_text)
+
+    async def complete_as(
+        self,
+        policy: Policy,
+        messages: Sequence[Message],
+        sampling: Sampling,
+        on_text: OnText | None = None,
+    ) -> Completion:
+        return await self._complete(ref_of(policy), messages, sampling, on_text)
+
+    async def _complete(
+        self,
+        ref: Ref | None,
+        messages: Sequence[Message],
+        sampling: Sampling,
+        on_text: OnText | None,
+    ) -> Completion:
+        # What the try shows as it is goes there directly, and does not come here first.
+        direct = on_text is self._show
+        listener = None
+        if on_text is not None and not direct:
+            listener = next(self._worker.numbers)
+            self._worker.listeners[listener] = on_text
+        try:
+            reply: Completion = await self._worker.line.ask(
+                "complete", self._served, ref, tuple(messages), sampling, direct, listener
+            )
+            return reply
+        finally:
+            if listener is not None:
+                self._worker.listeners.pop(listener, None)
+
+    async def run_tools(
+        self,
+        calls: Sequence[ToolCall],
+        run: Callable[[ToolCall], Awaitable[ToolResult]],
+        specs: Sequence[ToolSpec] = (),
+        on_restored: Callable[[ToolCall], None] = lambda _: None,
+    ) -> tuple[ToolResult, ...]:
+        worker = self._worker
+        number = next(worker.numbers)
+        worker.tool_runs[number] = _ToolRun(run, on_restored, copy_context())
+        try:
+            results: tuple[ToolResult, ...] = await worker.line.ask(
+                "run_tools", self._served, number, tuple(calls), tuple(specs)
+            )
+            return results
+        finally:
+            del worker.tool_runs[number]
+
+    async def ask(
+        self, policy: Policy, messages: Sequence[Message], sampling: Sampling
+    ) -> Completion:
+        reply: Completion = await self._worker.line.ask(
+            "ask", self._served, ref_of(policy), tuple(messages), sampling
+        )
+        return reply
+
+    async def ping(self) -> None:
+        """The run's process asks it at the start."""
+
+    async def aclose(self) -> None:
+        """The run's process closes it."""
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteLedger:
+    """The ledger as verifiers use it: they ask the judge through it."""
+
+    line: Line
+
+    async def ask(
+        self,
+        key: CallKey,
+        policy: Policy,
+        messages: Sequence[Message],
+        sampling: Sampling,
+        on_text: OnText | None = None,
+        *,
+        again: bool = False,
+    ) -> tuple[Completion, RecordRef]:
+        answer: tuple[Completion, RecordRef] = await self.line.ask(
+            "judge", _SERVED.get(), key, tuple(messages), sampling
+        )
+        return answer
+
+    async def run_tools(
+        self,
+        key: CallKey,
+        calls: Sequence[ToolCall],
+        run: Callable[[ToolCall], Awaitable[ToolResult]],
+        specs: Sequence[ToolSpec] = (),
+        on_restored: Callable[[ToolCall], None] = lambda _: None,
+    ) -> list[tuple[ToolResult, RecordRef]]:
+        raise AssertionError("verifiers call no tools")
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteEmbedder:
+    """An embedding model of the run's process."""
+
+    line: Line
+    place: int
+    name: str
+
+    async def embed(self, texts: Sequence[str]) -> EmbeddingResult:
+        result: EmbeddingResult = await self.line.ask(
+            "embed", _SERVED.get(), self.place, tuple(texts)
+        )
+        return result
+
+    async def ping(self) -> None:
+        """The run's process asks it at the start."""
+
+
+class Worker:
+    """Serves one run. `send` takes items for its dispatcher; `fetch` gets what is shared."""
+
+    def __init__(
+        self, send: Callable[[Item], None], fetch: Callable[[Any], Awaitable[Any]]
+    ) -> None:
+        self.line = Line(send, self._work_for, self._take)
+        self._fetch = fetch
+        self._stack = AsyncExitStack()
+        self._parts: WorkerParts | None = None
+        self._agents: dict[Sampling, Agent] = {}
+        self.numbers = count()  # of listeners and runs of tools
+        self.listeners: dict[int, OnText] = {}
+        self.tool_runs: dict[int, _ToolRun] = {}
+
+    async def open(self, open_parts: OpenParts, wanted: Any, files: Any) -> dict[str, Any]:
+        """Open and test all; returns what it acts with, and whether it judges whole groups."""
+        opening = open_parts(wanted, await self._fetch(files), self)
+        parts = await self._stack.enter_async_context(opening)
+        facts = dict(await parts.check())
+        if parts.verifier is not None:
+            await parts.verifier.check()
+        self._parts = parts
+        whole = parts.verifier is not None and judges_whole_groups(parts.verifier)
+        return {"agent": facts, "whole_groups": whole}
+
+    async def aclose(self) -> None:
+        await self._stack.aclose()
+
+    def tell(self, text: str) -> None:
+        self.line.tell("say", text)
+
+    def _work_for(self, kind: str, args: Item) -> Work:
+        if kind == "run_tool":
+            number, call = args
+            run = self.tool_runs[number]
+            return run.run_call(call), run.context.copy()
+        return (self._attempt if kind == "attempt" else self._verify)(*args), None
+
+    def _take(self, kind: str, args: Item) -> None:
+        if kind == "text":
+            number, piece = args
+            if listener := self.listeners.get(number):
+                listener(piece)
+        elif kind == "restored":
+            number, call = args
+            if run := self.tool_runs.get(number):
+                run.on_restored(call)
+
+    async def _attempt(self, served: int, name: str, job: Job, sampling: Sampling) -> Attempt:
+        assert self._parts is not None
+        _SERVED.set(served)
+        if sampling not in self._agents:
+            self._agents[sampling] = self._parts.make_agent(sampling)
+        show = partial(self.line.tell, "text", served)
+        policy = RemoteTry(self, served, name, show)
+        return await self._agents[sampling].attempt(job, policy, show)
+
+    async def _verify(
+        self, served: int, problem: Problem, rollouts: Sequence[Rollout]
+    ) -> Sequence[Verdict]:
+        assert self._parts is not None and self._parts.verifier is not None
+        _SERVED.set(served)
+        return await self._parts.verifier.verify(problem, rollouts)
+
 
 MOST_FAILED_STARTS = 3
 """In a row, of one worker: after them it is given up."""
@@ -75,6 +449,10 @@ AskJudge = Callable[
 ]
 
 
+Place = tuple[int, int, int, int, str]
+"""Of a try in its run: epoch, step, position, index, and the id of a held-out problem."""
+
+
 @dataclass(slots=True)
 class RunModels:
     """What workers may ask of the run's process."""
@@ -93,15 +471,6 @@ class _Worker:
     resolve: Callable[[Ref], Policy]
     under_way: int = 0
     tries: "dict[int, ServedTry]" = field(default_factory=dict)  # and what is judged
-
-    def serve(
-        self,
-        number: int,
-        key: CallKey | None = None,
-        policy: TryPolicy | None = None,
-        on_text: OnText | None = None,
-    ) -> "ServedTry":
-        return ServedTry(number, self.line, self.tries, self.resolve, key, policy, on_text)
 
 
 class Dispatcher:
@@ -129,7 +498,7 @@ class Dispatcher:
         self._keepers: set[asyncio.Task[None]] = set()
         self._failure: Exception | None = None
         self.numbers = count()
-        self._made_by: dict[tuple[int, int, int, int, str], _Worker] = {}
+        self.made_by: dict[Place, _Worker] = {}
 
     async def check(self) -> dict[str, Any]:
         """Start, and return what the agent acts with once one worker is ready.
@@ -178,12 +547,12 @@ class Dispatcher:
         return RemoteVerifier(self)
 
     @asynccontextmanager
-    async def lend(self, made: CallKey | None = None) -> AsyncIterator[_Worker]:
+    async def lend(self, made: Place | None = None) -> AsyncIterator[_Worker]:
         """A worker with room, for one piece of work; whoever waits for it is not timed.
 
         One that `made` a try and is there still has what that left: it is given first.
         """
-        kept = None if made is None else self._made_by.get(_place(made))
+        kept = None if made is None else self.made_by.pop(made, None)
         if kept is None or kept not in self._ready:
             with pause_deadlines():
                 async with self._changed:
@@ -198,12 +567,6 @@ class Dispatcher:
             kept.under_way -= 1
             async with self._changed:
                 self._changed.notify_all()
-
-    def keep_place(self, key: CallKey, worker: _Worker) -> None:
-        """Have a try judged where it was made."""
-        self._made_by[_place(key)] = worker
-        while len(self._made_by) > 10_000:
-            del self._made_by[next(iter(self._made_by))]
 
     def _has_room(self) -> bool:
         return any(worker.under_way < self._tries_per_worker for worker in self._ready)
@@ -312,9 +675,9 @@ class RemoteAgent:
         dispatcher = self.dispatcher
         async with dispatcher.lend() as worker:
             dispatcher.on_placed(job.key, worker.process.node)
-            served = worker.serve(next(dispatcher.numbers), job.key, policy, on_text)
+            served = ServedTry(next(dispatcher.numbers), worker, job.key, policy, on_text)
             attempt: Attempt = await served.ask("attempt", policy.name, job, self.sampling)
-            dispatcher.keep_place(job.key, worker)
+            dispatcher.made_by[_place(job.key)] = worker  # it is judged there
             return replace(attempt, usage=attempt.usage + served.lost)
 
 
@@ -332,10 +695,13 @@ class RemoteVerifier:
         await self.dispatcher.check()
 
     async def verify(self, problem: Problem, rollouts: Sequence[Rollout]) -> Sequence[Verdict]:
+        first = rollouts[0]
+        held_out = problem.id if first.epoch == 0 else ""
+        made = first.epoch, first.step, first.position, first.index, held_out
         lost: Exception | None = None
         for _ in range(2):
-            async with self.dispatcher.lend(_key_of(problem, rollouts[0])) as worker:
-                served = worker.serve(next(self.dispatcher.numbers))
+            async with self.dispatcher.lend(made) as worker:
+                served = ServedTry(next(self.dispatcher.numbers), worker)
                 try:
                     judged: Sequence[Verdict] = await served.ask("verify", problem, rollouts)
                     return judged
@@ -347,14 +713,8 @@ class RemoteVerifier:
         """The dispatcher is closed by whoever made it."""
 
 
-def _place(key: CallKey) -> tuple[int, int, int, int, str]:
+def _place(key: CallKey) -> Place:
     return key.epoch, key.step, key.position, key.index, key.problem
-
-
-def _key_of(problem: Problem, rollout: Rollout) -> CallKey:
-    held_out = problem.id if rollout.epoch == 0 else ""
-    place = (rollout.epoch, rollout.step, rollout.position, rollout.index)
-    return CallKey("rollout", *place, problem=held_out)
 
 
 async def _push(process: RemoteProcess, outgoing: asyncio.Queue[Item]) -> None:
@@ -376,9 +736,7 @@ class ServedTry:
     """A try, or what is judged, that a worker has under way: it asks through its `policy`."""
 
     number: int
-    line: Line
-    among: "dict[int, ServedTry]"  # all that the worker has under way
-    resolve: Callable[[Ref], Policy]  # what a worker calls a model
+    worker: _Worker
     key: CallKey | None = None  # None: it is judged
     policy: TryPolicy | None = None
     on_text: OnText | None = None
@@ -388,30 +746,38 @@ class ServedTry:
 
     async def ask(self, kind: str, *args: Any) -> Any:
         """What the worker makes of it. WorkerLost comes once nothing of it is under way here."""
-        self.among[self.number] = self
+        self.worker.tries[self.number] = self
         try:
-            return await self.line.ask(kind, self.number, *args)
+            return await self.worker.line.ask(kind, self.number, *args)
         except WorkerLost:
             # What was asked is paid for: its reply is recorded, and found when it is asked again.
             if self.calls:
                 await asyncio.wait(self.calls)
             raise
         finally:
-            del self.among[self.number]
+            del self.worker.tries[self.number]
             for call in self.calls:
                 call.cancel()
 
     def work_for(self, kind: str, args: Sequence[Any]) -> Work:
+        policy, line, resolve = self.policy, self.worker.line, self.worker.resolve
+        assert policy is not None
         work: Coroutine[Any, Any, Any]
         match kind, *args:
             case "complete", ref, messages, sampling, direct, listener:
-                on_text = self.on_text if direct else self._listener(listener)
-                work = self._complete(ref, messages, sampling, on_text)
+                on_text = self.on_text if direct else None
+                if listener is not None:
+                    on_text = partial(line.tell, "text", listener)
+                if ref is None:
+                    work = policy.complete(messages, sampling, on_text)
+                else:
+                    work = policy.complete_as(resolve(ref), messages, sampling, on_text)
             case "ask", ref, messages, sampling:
-                assert self.policy is not None
-                work = self.policy.ask(self.resolve(ref), messages, sampling)
-            case "run_tools", token, calls, specs:
-                work = self._run_tools(token, calls, specs)
+                work = policy.ask(resolve(ref), messages, sampling)
+            case "run_tools", number, calls, specs:
+                run = partial(line.ask, "run_tool", number)
+                restore = partial(line.tell, "restored", number)
+                work = policy.run_tools(calls, run, specs, restore)
             case _:
                 raise AssertionError(f"a worker asks for {kind}")
         return self._track(work), self.context.copy()
@@ -427,26 +793,3 @@ class ServedTry:
             raise
         finally:
             self.calls.discard(task)
-
-    async def _complete(
-        self,
-        ref: Ref | None,
-        messages: tuple[Message, ...],
-        sampling: Sampling,
-        on_text: OnText | None,
-    ) -> Completion:
-        assert self.policy is not None
-        if ref is None:
-            return await self.policy.complete(messages, sampling, on_text)
-        return await self.policy.complete_as(self.resolve(ref), messages, sampling, on_text)
-
-    async def _run_tools(self, token: int, calls: Any, specs: Any) -> Any:
-        assert self.policy is not None
-        run = partial(self.line.ask, "run_tool", token)
-        restore = partial(self.line.tell, "restored", token)
-        return await self.policy.run_tools(calls, run, specs, restore)
-
-    def _listener(self, number: int | None) -> OnText | None:
-        if number is None:
-            return None
-        return lambda piece: self.line.tell("text", number, piece)

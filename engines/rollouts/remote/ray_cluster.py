@@ -26,7 +26,7 @@ from ray.exceptions import ActorDiedError, ActorUnavailableError, RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy as NodeAffinity
 
 from engines.core.errors import StudioError, WorkerLost
-from engines.rollouts.remote.worker import Item, OpenParts, PackedError, Worker
+from engines.rollouts.remote.dispatcher import Item, OpenParts, PackedError, Worker
 
 REACH_S = 5.0
 """To reach the head of a cluster."""

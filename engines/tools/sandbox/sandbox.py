@@ -26,10 +26,12 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from engines.core.codec import JsonObject
+from engines.core.frozen import frozen
 from engines.process import namespaces
 from engines.process.confinement import Limits
 from engines.process.host import ForkedChild, Host, Work
@@ -117,7 +119,7 @@ class Sandbox:
         Raises SandboxError: as `start`, or it cannot be confined.
         """
         report = await self._accepted_tier()
-        order: dict[str, Any] = {
+        order: JsonObject = {
             "argv": list(argv),
             "layers": report.in_force,
             "folder": os.path.realpath(folder),
@@ -176,7 +178,7 @@ MAX_TEXT, MAX_SHORT, MAX_VARIABLES, MAX_FILES = 20_000, 200, 50, 4096
 FOLDER_CHECK_S = 0.1
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RunResult:
     """What one call came to. All texts are bounded; bytes that are no UTF-8 are replaced.
 
@@ -323,7 +325,7 @@ async def _ask(interpreter: ForkedChild, code: str) -> RunResult:
         return RunResult("killed", error="it wrote to the channel of the sandbox")
 
 
-def parse_reply(reply: Any, call: int = 0) -> dict[str, Any]:
+def parse_reply(reply: Any, call: int = 0) -> JsonObject:
     """The fields of a result, from what the interpreter says they are. Raises ValueError.
 
     A reply to another call than `call` is none.
@@ -360,7 +362,7 @@ def folder_is_full(folder: str, most_bytes: int) -> bool:
     return False
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ProgramResult:
     """How a program ended; of its output only the last 64 KiB each are kept."""
 
@@ -418,7 +420,7 @@ class Program:
             if self.listener:
                 self.listener.close()
         await asyncio.to_thread(self._launcher.wait)
-        found: dict[str, Any] = {"error": "its launcher was killed"}
+        found: JsonObject = {"error": "its launcher was killed"}
         for line in said.split(b"\n")[:-1]:
             found |= json.loads(line)
         return ProgramResult(**found)

@@ -13,7 +13,7 @@ import socket
 import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import UTC, datetime
 from functools import cache
 from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address, ip_network
@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
 from engines.core.codec import digest
+from engines.core.frozen import frozen
 from engines.core.text.sanitize import one_line
 
 if TYPE_CHECKING:
@@ -71,7 +72,7 @@ def is_public(address: IPv4Address | IPv6Address) -> bool:
     return usable and not any(address in network for network in _NOT_PUBLIC)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class AddressGuard:
     """Lets public addresses pass, and those that a person has listed as `host` or `host:port`."""
 
@@ -94,7 +95,7 @@ class AddressGuard:
         return found
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Fetched:
     url: str  # where it was in the end
     status: int
@@ -103,7 +104,7 @@ class Fetched:
     is_cut: bool = False  # at `MAX_BYTES`, or what is packed in it breaks off
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Fetcher:
     """A connection for each request, so that any number of them may run at once."""
 

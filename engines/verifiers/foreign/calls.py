@@ -3,6 +3,10 @@
 A problem and its rollouts become plain JSON (parent), then arguments (worker), and what came back
 plain results (worker). The worker loads this before the user's file, so it stays light.
 
+The few names that Youtu-Agent's and AgentScope's documentation imports in such files are served by
+stand-ins where those packages are not installed. A model asked through them is the run's judge;
+names that would do the other framework's work exist so that a file loads, and say so when used.
+
 Sources: Youtu-Agent's `verify_func(sample, timeout_score, **kwargs)`, TRL's reward functions of
 `GRPOTrainer`, AgentScope's `JudgeType` (agentscope.tuner).
 """
@@ -10,18 +14,23 @@ Sources: Youtu-Agent's `verify_func(sample, timeout_score, **kwargs)`, TRL's rew
 from __future__ import annotations
 
 import ast
+import copy
+import importlib.util
 import inspect
 import json
+import logging
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+import sys
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass
+from pathlib import Path
 from reprlib import repr as short_repr
 from types import ModuleType, SimpleNamespace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Self
 
-from engines.agents.agentscope_classes import Answer
+from engines.agents import agentscope_classes as agentscope
 from engines.core.codec import fields_of
-from engines.verifiers.foreign import standins
 
 if TYPE_CHECKING:
     from engines.core.types import Message, Problem, Rollout
@@ -67,7 +76,6 @@ def _message_fields(message: Message) -> dict[str, Any]:
 def build_arguments(
     chosen: ChosenFunction,
     order: Mapping[str, Any],
-    ask: standins.Ask,
     logged: dict[str, float],
     *,
     as_messages: bool,
@@ -82,28 +90,25 @@ def build_arguments(
     problem, rollouts = order["problem"], order["rollouts"]
     match chosen.signature:
         case "youtu":
-            llm = standins.SimplifiedAsyncOpenAI().bind(ask)
-            offered = {"timeout_score": order["timeout_score"], "llm": llm}
+            offered = {"timeout_score": order["timeout_score"], "llm": SimplifiedAsyncOpenAI()}
             return [build_sample(problem, rollouts[0])], accepted_arguments(
                 chosen.call, offered, skip=1
             )
         case "agentscope":
-            models = standins.AuxiliaryModels(judge=standins.ChatModelBase().bind(ask))
+            models = AuxiliaryModels(judge=ChatModelBase())
             named = accepted_arguments(chosen.call, {"auxiliary_models": models}, skip=2)
-            return [build_row(problem), Answer(rollouts[0]["answer"])], named
+            return [build_row(problem), agentscope.Answer(rollouts[0]["answer"])], named
         case "trl":
             offered = build_columns(problem, rollouts, as_messages=as_messages)
             offered["log_metric"] = logged.__setitem__
             return [], accepted_arguments(chosen.call, offered)
 
 
-def build_sample(
-    problem: Mapping[str, Any], rollout: Mapping[str, Any]
-) -> standins.EvaluationSample:
+def build_sample(problem: Mapping[str, Any], rollout: Mapping[str, Any]) -> EvaluationSample:
     """What Youtu-Agent's functions get. What the loop does not know stays None."""
     meta, messages = problem["meta"], rollout["messages"]
     prompt = next((m["content"] for m in messages if m["role"] == "user"), problem["question"])
-    return standins.EvaluationSample(
+    return EvaluationSample(
         dataset=str(meta.get("dataset", problem["source"])),
         dataset_index=rollout["position"],
         source=problem["source"],
@@ -427,3 +432,233 @@ def _check_form(parameters: Sequence[inspect.Parameter], signature: Signature) -
 def _definition_line(module: ModuleType, call: Callable[..., Any]) -> int | None:
     code = getattr(inspect.unwrap(call), "__code__", None)
     return code.co_firstlineno if code and code.co_filename == module.__file__ else None
+
+
+Ask = Callable[[list[dict[str, str]]], Awaitable[str]]
+"""Puts chat messages to the run's judge and returns its reply as text."""
+
+current_ask: ContextVar[Ask] = ContextVar("current_ask")
+"""Of the call under way."""
+
+
+class Fields(SimpleNamespace):
+    """A record whose fields are attributes, all optional, as of the frameworks' models."""
+
+    names: tuple[str, ...] = ()
+
+    def __init__(self, **fields: Any) -> None:
+        super().__init__(**{**dict.fromkeys(self.names), **fields})
+
+    def get(self, name: str, default: Any = None) -> Any:
+        return getattr(self, name, default)
+
+    def update(self, **fields: Any) -> None:
+        vars(self).update(fields)
+
+    def model_dump(self) -> dict[str, Any]:
+        return dict(vars(self))
+
+    def as_dict(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if value is not None}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Self:
+        return cls(**data)
+
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
+        fields = copy.deepcopy(vars(self)) if deep else vars(self)
+        return type(self)(**{**fields, **(update or {})})
+
+    copy = model_copy
+
+
+class DatasetSample(Fields):
+    names = (
+        *("dataset", "index", "source", "source_index"),
+        *("question", "answer", "topic", "level", "file_name", "meta", "id"),
+    )
+
+
+class EvaluationSample(Fields):
+    names = (
+        *("dataset", "dataset_index", "source", "raw_question", "level", "augmented_question"),
+        *("correct_answer", "file_name", "meta", "trace_id", "response", "time_cost"),
+        *("trajectory", "trajectories", "extracted_final_answer", "judged_response"),
+        *("reasoning", "correct", "confidence", "exp_id", "stage"),
+        *("id", "trace_url", "reward", "created_at", "updated_at"),
+    )
+
+
+class JudgeOutput(Fields):
+    names = ("reward", "metrics")
+
+    def __init__(self, *, reward: float, metrics: dict[str, float] | None = None) -> None:
+        super().__init__(reward=reward, metrics=metrics)
+
+
+class WorkflowOutput(Fields):
+    names = ("reward", "response", "metrics")
+
+
+class ChatResponse(agentscope.Msg):
+    def __init__(self, text: str) -> None:
+        super().__init__("judge", [agentscope.TextBlock(text=text)], "assistant")
+
+
+class JudgeClient:
+    """A client that asks for whichever call makes use of it."""
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        """Whatever a file gives, its questions go to the run's judge."""
+
+    async def _reply(self, messages: Any) -> str:
+        return await current_ask.get()(agentscope.to_chat_messages(messages))
+
+
+class SimplifiedAsyncOpenAI(JudgeClient):
+    async def query_one(self, messages: Any = "", **_: Any) -> str:
+        return await self._reply(messages)
+
+
+class ChatModelBase(JudgeClient):
+    model_name = "judge"
+    stream = False
+
+    async def __call__(self, messages: Any, *_: Any, **__: Any) -> ChatResponse:
+        return ChatResponse(await self._reply(messages))
+
+
+class AuxiliaryModels(dict[str, ChatModelBase]):
+    """The judge under every name: a run has one, and files name theirs as they like."""
+
+    def __missing__(self, name: str) -> ChatModelBase:
+        return self["judge"]
+
+
+def _placeholder_class(module: str, name: str) -> type:
+    def refuse(self: object, *_: Any, **__: Any) -> None:
+        package = module.partition(".")[0]
+        raise RuntimeError(
+            f"{module}.{name} does nothing here because {package} is not installed: a verifier "
+            "asks the model it is given"
+        )
+
+    return type(name, (), {"__init__": refuse, "__module__": module})
+
+
+def get_logger(name: str, *_: Any, **__: Any) -> logging.Logger:
+    return logging.getLogger(name)
+
+
+_REFUSED = {
+    "utu.config": "ConfigLoader EvalConfig ModelConfigs",
+    "agentscope.tuner": "AlgorithmConfig DatasetConfig TunerChatModel TunerModelConfig tune",
+    "agentscope.model": "DashScopeChatModel OpenAIChatModel TrinityChatModel",
+    "agentscope.agent": "AgentBase ReActAgent",
+    "agentscope.formatter": "DashScopeChatFormatter OpenAIChatFormatter",
+}
+"""Names that a file may import, and that say so when they are used."""
+
+
+def build_modules(file: Path | None = None) -> dict[str, ModuleType]:
+    """Fresh stand-in modules by full name, for the verifier `file`."""
+    file_utils = file_utils_for(file)
+    served: dict[str, tuple[Callable[..., Any], ...]] = {
+        "utu": (),
+        "utu.db": (EvaluationSample, DatasetSample),
+        "utu.utils": (SimplifiedAsyncOpenAI, file_utils, get_logger),
+        "agentscope": (),
+        "agentscope.tuner": (JudgeOutput, WorkflowOutput),
+        "agentscope.model": (ChatModelBase, ChatResponse),
+        "agentscope.message": (agentscope.Msg, *agentscope.BLOCK_CLASSES),
+        "agentscope.evaluate": agentscope.METRIC_CLASSES,
+    }
+    modules: dict[str, ModuleType] = {}
+    for name in dict.fromkeys((*served, *_REFUSED)):
+        module = modules[name] = ModuleType(name, "Stand-in of the practice studio.")
+        module.__path__ = []  # a package as far as imports go
+        vars(module).update({one.__name__: one for one in served.get(name, ())})
+        refused = _REFUSED.get(name, "").split()
+        vars(module).update({only: _placeholder_class(name, only) for only in refused})
+        parent, _, child = name.rpartition(".")
+        if parent:
+            setattr(modules[parent], child, module)
+    vars(modules["utu.utils"]).update(DIR_ROOT=file_utils.root)
+    vars(modules["agentscope.message"]).update(ContentBlock=dict)
+    vars(modules["agentscope.tuner"]).update(
+        JudgeType=Callable[..., Awaitable[JudgeOutput]],
+        WorkflowType=Callable[..., Awaitable[WorkflowOutput]],
+    )
+    return modules
+
+
+def serve_imports(file: Path) -> None:
+    """Serve imports of packages that are not there, in a process that is that file's own.
+
+    They stay, since its functions may import at each call.
+    """
+    modules = build_modules(file).items()
+    there = {name for name, _ in modules if importlib.util.find_spec(name.partition(".")[0])}
+    sys.modules.update({name: module for name, module in modules if name not in there})
+
+
+unread: ContextVar[list[str]] = ContextVar("unread")
+"""What the call under way asked for in vain."""
+
+
+class CannotRead(Exception):
+    """A prompt or a template cannot be had."""
+
+    def __init__(self, text: str) -> None:
+        unread.get([]).append(text)
+        super().__init__(text)
+
+
+class Template:
+    """A Jinja template. CannotRead: that package is not installed."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def render(self, **fields: Any) -> str:
+        try:
+            import jinja2
+        except ImportError as error:
+            raise CannotRead("a template needs the package jinja2") from error
+        return str(jinja2.Template(self._text).render(**fields))
+
+
+class FileUtils:
+    """Reads below the checkout `root`; None: the verifier file lies in none."""
+
+    root: Path | None = None
+
+    @classmethod
+    def load_prompts(cls, fn: str | Path) -> Any:
+        if isinstance(fn, str):
+            name = f"utu/prompts/{fn.removesuffix('.yaml')}.yaml"
+            if cls.root is None:
+                raise CannotRead(f"{name} is asked for, and the verifier lies in no checkout")
+            fn = cls.root / name
+        return cls.load_yaml(fn)
+
+    @staticmethod
+    def load_yaml(file_path: str | Path) -> Any:
+        import yaml  # a process for a file that reads none starts sooner
+
+        try:
+            return yaml.safe_load(Path(file_path).read_text("utf-8"))
+        except (OSError, ValueError, yaml.YAMLError) as error:
+            reason = getattr(error, "strerror", None) or "it is not YAML"
+            raise CannotRead(f"{file_path} cannot be read ({reason})") from error
+
+    @staticmethod
+    def get_jinja_template_str(template_str: str) -> Template:
+        return Template(template_str)
+
+
+def file_utils_for(file: Path | None) -> type[FileUtils]:
+    """FileUtils of the checkout that a verifier file lies in."""
+    above = () if file is None else file.absolute().parents
+    root = next((folder for folder in above if (folder / "utu" / "prompts").is_dir()), None)
+    return type("FileUtils", (FileUtils,), {"root": root})

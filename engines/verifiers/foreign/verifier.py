@@ -23,7 +23,6 @@ from engines.process.pool import Answer, Child, ChildMessage, ModelAccess, Proce
 from engines.process.start import ScratchFolder, kill_session, start_python
 from engines.verifiers.foreign.calls import WrongReturn, build_question, rescale_reward
 from engines.verifiers.judge import JudgeContext, judge_key
-from engines.verifiers.spec import check_settings
 from engines.verifiers.stated_answer import short_text, trouble_verdict, unjudgeable_verdict
 
 _ROLES: Mapping[str, Role] = {**{role: role for role in get_args(Role)}, "developer": "system"}
@@ -52,16 +51,18 @@ class FunctionSettings:
     )
 
     def __post_init__(self) -> None:
-        named = self.function is None or self.function.isidentifier()
-        (low, high), score = self.range, self.timeout_score
-        unjudged = "Set it to 0, or to null to leave such answers unjudged."
-        outside = f"timeout_score is outside {low:g} to {high:g}."
-        check_settings(
-            'verifier "function"',
-            (named, "function is not the name of a function.", "Set it to verify_func."),
-            (low < high, "range is not a lower and a higher number.", "Set it to [0, 1]."),
-            (score is None or low <= score <= high, outside, unjudged),
-        )
+        place = 'verifier "function"'
+        low, high = self.range
+        if self.function is not None and not self.function.isidentifier():
+            cause = "function is not the name of a function."
+            raise VerifierError(place, cause, "Set it to verify_func.")
+        if low >= high:
+            cause = "range is not a lower and a higher number."
+            raise VerifierError(place, cause, "Set it to [0, 1].")
+        if self.timeout_score is not None and not low <= self.timeout_score <= high:
+            cause = f"timeout_score is outside {low:g} to {high:g}."
+            move = "Set it to 0, or to null to leave such answers unjudged."
+            raise VerifierError(place, cause, move)
 
 
 class FunctionVerifier:

@@ -35,16 +35,19 @@ from engines.core import user_code
 from engines.core.user_code import VERIFIER_MODULE
 from engines.process import kernel
 from engines.process.confinement import confine
-from engines.verifiers.foreign import standins
 from engines.verifiers.foreign.calls import (
+    CannotRead,
     ChosenFunction,
     FileRefused,
     WrongReturn,
     build_arguments,
     check_columns,
     choose_function,
+    current_ask,
     parse_results,
     reads_messages,
+    serve_imports,
+    unread,
 )
 
 MAX_SAID = 240
@@ -105,7 +108,7 @@ class LoadedFunction:
         self.file = str(order["file"])
         tree = _parse_source(order["source"].encode("latin-1"), self.file)
         _add_folder(str(Path(self.file).parent))
-        standins.serve_imports(Path(self.file))
+        serve_imports(Path(self.file))
         module = _execute_module(self.file, tree)
         self.chosen: ChosenFunction = choose_function(module, order["function"])
         if order["columns"] is not None:
@@ -128,17 +131,17 @@ class FunctionCall:
 
     def start(self) -> Any:
         """Call the function; what it returns may have to be awaited."""
-        standins.current_ask.set(self.ask)
-        standins.unread.set(self._unread)
+        current_ask.set(self.ask)
+        unread.set(self._unread)
         loaded, order = self._loaded, self._order
         given, named = build_arguments(
-            loaded.chosen, order, self.ask, self._logged, as_messages=loaded.messages
+            loaded.chosen, order, self._logged, as_messages=loaded.messages
         )
         return loaded.chosen.call(*given, **named)
 
     def result_message(self, returned: Any) -> dict[str, Any]:
         if self._unread:  # the function made something of it, which is no verdict
-            raise standins.CannotRead(self._unread[0])
+            raise CannotRead(self._unread[0])
         signature, count = self._loaded.chosen.signature, len(self._order["rollouts"])
         results = parse_results(returned, signature, count, self._logged)
         return {"done": self._order["call"], "results": results}

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from engines.agents.open import KINDS
-from engines.core.settings import MAX_COUNT
+from engines.core.settings import COUNT
 from engines.core.text.prompts import load_prompt
 from engines.core.types import Network
 from engines.tools.settings import PROVIDERS, USER_AGENT
@@ -107,8 +107,11 @@ class ToolConfig(Settings):
     def _validate_kind(self) -> "ToolConfig":
         given = (self.name, self.function, self.url, self.command or None)
         if sum(value is not None for value in given) != 1:
-            cause = "a tool has one of name, function, command and url"
-            raise refusal("name", cause, "Give one, such as `python` or `{url: http://…/mcp}`.")
+            raise refusal(
+                "name",
+                "a tool has one of name, function, command and url",
+                "Give one, such as `python` or `{url: http://…/mcp}`.",
+            )
         of_servers = {"pass_env": self.pass_env, "only": self.only, "readable": self.readable}
         for name, value in of_servers.items():
             if value and not (self.command or self.url):
@@ -118,19 +121,26 @@ class ToolConfig(Settings):
                 self.name not in tools
                 and getattr(self, name) != ToolConfig.model_fields[name].default
             ):
-                move = f"Leave it out; it is for {', '.join(tools)}."
-                raise refusal(name, "this key does not fit the tool", move)
+                raise refusal(
+                    name,
+                    "this key does not fit the tool",
+                    f"Leave it out; it is for {', '.join(tools)}.",
+                )
         if self.name == "read_page" and self.answer == "passages" and self.model is not None:
             raise refusal("model", "no model is asked for passages", "Leave it out.")
         known = PROVIDERS.get(self.name or "", (None,))
         provider = self.provider or known[0]
         if provider not in known:
-            move = f"Choose {', '.join(map(str, known))}."
-            raise refusal("provider", "the tool has no such provider", move)
+            raise refusal(
+                "provider", "the tool has no such provider", f"Choose {', '.join(map(str, known))}."
+            )
         usual = "|" if self.name == "read_page" else ""  # its fixture is that of the search
         if not re.fullmatch(_SOURCES.get(provider or "", "") + usual, self.source or ""):
-            move = _NEEDED.get(provider or "", "Leave it out.")
-            raise refusal("source", "the source does not fit the provider", move)
+            raise refusal(
+                "source",
+                "the source does not fit the provider",
+                _NEEDED.get(provider or "", "Leave it out."),
+            )
         if not all(re.fullmatch(r"(\[[0-9a-f:]+\]|[\w.-]+)(:\d+)?", h) for h in self.allow_hosts):
             raise refusal("allow_hosts", "an entry is no host", "Write HOST or HOST:PORT.")
         return self
@@ -210,8 +220,7 @@ class AgentConfig(Settings):
         2,
         "replies of a try at most, where an agent gives several, or steps of a team; "
         f"{KINDS['tools'].max_turns} with tools, {KINDS['team'].max_turns} in a team",
-        ge=1,
-        le=MAX_COUNT,
+        **COUNT,
     )
     tools: Annotated[tuple[ToolConfig, ...], BeforeValidator(as_list)] = key(
         (),
@@ -302,25 +311,37 @@ class AgentConfig(Settings):
     @model_validator(mode="after")
     def _validate_kind(self) -> "AgentConfig":
         if self.kind == "team" and not self.tools:
-            move = "Set agent.tools, for example to [my_tools.py:look_up]."
-            raise refusal("tools", "a team has nothing to find anything out with", move)
+            raise refusal(
+                "tools",
+                "a team has nothing to find anything out with",
+                "Set agent.tools, for example to [my_tools.py:look_up].",
+            )
         for kind, row in KINDS.items():
             kinds = (kind, "team") if kind == "tools" else (kind,)
             if row.key and bool(getattr(self, row.key)) != (self.kind in kinds):
-                cause = "agent.kind and the key that says what it runs do not fit each other"
-                move = f"Set agent.kind={kind} and agent.{row.key}, or neither."
-                raise refusal(row.key, cause, move)
+                raise refusal(
+                    row.key,
+                    "agent.kind and the key that says what it runs do not fit each other",
+                    f"Set agent.kind={kind} and agent.{row.key}, or neither.",
+                )
         if not all(re.fullmatch(r"[\w.*-]+(:\d+)?", host) for host in self.allow_hosts):
-            move = "Write example.com, *.example.com or 10.0.0.5:8000."
-            raise refusal("allow_hosts", "an entry is no host", move)
+            raise refusal(
+                "allow_hosts",
+                "an entry is no host",
+                "Write example.com, *.example.com or 10.0.0.5:8000.",
+            )
         if taken := [name for name in self.pass_env if name.upper().startswith(_OWN)]:
-            move = f"Take {', '.join(taken)} out."
-            raise refusal("pass_env", "a try sets such variables itself", move)
+            raise refusal(
+                "pass_env", "a try sets such variables itself", f"Take {', '.join(taken)} out."
+            )
         if self.models and self.kind != "function":
             raise refusal("models", "only a function asks models by name", "Set agent.function.")
         if (self.network == "allowlist") != bool(self.allow_hosts):
-            cause = "network: allowlist and allow_hosts go together"
-            raise refusal("allow_hosts", cause, "Set both, or neither.")
+            raise refusal(
+                "allow_hosts",
+                "network: allowlist and allow_hosts go together",
+                "Set both, or neither.",
+            )
         return self
 
     @field_validator("experiences")

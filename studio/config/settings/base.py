@@ -1,12 +1,13 @@
 """What all settings have in common: their base class and the types of their values."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import fields, is_dataclass
 from typing import Annotated, Any, LiteralString, get_args, get_origin, get_type_hints
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic_core import PydanticCustomError
 
+from engines.core.frozen import frozen
 from engines.core.settings import is_derived
 
 
@@ -54,7 +55,7 @@ class Settings(BaseModel):
     )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Declared:
     """One setting as its class declares it."""
 

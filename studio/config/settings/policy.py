@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, model_validator
 
-from engines.core.settings import MAX_COUNT
+from engines.core.settings import COUNT, MAX_COUNT
 from engines.policies.chat.endpoint import EndpointSettings
 from engines.policies.hf_local.settings import LocalSettings
 from engines.policies.open import is_scripted
@@ -135,9 +135,8 @@ class PolicyConfig(Settings):
     concurrency: Int | None = key(
         None,
         "calls at a time to this role; null: shares practice.concurrency",
-        ge=1,
-        le=MAX_COUNT,
         examples=[8],
+        **COUNT,
     )
     extra_body: dict[str, Any] = key(
         {}, "further fields of the request", repr=False, examples=["'{reasoning_effort: low}'"]
@@ -165,8 +164,11 @@ class PolicyConfig(Settings):
     @model_validator(mode="after")
     def _validate_pace(self) -> "PolicyConfig":
         if self.pace_tokens_per_s is not None and not is_scripted(self.model):
-            move = "Leave it out; rehearsal and replay:FILE have a pace."
-            raise refusal("pace_tokens_per_s", "a real model streams at its own pace", move)
+            raise refusal(
+                "pace_tokens_per_s",
+                "a real model streams at its own pace",
+                "Leave it out; rehearsal and replay:FILE have a pace.",
+            )
         return self
 
 

@@ -4,12 +4,14 @@ All of it is read from where a setting is declared; nothing is written twice.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from inspect import cleandoc
 from typing import Any
 
 from pydantic import TypeAdapter
 
+from engines.core.frozen import frozen
+from engines.core.types import Names
 from engines.verifiers.foreign.verifier import FunctionSettings
 from engines.verifiers.open import KINDS
 from studio.config.aliases import ALIASES
@@ -47,7 +49,7 @@ _BOUNDS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Setting:
     """One setting as it is declared; `default` is a plain value of JSON."""
 
@@ -57,9 +59,9 @@ class Setting:
     default: Any = None
     required: bool = False
     bounds: str = ""
-    choices: tuple[str, ...] = ()
+    choices: Names = ()
     example: str = ""  # as it stands on a command line; "" of a section
-    aliases: tuple[str, ...] = ()
+    aliases: Names = ()
     file: str = RUN_FILE
 
 
@@ -143,7 +145,7 @@ def _bounds(facts: Mapping[str, Any]) -> Iterator[str]:
         yield f"at most {facts['maxLength']} characters"
 
 
-def _example(facts: Mapping[str, Any], choices: tuple[str, ...]) -> str:
+def _example(facts: Mapping[str, Any], choices: Names) -> str:
     """One that is declared, else a value other than the default."""
     if "examples" in facts:
         return str(facts["examples"][0])
@@ -157,5 +159,5 @@ def _example(facts: Mapping[str, Any], choices: tuple[str, ...]) -> str:
     return f"{double if double < most else default / 2:g}"
 
 
-def _aliases(key: str) -> tuple[str, ...]:
+def _aliases(key: str) -> Names:
     return tuple(alias for alias, name in ALIASES.items() if name == key)

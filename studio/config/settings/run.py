@@ -17,7 +17,9 @@ from pydantic import (
     model_validator,
 )
 
+from engines.core.frozen import frozen
 from engines.core.settings import (
+    COUNT,
     LEAST_TRIED,
     LONGEST_NAME,
     MAX_COUNT,
@@ -26,7 +28,7 @@ from engines.core.settings import (
     setting,
 )
 from engines.core.text.prompts import load_prompt
-from engines.core.types import FLAG_NAMES, REJECTED_BY_AUTO, Learns
+from engines.core.types import FLAG_NAMES, REJECTED_BY_AUTO, Learns, Names
 from engines.grpo.settings import GRPOSettings, SFTSettings
 from engines.policies.hf_local.settings import LoraSettings
 from engines.training_free.settings import LintSettings, TrainingFreeSettings
@@ -63,7 +65,7 @@ class EvaluationConfig(Settings):
         "epoch", "when to evaluate: after each epoch, or after every_steps steps"
     )
     every_steps: Int = key(1, "steps between two evaluations, where strategy is steps", ge=1)
-    data: Annotated[tuple[str, ...], BeforeValidator(as_list)] = key(
+    data: Annotated[Names, BeforeValidator(as_list)] = key(
         (),
         "one or more data sets, held out from practice",
         examples=["[arithmetic-heldout,arithmetic-larger]"],
@@ -76,16 +78,18 @@ class EvaluationConfig(Settings):
     concurrency: Int | None = key(
         None,
         "rollouts at a time; null: shares practice.concurrency",
-        ge=1,
-        le=MAX_COUNT,
         examples=[8],
+        **COUNT,
     )
 
     @model_validator(mode="after")
     def _validate_data(self) -> "EvaluationConfig":
         if self.do_eval and not self.data:
-            cause = "evaluation is on, but evaluation.data names no data set"
-            raise refusal("do_eval", cause, "Set evaluation.data, or evaluation.do_eval=false.")
+            raise refusal(
+                "do_eval",
+                "evaluation is on, but evaluation.data names no data set",
+                "Set evaluation.data, or evaluation.do_eval=false.",
+            )
         return self
 
 
@@ -173,11 +177,11 @@ class _Loop:
         "library in one step and weights with it in the prompt in the next ones",
     )
     weight_steps: int = setting(
-        9, "of both: weight steps after each library step; the first is one", ge=1, le=MAX_COUNT
+        9, "of both: weight steps after each library step; the first is one", **COUNT
     )
-    epochs: int = setting(5, "times that every problem is practised", ge=1, le=MAX_COUNT)
+    epochs: int = setting(5, "times that every problem is practised", **COUNT)
     batch_size: int = setting(32, "problems in one step", ge=1, le=MAX_ROWS)
-    group_size: int = setting(3, "rollouts of each problem", ge=1, le=MAX_COUNT)
+    group_size: int = setting(3, "rollouts of each problem", **COUNT)
     sampling: Literal["uniform", "learnable"] = setting(
         "uniform",
         "learnable: fewer rollouts of problems that were right twice, more where all failed",
@@ -195,9 +199,7 @@ class _Loop:
         ge=0,
         le=MAX_COUNT,
     )
-    concurrency: int = setting(
-        64, "calls of models at a time; hf:… samples whole steps", ge=1, le=MAX_COUNT
-    )
+    concurrency: int = setting(64, "calls of models at a time; hf:… samples whole steps", **COUNT)
     temperature: float = setting(
         0.7, "how much rollouts of a problem vary", ge=0, le=10, examples=[1.0]
     )
@@ -210,7 +212,7 @@ class _Loop:
     )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PracticeConfig(TrainingFreeSettings, _Loop):
     """How it practises."""
 
@@ -242,7 +244,7 @@ class PracticeConfig(TrainingFreeSettings, _Loop):
         return "library" if self.library_steps(step) > self.library_steps(step - 1) else "weights"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class LintConfig(LintSettings):
     """What is flagged in a proposed operation before it is reviewed."""
 
@@ -253,7 +255,7 @@ class LintConfig(LintSettings):
     )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class GRPOConfig(GRPOSettings):
     """How weights are updated."""
 
@@ -283,11 +285,11 @@ class _Demonstrations:
     )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SFTConfig(SFTSettings, _Demonstrations):
     """Supervised fine-tuning: stages of `studio train`, learnt and distilled without a library."""
 
-    epochs: int = setting(2, "times that every demonstration is seen", ge=1, le=MAX_COUNT)
+    epochs: int = setting(2, "times that every demonstration is seen", **COUNT)
     batch_size: int = setting(16, "demonstrations in one step", ge=1, le=MAX_ROWS)
 
 
@@ -312,7 +314,7 @@ class TracingConfig(Settings):
     )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class CollectorAddress:
     """Where spans go. `asked` is the run file's; else only the environment names it."""
 
@@ -379,9 +381,8 @@ class LibraryConfig(Settings):
         SHOWN_WHOLE,
         "experiences that stand in every prompt at most; of more, each problem gets the pinned and "
         f"the {SELECTED} most relevant ones; null: always all",
-        ge=1,
-        le=MAX_COUNT,
         examples=[50],
+        **COUNT,
     )
 
     @property
@@ -440,7 +441,7 @@ class ReviewConfig(Settings):
         gt=0,
         examples=[600],
     )
-    rejects: tuple[str, ...] = key(
+    rejects: Names = key(
         REJECTED_BY_AUTO,
         "flags whose operations auto rejects by itself; []: it approves whatever fits",
         examples=["[leak,injection]"],
@@ -448,7 +449,7 @@ class ReviewConfig(Settings):
 
     @field_validator("rejects")
     @classmethod
-    def _check_flags(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+    def _check_flags(cls, value: Names) -> Names:
         for name in set(value) - set(FLAG_NAMES):
             raise ValueError(f'there is no flag "{name}"; there are {", ".join(FLAG_NAMES)}')
         return value
@@ -476,9 +477,7 @@ class RayConfig(Settings):
         pattern=r"^(local|[^/\s@]+:\d{1,5})$",
         examples=["10.0.0.5:6379"],
     )
-    tries_per_worker: Int = key(
-        8, "tries that one worker process makes at once", ge=1, le=MAX_COUNT
-    )
+    tries_per_worker: Int = key(8, "tries that one worker process makes at once", **COUNT)
     cpus_per_worker: Float = key(
         1.0, "CPUs that a worker asks of the cluster; its tools run beside it", gt=0, le=1_000
     )
@@ -665,8 +664,11 @@ class RunConfig(Settings):
                 raise refusal(at, cause, move)
         for role, own in (("reflector", self.reflector), ("judge", self.judge)):
             if own is not None and own.pace_tokens_per_s is not None:
-                cause = "only rollouts are watched as they stream"
-                raise refusal(f"{role}.pace_tokens_per_s", cause, "Leave it out.")
+                raise refusal(
+                    f"{role}.pace_tokens_per_s",
+                    "only rollouts are watched as they stream",
+                    "Leave it out.",
+                )
         return self
 
     # Dotted key → the `${…}` text a secret came from; written back instead of its value.
@@ -705,7 +707,7 @@ class RunConfig(Settings):
         return (own or self.policy).model_copy(update={"temperature": temperature})
 
 
-def section_of(key: tuple[str, ...]) -> type | None:
+def section_of(key: Names) -> type | None:
     """The class of the settings below a key of a run file; None where there is none."""
     section: type | None = RunConfig
     for part in key:

@@ -11,7 +11,7 @@ from textual.filter import LineFilter, Monochrome, NoColor
 
 from studio.render.lines import LEVELS, LEVELS_ASCII
 from studio.tui.drawing import themes
-from studio.tui.settings.file import ScreenSettings
+from studio.tui.settings import ScreenSettings
 
 
 def apply_look(app: App[Any], settings: ScreenSettings, environ: Mapping[str, str]) -> None:

@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from engines.agents.calculator import CalculatorLoop, requested_expression, result_line
+from engines.agents.loops import CalculatorLoop, SingleTurn, requested_expression, result_line
 from engines.agents.open import KINDS, open_agent
-from engines.agents.single_turn import SingleTurn
 from engines.core.errors import ConfigError
 from engines.core.protocols import OnText
 from engines.core.text.maths import MAX_CHARS, MAX_DIGITS, ExpressionError, value_of

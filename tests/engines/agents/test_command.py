@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from engines.agents.command import CommandAgent
+from engines.agents.loops import SingleTurn
 from engines.agents.programs import parse_reward, read_left_file
-from engines.agents.single_turn import SingleTurn
 from engines.core.errors import AnswersPending, CallFailed
 from engines.core.types import CallKey, Completion, Message, Problem, Sampling, Usage
 from engines.data.dataset import read_problems

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from engines.agents.function import FunctionAgent
-from engines.agents.single_turn import prompt_messages
+from engines.agents.loops import prompt_messages
 from engines.core.errors import AnswersPending
 from engines.core.types import Message, Sampling
 from tests.support.builders import a_job, answering

@@ -27,7 +27,7 @@ from engines.core.types import (
     Usage,
 )
 from engines.policies.limits import Slots
-from engines.policies.team import TeamPolicy
+from engines.policies.tool_use import TeamPolicy
 from engines.record.ledger import RecordLedger, read_trajectory
 from engines.rollouts.manager import RolloutManager
 from engines.tools.function import FunctionTool

@@ -11,7 +11,7 @@ from typing import Any
 import orjson
 import pytest
 
-from engines.agents.tool_loop import MAX_CALLS, ToolLoop
+from engines.agents.loops import MAX_CALLS, ToolLoop
 from engines.core.errors import CallFailed
 from engines.core.protocols import Policy, ToolTry
 from engines.core.text.tool_text import CallMark, ResultMark, split_marks

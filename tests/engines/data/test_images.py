@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from engines.agents.single_turn import SingleTurn
+from engines.agents.loops import SingleTurn
 from engines.core.errors import CallFailed, DataError
 from engines.core.types import Message, Sampling
 from engines.data.dataset import read_problems
-from engines.policies.chat.request import Dialect, chat_request
+from engines.policies.chat.exchange import Dialect, chat_request
 from engines.record.ledger import request_hash
 from tests.support.builders import a_job, answering
 
@@ -64,4 +64,4 @@ def test_an_image_that_was_taken_away_fails_the_call_and_names_the_file() -> Non
 def test_a_request_with_images_is_another_request() -> None:
     bare = Message("user", "What?")
     shown = Message("user", "What?", images=("https://example.com/cat.png",))
-    assert request_hash("m", (shown,), Sampling()) != request_hash("m", (bare,), Sampling())
+    assert request_hash(1, "m", (shown,), Sampling()) != request_hash(1, "m", (bare,), Sampling())

@@ -8,9 +8,9 @@ from typing import Any
 import torch
 
 from engines.grpo.checkpoint.contents import EngineState
-from engines.policies.hf_local.loading import load_local
 from engines.policies.hf_local.model import LocalModel
 from engines.policies.hf_local.settings import LocalSettings, LoraSettings
+from engines.policies.open import load_local
 from tests.engines.grpo.models import train
 
 

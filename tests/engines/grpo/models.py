@@ -13,9 +13,9 @@ import torch
 import transformers
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 
-from engines.policies.hf_local.loading import load_local
 from engines.policies.hf_local.model import LocalModel
 from engines.policies.hf_local.settings import LocalSettings, LoraSettings
+from engines.policies.open import load_local
 
 transformers.utils.logging.disable_progress_bar()
 

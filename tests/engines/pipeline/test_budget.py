@@ -420,19 +420,6 @@ async def test_what_stands_before_every_prompt_does_not_multiply_long_ones() -> 
     assert (await asyncio.wait_for(policy.complete(long, A_SHORT_REPLY), 5)).text == "b"
 
 
-async def test_a_long_prompt_tells_how_far_off_estimates_are_in_proportion() -> None:
-    endings = Endings()
-    dense = Completion("a", usage=Usage(9024, 2, 1))  # three times the 3,008 that were estimated
-    policy = BudgetedPolicy(answering(dense), Budget(BudgetLimits(tokens=20_000), endings), TERMS)
-    long = (Message("user", "y" * 9000),)
-    await policy.complete(long, A_SHORT_REPLY)
-    longer = (Message("user", "y" * 18_000),)
-    asking = asyncio.create_task(policy.complete(longer, A_SHORT_REPLY))
-    await asyncio.wait_for(endings.happened.wait(), 5)
-    assert "may take 18124" in endings[0]  # 3 × 6,008, and 100 of the reply
-    asking.cancel()
-
-
 async def test_limits_among_further_fields_and_several_replies_are_reserved() -> None:
     endings = Endings()
     terms = CallPricing(100, further_max_tokens=5000, replies=2)

@@ -23,7 +23,7 @@ from engines.training_free.lint import OperationLinter
 from engines.training_free.settings import LintSettings
 from studio.config.loading import load_run
 from studio.evaluation.try_problem import without_lessons
-from studio.run.linter import open_run_embedder
+from studio.run.held_out import open_run_embedder
 from studio.run.models import check_budget, embedding_endpoint, open_budget
 from tests.engines.pipeline.test_settings import prompt_of, requests
 from tests.support.builders import a_library, an_operation

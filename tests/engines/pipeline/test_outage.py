@@ -27,14 +27,27 @@ DOWN = "refused: no connection"
 REF = RecordRef("step-0001.jsonl", 0, 9, "d")
 
 
+def report(outage: Outage, event: ev.DurableEvent, state: RunState) -> None:
+    """What a step reports once it has recorded an event."""
+    fold(state, event)
+    match event:
+        case ev.RolloutFinished():
+            outage.report_rollout(event, state)
+        case ev.RolloutJudged():
+            outage.report_verdict(event, state.steps[event.step])
+        case ev.GroupReflected(reflection=reflection):
+            outage.report_reflection(reflection, state)
+        case ev.LessonProposed(lesson=lesson):
+            outage.report_lesson(lesson)
+
+
 def told(events: Sequence[ev.DurableEvent], begun: RunState | None = None) -> list[str]:
     """The reasons to give up that a run with these events after its first step gave."""
     reasons: list[str] = []
     state = begun or fold_events([a_run(), a_step()])
-    hear = Outage(reasons.append).watch(state)
+    outage = Outage(reasons.append)
     for event in events:
-        fold(state, event)
-        hear(event)
+        report(outage, event, state)
     return reasons
 
 
@@ -51,20 +64,15 @@ def test_failures_are_no_outage_while_as_many_are_under_way_that_may_work() -> N
     """What fails fails at once; with 64 slow calls under way sixteen of these prove nothing."""
     reasons: list[str] = []
     state = fold_events([a_run(), a_step()])
-    hear = Outage(reasons.append).watch(state)
+    outage = Outage(reasons.append)
     for position in range(40):
         fold(state, ev.RolloutStarted(CallKey("rollout", 1, 1, position, 0), "p"))
     for event in failing(19):
-        hear(fold_in(state, event))
+        report(outage, event, state)
     assert reasons == []  # 19 failed, 21 are under way
     for event in failing(2, start=19):
-        hear(fold_in(state, event))
+        report(outage, event, state)
     assert reasons == [f"the last 21 rollouts failed: {DOWN}"]
-
-
-def fold_in(state: RunState, event: ev.DurableEvent) -> ev.DurableEvent:
-    fold(state, event)
-    return event
 
 
 def test_a_rollout_that_works_begins_the_count_anew() -> None:

@@ -10,8 +10,7 @@ from engines.core.codec import to_dict
 from engines.core.types import NO_USAGE, Usage
 from engines.record.derived.run_state import NAME, usage_sums
 from engines.record.derived.run_state import NAME as STATE_NAME
-from engines.record.journal import Journal, read_journal
-from engines.record.segments import segment_paths
+from engines.record.journal import Journal, read_journal, segment_paths
 from tests.support.harness import practised
 from tests.support.usage import read_usage
 

@@ -23,7 +23,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from engines.agents.single_turn import SingleTurn
+from engines.agents.loops import SingleTurn
 from engines.core import events as ev
 from engines.core.errors import CallFailed, StudioError, VerifierError
 from engines.core.protocols import OnText, Policy

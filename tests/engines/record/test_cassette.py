@@ -28,11 +28,10 @@ from engines.record.cassette import (
     CassetteError,
     OpenEmbedder,
     PlayedPolicy,
-    PlayedToolbox,
     RecordingPolicy,
-    RecordingToolbox,
     Tape,
     TapedEmbedder,
+    TapedToolbox,
 )
 from engines.secrets.mask import NO_SECRETS
 from tests.support.tool_tries import a_call, a_try
@@ -174,13 +173,13 @@ async def test_a_tool_with_state_gives_its_results_in_place_and_its_model_is_ask
     tape = recording(tmp_path / "tape")
     model, asked = RecordingPolicy(Scripted(["x", "y"]), tape), list[str]()
     inner = Counting(model)  # type: ignore[arg-type]
-    toolbox = RecordingToolbox(inner, tape)
+    toolbox = TapedToolbox(inner, tape)
     async with a_try() as within:
         with name_call(KEY):
             assert (await toolbox.call(a_call("count"), within)).text == "1 x"
         with name_call(replace(KEY, turn=1)):
             assert (await toolbox.call(a_call("count"), within)).text == "2 y"
-    played = PlayedToolbox(Counting(Scripted([])), playing(tmp_path / "tape"))
+    played = TapedToolbox(Counting(Scripted([])), playing(tmp_path / "tape"))
     async with a_try() as within:
         plain = within.ask
 
@@ -198,11 +197,11 @@ async def test_a_tool_with_state_gives_its_results_in_place_and_its_model_is_ask
 async def test_a_call_with_an_effect_under_way_as_the_process_died_is_played_as_interrupted(
     tmp_path: Path,
 ) -> None:
-    toolbox = RecordingToolbox(Counting(Scripted([]), dies=True), recording(tmp_path / "tape"))
+    toolbox = TapedToolbox(Counting(Scripted([]), dies=True), recording(tmp_path / "tape"))
     async with a_try() as within:
         with pytest.raises(asyncio.CancelledError):
             await toolbox.call(a_call("count"), within)
-        played = PlayedToolbox(Counting(Scripted([])), playing(tmp_path / "tape"))
+        played = TapedToolbox(Counting(Scripted([])), playing(tmp_path / "tape"))
         assert (await played.call(a_call("count"), within)).status == "interrupted"
 
 

@@ -14,11 +14,9 @@ from engines.core import events as ev
 from engines.core.errors import DamagedError
 from engines.core.state.fold import fold_events
 from engines.core.types import NO_USAGE, CallKey, Usage
-from engines.record.derived import run_state, search, store
-from engines.record.derived import run_state as usage
-from engines.record.derived.catalogue import refresh_catalogue
+from engines.record.derived import catalogue, run_state
+from engines.record.derived.catalogue import condition, find_rows, refresh_catalogue
 from engines.record.derived.run_state import open_run, read_run, usage_sums
-from engines.record.derived.search import condition, find_rows
 from engines.record.journal import Journal
 from engines.record.ledger import RecordLedger
 from engines.record.run_dir import Workspace
@@ -30,8 +28,8 @@ from tests.support.long_runs import a_long_run, write_events
 EVENTS = list(a_long_run("exp", steps=8, batch=3, group=4))
 FILES = {
     "state": run_state.NAME,
-    "rows": search.NAME,
-    "usage": usage.NAME,
+    "rows": catalogue.NAME,
+    "usage": run_state.NAME,
     "catalogue": "../../catalogue.json",
 }
 
@@ -100,10 +98,10 @@ def test_what_cannot_be_written_is_made_each_time(workspace: Workspace, kind: st
 def test_what_other_code_made_is_made_again(
     workspace: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path, right = workspace.run("exp").path / search.NAME, read_all(workspace)
+    path, right = workspace.run("exp").path / catalogue.NAME, read_all(workspace)
     whole = path.read_bytes()
-    monkeypatch.setattr(store, "code_digest", lambda: "of the next release")
-    assert store.read_derived(path) is None
+    monkeypatch.setattr(run_state, "code_digest", lambda: "of the next release")
+    assert run_state.read_derived(path) is None
     assert read_all(workspace) == right
     assert path.read_bytes() != whole
 
@@ -112,8 +110,8 @@ def test_what_is_derived_of_another_run_is_not_taken(workspace: Workspace, tmp_p
     events = list(a_long_run("exp-2", steps=8, batch=3, group=4))
     second = tmp_path / "runs/exp-2/journal.jsonl"
     write_events(second, events)
-    (second.parent / store.FOLDER).mkdir()
-    for name in (run_state.NAME, search.NAME):
+    (second.parent / run_state.FOLDER).mkdir()
+    for name in (run_state.NAME, catalogue.NAME):
         first = workspace.run("exp").path / name
         (second.parent / name).write_bytes(first.read_bytes())
     assert read_run(second).state == fold_events(events)

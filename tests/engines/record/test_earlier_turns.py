@@ -1,59 +1,67 @@
 """Recorded calls are found whatever order they are made in, and each answers once."""
 
-from __future__ import annotations
-
 from dataclasses import replace
+from pathlib import Path
 
-from engines.core.types import CallKey
-from engines.record.ledger import EarlierTurns
+import pytest
+
+from engines.core.types import CallKey, Message, RecordRef, Sampling
+from engines.record.ledger import RecordLedger, read_record
+from tests.support.builders import answering
 
 TRY = CallKey("rollout", 1, 1, 0, 0)
 
 
-def turn(n: int) -> CallKey:
-    return replace(TRY, turn=n)
+async def ask_each(ledger: RecordLedger, texts: str, replies: str) -> list[tuple[str, RecordRef]]:
+    """Ask each text in its turn; the policy has these replies, and is to need all of them."""
+    policy, answers = answering(*replies), []
+    for turn, text in enumerate(texts):
+        messages = (Message("system", "s"), Message("user", text))
+        reply, ref = await ledger.ask(replace(TRY, turn=turn), policy, messages, Sampling())
+        answers.append((reply.text, ref))
+    assert not policy.replies
+    return answers
 
 
-def earlier(*texts: str) -> EarlierTurns:
-    made = EarlierTurns()
-    for n, text in enumerate(texts):
-        made.add(turn(n), f"{text}{n}")
-    return made
+async def ask(ledger: RecordLedger, texts: str, replies: str = "") -> list[str]:
+    return [text for text, _ in await ask_each(ledger, texts, replies)]
 
 
-def found(made: EarlierTurns, *texts: str) -> list[int]:
-    """Under which turn each of these calls finds its reply; a new call under its own."""
-    keys = []
-    for n, text in enumerate(texts):
-        key = made.find(turn(n), f"{text}{n}", lambda other, text=text: f"{text}{other.turn}")
-        keys.append(key.turn)
-    return keys
+async def recorded(folder: Path, texts: str) -> RecordLedger:
+    """A ledger opened again, after these texts were answered by 0, 1, 2 and so on."""
+    ledger = RecordLedger(folder, 1)
+    await ask(ledger, texts, "0123456789"[: len(texts)])
+    await ledger.aclose()
+    return RecordLedger(folder, 1)
 
 
-def test_in_their_order_all_are_found_under_their_own_turn() -> None:
-    made = earlier("A", "B")
-    assert found(made, "A", "B", "C") == [0, 1, 2]
-    assert made.keeps_order(TRY)
+@pytest.mark.parametrize(
+    ("before", "now", "asked", "replies"),
+    [
+        ("AB", "ABC", "x", "01x"),
+        ("ABC", "CAB", "", "201"),
+        ("BAA", "AAB", "", "120"),
+        ("BA", "AAB", "x", "1x0"),  # a reply answers once
+        ("ABC", "AD", "x", "0x"),
+    ],
+)
+async def test_each_call_finds_its_earlier_reply_in_whatever_order(
+    before: str, now: str, asked: str, replies: str, tmp_path: Path
+) -> None:
+    ledger = await recorded(tmp_path, before)
+    assert await ask(ledger, now, asked) == list(replies)
+    assert await ask(ledger, now) == list(replies)  # begun again it has all of them
+    await ledger.aclose()
+    again = RecordLedger(tmp_path, 1)
+    assert sorted(await ask(again, now)) == sorted(replies)
+    await again.aclose()
 
 
-def test_in_another_order_each_is_found_under_its_earlier_turn() -> None:
-    made = earlier("A", "B", "C")
-    assert found(made, "C", "A", "B") == [2, 0, 1]
-    assert not made.keeps_order(TRY)
-
-
-def test_equal_questions_keep_two_replies() -> None:
-    assert found(earlier("B", "A", "A"), "A", "A", "B") == [1, 2, 0]
-    assert found(earlier("B", "A"), "A", "A", "B") == [1, 100_001, 0]
-
-
-def test_a_try_that_is_made_again_begins_with_all_of_them() -> None:
-    made = earlier("A", "B")
-    assert found(made, "A", "B") == found(made, "A", "B") == [0, 1]
-
-
-def test_a_call_left_out_is_an_order_that_may_have_changed() -> None:
-    made = earlier("A", "B", "C")
-    assert found(made, "A", "D") == [0, 1]
-    assert not made.keeps_order(TRY)
-    assert EarlierTurns().keeps_order(TRY)
+@pytest.mark.parametrize(("now", "base"), [("ABC", 1), ("BAC", 0), ("AC", 0)])
+async def test_in_another_order_a_record_holds_all_of_its_messages(
+    now: str, base: int, tmp_path: Path
+) -> None:
+    ledger = await recorded(tmp_path, "AB")
+    *_, (_, ref) = await ask_each(ledger, now, "x")
+    await ledger.aclose()
+    assert read_record(tmp_path, ref).base == base

@@ -343,4 +343,4 @@ def test_what_was_sampled_is_part_of_a_request_s_hash() -> None:
     sampling = Sampling(0.7, seed=5)
     sampled = Message("assistant", "2", token_ids=(7,))
     retold = Message("assistant", "2", token_ids=(8,))
-    assert request_hash("m", [sampled], sampling) != request_hash("m", [retold], sampling)
+    assert request_hash(1, "m", [sampled], sampling) != request_hash(1, "m", [retold], sampling)

@@ -17,7 +17,7 @@ from engines.core.errors import DamagedError, RecordError, StudioError
 from engines.core.state.fold import fold_events
 from engines.core.state.run_state import RunState
 from engines.pipeline.recorder import Recorder
-from engines.record.derived import store
+from engines.record.derived import run_state
 from engines.record.derived.run_state import (
     NAME,
     HistoryReader,
@@ -26,9 +26,16 @@ from engines.record.derived.run_state import (
     read_run,
     read_step,
 )
-from engines.record.journal import Journal, read_journal
+from engines.record.journal import (
+    Journal,
+    closed_path,
+    first_line,
+    journal_bytes,
+    read,
+    read_journal,
+    segment_paths,
+)
 from engines.record.run_dir import RunDir
-from engines.record.segments import closed_path, first_line, journal_bytes, read, segment_paths
 from tests.support.long_runs import a_long_run
 
 EVENTS = list(a_long_run("exp", steps=9, batch=2, group=3))
@@ -110,7 +117,7 @@ async def test_without_a_usable_state_all_segments_are_read_and_that_is_told(
         case "altered":
             kept.write_bytes(whole.replace(b'"status":"running"', b'"status":"stopped"'))
         case "other code":
-            monkeypatch.setattr(store, "code_digest", lambda: "of the next release")
+            monkeypatch.setattr(run_state, "code_digest", lambda: "of the next release")
         case "older":
             older = tmp_path / "older" / "journal.jsonl"
             await write(older, EVENTS[:150])
@@ -127,8 +134,8 @@ async def test_without_a_usable_state_all_segments_are_read_and_that_is_told(
 
 
 def test_readers_that_cannot_write_read_as_well(journal: Path) -> None:
-    shutil.rmtree(journal.parent / store.FOLDER)
-    (journal.parent / store.FOLDER).write_text("in the way")
+    shutil.rmtree(journal.parent / run_state.FOLDER)
+    (journal.parent / run_state.FOLDER).write_text("in the way")
     assert RunDir(journal.parent).state() == STATES[-1]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -14,7 +13,7 @@ from engines.core.library import Library
 from engines.core.library_notes import NotesMark, PastDecision
 from engines.core.text.similarity import similarity
 from engines.core.types import DUPLICATE, REJECTED_BEFORE, Flag, Operation, OperationKind
-from engines.training_free.consolidation import withhold_rejected
+from engines.training_free.consolidation import flag_repeats
 from engines.training_free.reading import PAST_DECISIONS, past_decisions_block
 from tests.support.builders import a_decision, a_library, an_operation, remembering
 
@@ -27,7 +26,9 @@ TWO = a_library("one", "two")
 def withhold(
     operations: Sequence[Operation], library: Library
 ) -> tuple[tuple[Operation, ...], tuple[Operation, ...]]:
-    return asyncio.run(withhold_rejected(operations, library))
+    flagged = flag_repeats(operations, library)
+    proposed = tuple(operation for operation, again in flagged if again)
+    return proposed, tuple(operation for operation, again in flagged if not again)
 
 
 def an_idea(text: str = CARRY, kind: OperationKind = "add", **more: Any) -> PastDecision:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from engines.agents.single_turn import SingleTurn
+from engines.agents.loops import SingleTurn
 from engines.core import events as ev
 from engines.core.errors import CallFailed
 from engines.core.protocols import Agent, OnText, Policy

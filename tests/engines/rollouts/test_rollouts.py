@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from engines.agents.single_turn import SingleTurn
+from engines.agents.loops import SingleTurn
 from engines.core.errors import CallFailed, RecordError
 from engines.core.protocols import OnText
 from engines.core.types import (

@@ -16,16 +16,19 @@ from engines.core.types import ToolResult
 from engines.tools.mcp import MAX_STARTS, McpServer
 from engines.tools.settings import ToolSettings
 from engines.tools.toolbox import CheckedToolbox, Entry, open_toolbox
+from engines.tools.web.tools import WebContext
+from tests.support.builders import answering
 from tests.support.mcp_server import serve_http
 from tests.support.tool_tries import a_call, a_try
 
 ENVIRONMENT = {**os.environ, "PYTHONPATH": os.getcwd(), "SHARED": "yes", "SECRET": "no"}
+WEB = WebContext(ENVIRONMENT, lambda _: answering())
 
 
 def a_server(name: str, **more: Any) -> ToolSettings:
     command = (sys.executable, "-m", "tests.support.mcp_server", name)
     env = ("PYTHONPATH", "SHARED")
-    return ToolSettings(mcp_command=command, env=env, network="public", **more)
+    return ToolSettings(command=command, pass_env=env, network="public", **more)
 
 
 @asynccontextmanager
@@ -33,7 +36,7 @@ async def opened(
     *settings: ToolSettings, told: list[str] | None = None
 ) -> AsyncIterator[CheckedToolbox]:
     tell = told.append if told is not None else pytest.fail
-    toolbox = open_toolbox(settings, tell=tell, environment=ENVIRONMENT)
+    toolbox = open_toolbox(settings, WEB, tell=tell)
     try:
         await toolbox.check()
         yield toolbox
@@ -103,8 +106,8 @@ async def test_a_call_that_is_never_answered_is_ended_and_the_next_one_works() -
 async def test_a_server_over_http_serves_its_tools_and_may_go_and_come_back() -> None:
     told: list[str] = []
     async with serve_http() as port:
-        settings = ToolSettings(mcp_url=f"http://127.0.0.1:{port}/mcp", only=("add", "fail"))
-        toolbox = open_toolbox([settings], tell=told.append, environment=ENVIRONMENT)
+        settings = ToolSettings(url=f"http://127.0.0.1:{port}/mcp", only=("add", "fail"))
+        toolbox = open_toolbox([settings], WEB, tell=told.append)
         await toolbox.check()
         assert [spec.name for spec in toolbox.specs] == ["add", "fail"]
         assert toolbox.specs[0].tier == f"a server at http://127.0.0.1:{port}/mcp"
@@ -147,13 +150,13 @@ async def test_what_hides_in_descriptions_is_shown_and_bounded() -> None:
 
 
 async def test_what_no_server_can_be_reached_with_is_said_before_anything_starts() -> None:
-    missing = ToolSettings(mcp_command=("no-such-command",))
+    missing = ToolSettings(command=("no-such-command",))
     assert await refusal(missing) == (
         'MCP server "no-such-command": there is no command "no-such-command". Install it.'
     )
-    unset = ToolSettings(mcp_command=("env",), env=("NOT_SET",))
+    unset = ToolSettings(command=("env",), pass_env=("NOT_SET",))
     assert "the environment variable NOT_SET is not set." in await refusal(unset)
-    nobody = ToolSettings(mcp_url="http://127.0.0.1:9/mcp")
+    nobody = ToolSettings(url="http://127.0.0.1:9/mcp")
     assert "its tools cannot be listed (" in await refusal(nobody)
 
 

@@ -8,7 +8,7 @@ from engines.core.errors import ToolError
 from engines.core.text.maths import MAX_CHARS, MAX_DIGITS
 from engines.core.types import Completion, Message, ToolResult, Usage
 from engines.tools.sandbox.sandbox import RunResult
-from engines.tools.shipped import PythonTool, ask_model_tool, calculator_tool
+from engines.tools.toolbox import ask_model_tool, calculator_tool, python_tool
 from tests.support.builders import answering
 from tests.support.tool_tries import FakeSandbox, a_call, a_toolbox, a_try
 
@@ -92,13 +92,13 @@ OUTCOMES = {
 )
 async def test_what_code_comes_to_reads_well(ran: str, result: ToolResult) -> None:
     async with a_try() as within:
-        toolbox = a_toolbox(PythonTool(FakeSandbox(OUTCOMES)))
+        toolbox = a_toolbox(python_tool(FakeSandbox(OUTCOMES)))
         assert await toolbox.call(a_call("python", code(ran)), within) == result
 
 
 async def test_the_calls_of_a_try_share_a_session_which_its_end_closes() -> None:
     sandbox = FakeSandbox()
-    toolbox = a_toolbox(PythonTool(sandbox))
+    toolbox = a_toolbox(python_tool(sandbox))
     async with a_try() as within, a_try() as other:
         for text in ("x = 1", "x"):
             await toolbox.call(a_call("python", code(text)), within)
@@ -106,13 +106,11 @@ async def test_the_calls_of_a_try_share_a_session_which_its_end_closes() -> None
         assert [session.ran for session in sandbox.sessions] == [["x = 1", "x"], ["y"]]
         assert not sandbox.sessions[0].closed
     assert all(session.closed for session in sandbox.sessions)
-    await toolbox.aclose()
-    assert sandbox.closed
 
 
 async def test_what_a_killed_process_had_computed_is_computed_again_and_once() -> None:
     sandbox = FakeSandbox()
-    toolbox = a_toolbox(PythonTool(sandbox))
+    toolbox = a_toolbox(python_tool(sandbox))
     earlier = [
         a_call("python", code("x = 1")),
         a_call("calculator", '{"expression": "1"}'),
@@ -130,7 +128,7 @@ async def test_what_a_killed_process_had_computed_is_computed_again_and_once() -
 async def test_the_self_test_says_what_contains_it_and_which_libraries_it_has() -> None:
     missing = {"import sympy": RunResult("error", error="ModuleNotFoundError")}
     sandbox = FakeSandbox(missing)
-    tool = PythonTool(sandbox)
+    tool = python_tool(sandbox)
     await a_toolbox(tool).check()
     assert tool.spec.tier == "Code runs in a process of its own."
     assert tool.spec.description.endswith("Usable: the standard library, numpy.")
@@ -140,5 +138,5 @@ async def test_the_self_test_says_what_contains_it_and_which_libraries_it_has() 
 async def test_an_interpreter_that_cannot_compute_stops_the_run() -> None:
     broken = FakeSandbox({"1+1": RunResult("killed", error="no memory")})
     with pytest.raises(ToolError) as refused:
-        await a_toolbox(PythonTool(broken)).check()
+        await a_toolbox(python_tool(broken)).check()
     assert "1+1 came to 'Failed (killed): no memory'" in str(refused.value)

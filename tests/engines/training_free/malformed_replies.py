@@ -118,10 +118,7 @@ REPLIES: list[Labelled] = [
     ("no bracket at the start", f"{FIRST}, {SECOND}]", BOTH),
     ("a bracket too many", f"[{FIRST}, {SECOND}]]", BOTH),
     ("a brace too many", f"[{FIRST}, {SECOND}}}]", BOTH),
-    ("no brace between objects", f"[{FIRST[:-1]},\n{SECOND}]", BOTH),
-    ("no brace at the end", f"[{FIRST}, {SECOND[:-1]}]", BOTH),
     ("semicolons", f"[{FIRST}, {SECOND}]".replace('", "', '"; "'), BOTH),
-    ("wide colons and commas", f"[{FIRST}]".replace('": ', '"：').replace(', "', '，"'), (CARRY,)),
     (
         "a wrapper whose list is cut short of its brackets",
         f'{{"operations": [{FIRST}, {SECOND}',
@@ -246,6 +243,9 @@ REPLIES: list[Labelled] = [
 
 UNSURE: list[Labelled] = [
     ("cut within a text", f"[{FIRST}, {SECOND[:70]}", (CARRY,)),
+    ("no brace between objects", f"[{FIRST[:-1]},\n{SECOND}]", BOTH[1:]),
+    ("no brace at the end", f"[{FIRST}, {SECOND[:-1]}]", (CARRY,)),
+    ("wide colons and commas", f"[{FIRST}]".replace('": ', '"：').replace(', "', '，"'), ()),
     ("cut behind a comma", f"[{FIRST}, ", (CARRY,)),
     ("cut within a list", f"[{FIRST}, {SECOND[:-4]}", (CARRY,)),
     ("cut within a thought", f"<think>Perhaps [{FIRST}", ()),

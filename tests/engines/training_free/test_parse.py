@@ -263,7 +263,7 @@ def test_a_consolidation_says_which_proposals_it_drops() -> None:
         ({"same_as": "[E3]", "conflicts_with": ["2", "e3"]}, ("E3", ("E2", "E3"), False)),
         ({"same_as": "", "conflicts_with": "E2", "only_this_problem": True}, (None, ("E2",), True)),
         ({"same_as": "E1", "conflicts_with": ["E1", "E2"]}, (None, ("E2",), False)),  # itself
-        ({"only_this_problem": "Yes"}, (None, (), True)),
+        ({"only_this_problem": "Yes"}, (None, (), False)),
     ],
 )
 def test_an_operation_says_what_it_repeats_and_contradicts(

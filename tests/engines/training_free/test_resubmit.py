@@ -159,5 +159,4 @@ def test_a_reply_of_very_many_broken_objects_has_a_bounded_number_of_complaints(
     found = read_resubmission(
         GROUP, "[" + ",".join(["{}"] * 60_000) + "]", LIBRARY, ATTEMPTS, "ann"
     )
-    assert len(found.problems) == 21
-    assert found.problems[-1] == "59980 more things are wrong with it."
+    assert len(found.problems) == 20

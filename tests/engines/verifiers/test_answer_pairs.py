@@ -5,10 +5,9 @@ from __future__ import annotations
 import pytest
 
 from engines.core.types import Problem
-from engines.verifiers.math.verifier import MathVerifier
+from engines.verifiers.answers import MathVerifier, TextSettings, TextVerifier, choose_option
 from engines.verifiers.open import open_verifier
 from engines.verifiers.stated_answer import strip_thoughts
-from engines.verifiers.text import TextSettings, TextVerifier, choose_option
 from tests.bench.verify import a_rollout, rewards_of
 from tests.engines.verifiers.answer_pairs import (
     ALIKE,

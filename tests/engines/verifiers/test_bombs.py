@@ -8,7 +8,7 @@ import pytest
 import pytest_asyncio
 
 from engines.core.types import Attempt, Problem, Rollout
-from engines.verifiers.math.verifier import MathSettings, MathVerifier
+from engines.verifiers.answers import MathSettings, MathVerifier
 from tests.bench.bombs import BOMBS
 
 one_loop = pytest.mark.asyncio(loop_scope="module")  # that of the verifier they share

@@ -11,12 +11,17 @@ import pytest
 from engines.core.errors import VerifierError
 from engines.core.types import Sampling
 from engines.record.ledger import RecordLedger
+from engines.verifiers.answers import MathVerifier, TextSettings
 from engines.verifiers.compose import WeightedVerifier
 from engines.verifiers.judge import JudgeContext, JudgeVerifier
-from engines.verifiers.math.verifier import MathVerifier
-from engines.verifiers.open import asks_judge, needs_answer, open_verifier, parse_spec
-from engines.verifiers.spec import SpecError, find_file
-from engines.verifiers.text import TextSettings
+from engines.verifiers.open import (
+    SpecError,
+    asks_judge,
+    find_file,
+    needs_answer,
+    open_verifier,
+    parse_spec,
+)
 from tests.support.builders import a_problem, a_rollout, answering
 
 FUNCTION = "def verify_func(sample, timeout_score=0, **kwargs):\n    return {'reward': 1.0}\n"

@@ -15,8 +15,7 @@ from engines.record.ledger import RecordLedger
 from engines.verifiers import compose as shaping
 from engines.verifiers.compose import LengthPenalty, ShapedVerifier, count_steps
 from engines.verifiers.judge import JudgeContext
-from engines.verifiers.open import asks_judge, needs_answer, open_verifier, parse_spec
-from engines.verifiers.spec import SpecError
+from engines.verifiers.open import SpecError, asks_judge, needs_answer, open_verifier, parse_spec
 from tests.support.builders import a_problem, a_rollout, a_timeout, answering
 
 RIGHT, WRONG = "A: 5", "A: 6"
@@ -257,7 +256,7 @@ async def test_format_is_one_where_the_answer_matches(text: str, reward: float) 
 async def test_a_pattern_without_end_and_an_answer_beyond_the_cap_are_unjudged(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("engines.verifiers.text.PATTERN_DEADLINE_S", 0.05)
+    monkeypatch.setattr("engines.verifiers.answers.PATTERN_DEADLINE_S", 0.05)
     endless = {"name": "format", "pattern": "^(a+)+$"}
     verdict = await verdict_of(endless, "a" * 40 + "b")
     assert verdict.reward is None and (verdict.error or "").startswith("timeout: ")

@@ -8,9 +8,9 @@ import pytest
 
 from engines.core.errors import VerifierError
 from engines.core.types import Attempt, Problem, Rollout, Verdict
+from engines.verifiers.answers import TextSettings, TextVerifier, choose_option, normalise_text
 from engines.verifiers.open import open_verifier
 from engines.verifiers.stated_answer import StatedAnswer, find_stated_answer, short_text
-from engines.verifiers.text import TextSettings, TextVerifier, choose_option, normalise_text
 
 
 def a_rollout(answer: str) -> Rollout:

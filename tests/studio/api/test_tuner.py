@@ -337,7 +337,7 @@ def test_an_auxiliary_model_is_another_one_than_that_in_training(
 def test_a_missing_extra_is_named_before_anything_is_written(
     dataset: Path, workspace: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("engines.policies.hf_local.loading.find_spec", lambda name: None)
+    monkeypatch.setattr("engines.policies.open.find_spec", lambda name: None)
     with pytest.raises(PolicyError, match=r"torch.*peft.*Install the extra: "):
         tuned(dataset, workspace, model=TunerModelConfig(model_path="tiny"))
     assert not (workspace / "runs").exists()

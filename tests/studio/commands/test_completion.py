@@ -11,7 +11,7 @@ import pytest
 
 from studio.cli import build_parser
 from studio.commands.reference.completion import KEYS_FILE, VARIABLE, print_candidates
-from studio.commands.reference.config import every_setting
+from studio.commands.reference.guide import every_setting
 from studio.config.settings import reference
 from tests.support.run_studio import studio
 

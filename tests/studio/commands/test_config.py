@@ -10,10 +10,10 @@ import pytest
 
 from engines.core.errors import StudioError
 from engines.verifiers.open import parse_spec
-from studio.commands.reference.config import SCREEN_FILE, every_setting
+from studio.commands.reference.guide import SCREEN_FILE, every_setting
 from studio.config.loading import load_run
 from studio.config.settings.reference import Setting
-from studio.tui.settings.file import read_settings
+from studio.tui.settings import read_settings
 from tests.support.run_studio import studio
 
 EVERY = every_setting()

@@ -257,7 +257,7 @@ def test_blank_questions_are_reported_by_check(workspace: Path) -> None:
     report = json.loads(checked.stdout)
     assert (checked.code, report["n"], report["empty"], report["clean"]) == (0, 2, [2], False)
     text = studio("data", "check", file, workspace=workspace).stdout
-    assert "nothing stands on line 2" in text
+    assert "blank          line 2" in text
     assert text.endswith("doubtful: 1 line without a question; look before practising\n")
 
 

@@ -273,18 +273,3 @@ def test_a_run_file_on_a_preset_is_named_by_its_own_file(tmp_path: Path) -> None
     file.write_text("defaults: [rehearsal, _self_]\nexp_id: written\n")
     assert load_run(str(file), [], workspace, {}).config.exp_id == "written"
     assert load_run("rehearsal", [], workspace, {}).config.exp_id == "rehearsal"
-
-
-def test_a_file_that_hides_a_data_set_of_the_workspace_is_told(tmp_path: Path) -> None:
-    row = '{"question": "q", "answer": "1"}\n'
-    for folder, rows in ((tmp_path, 1), (tmp_path / "p/datasets", 2)):
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / "shop.jsonl").write_text(row * rows)
-    file = tmp_path / "mine.yaml"
-    file.write_text("policy: rehearsal\ndata: {practice: shop}\n")
-    told = load_run(str(file), [], tmp_path / "p", {}).warnings
-    assert any("not the data set of that name in the workspace" in line for line in told)
-    (tmp_path / "shop.jsonl").write_text(row * 2)  # as where it was added from
-    assert load_run(str(file), [], tmp_path / "p", {}).warnings == ()
-    (tmp_path / "shop.jsonl").unlink()
-    assert load_run(str(file), [], tmp_path / "p", {}).warnings == ()

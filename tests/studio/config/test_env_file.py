@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from engines.core.errors import ConfigError
-from studio.config.env_file import read_env_file
 from studio.config.loading import load_run
+from studio.config.source import read_env_file
 from tests.support.run_studio import studio
 
 KEY = "sk-0123456789abcdefghij"

@@ -105,4 +105,4 @@ def test_an_eval_config_is_measured_as_it_stands(workspace: Path) -> None:
     )  # fmt: skip
     assert done.code == 0, done.stderr
     assert "arithmetic-heldout" in done.stdout
-    assert "max_turns has no counterpart" in done.stderr
+    assert "agent.max_turns (" in done.stderr

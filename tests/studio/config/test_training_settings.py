@@ -15,8 +15,8 @@ from engines.policies.hf_local.settings import LocalSettings, LoraSettings
 from engines.training_free.settings import LintSettings, TrainingFreeSettings
 from studio.config.loading import LoadedRun, load_run
 from studio.config.run_yaml import RESULT_FIELDS, fingerprint
+from studio.run.assemble import grpo_settings, training_warnings
 from studio.run.models import LocalModels, open_vllm_rollouts
-from studio.run.training import grpo_settings, training_warnings
 
 
 def loaded(folder: Path, *overrides: str) -> LoadedRun:
@@ -97,13 +97,6 @@ def test_a_run_file_holds_the_classes_that_the_engines_read(tmp_path: Path) -> N
 def test_a_training_free_run_may_cut_its_sampling(tmp_path: Path) -> None:
     config = loaded(tmp_path, "practice.algorithm=training_free", "policy.top_p=0.9").config
     assert config.policy.top_p == 0.9
-
-
-def test_turns_of_an_agent_without_any_are_told_to_have_no_effect(tmp_path: Path) -> None:
-    said = loaded(tmp_path, "agent.max_turns=5").warnings
-    assert any("agent.max_turns has no effect" in line for line in said)
-    said = loaded(tmp_path, "agent.max_turns=5", "agent.kind=calculator").warnings
-    assert not any("agent.max_turns" in line for line in said)
 
 
 @pytest.mark.parametrize("rate", [0.02, 1e-9])

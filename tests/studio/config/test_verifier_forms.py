@@ -109,12 +109,6 @@ def test_an_override_of_the_whole_verifier_leaves_nothing_of_the_file_s(
     assert run.place("verifier").startswith("override '")
 
 
-def test_an_override_of_the_whole_verifier_beats_youtus_names_in_the_file(tmp_path: Path) -> None:
-    text = f"{SMALL}evaluation: {{verify_filename: a.py, verify_func_name: f}}\n"
-    spec = loaded(tmp_path, text, "verifier={file:b.py}").config.verifier.spec
-    assert spec == {"name": "function", "file": "b.py"}
-
-
 @pytest.mark.parametrize("above", ["", "evaluation:\n  "])
 def test_youtus_verifier_names_stand_at_the_top_or_below_evaluation(
     tmp_path: Path, above: str
@@ -177,7 +171,7 @@ def test_what_a_verifier_file_holds_belongs_to_the_fingerprint_and_its_folder_do
     tmp_path: Path, written: str
 ) -> None:
     from engines.record.run_dir import Workspace
-    from studio.run.verifier import fingerprint_of
+    from studio.run.models import fingerprint_of
 
     def verifier(folder: Path, text: str) -> object:
         write(folder, text, "mine.py")

@@ -168,7 +168,7 @@ def test_two_names_of_one_setting_are_refused_with_both_places(tmp_path: Path) -
 
 WITHOUT: dict[str, tuple[object, str]] = {
     "agent.max_turns": (50, "the agent answers in one turn"),
-    "agent.runner": ("react", "runner has no counterpart"),
+    "agent.runner": ("react", "runner (react) has no counterpart"),
     "agent.context_manager": ({"name": "base"}, "context_manager (name)"),
     "agent.model.termination_max_tokens": (5, "max_tokens bounds a reply"),
     "agent.model.model_settings.parallel_tool_calls": (True, "it is not sent"),

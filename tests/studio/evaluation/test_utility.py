@@ -14,7 +14,7 @@ from engines.core.library import Experience, Library
 from engines.core.library_notes import Effect
 from engines.pipeline.effect.regression import Effects
 from engines.record.run_dir import Workspace
-from studio.evaluation.utility import (
+from studio.evaluation.effects import (
     ROLLOUTS,
     Priced,
     Utility,

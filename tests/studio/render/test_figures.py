@@ -52,12 +52,11 @@ from studio.render.library_lines import (
 )
 from studio.render.page import render_markdown, render_text
 from studio.render.run_lines import rollout_text, run_text, step_text, summary_text
-from studio.report.facts import report_facts
-from studio.report.page import report_page
+from studio.report.page import report_facts, report_page
 from studio.tui.drawing.lines import plain_text
-from studio.tui.pages.diff.view import change_rows, compare_references, head_lines
+from studio.tui.pages.diff.page import change_rows, compare_references, head_lines
 from studio.tui.pages.inspect import view
-from studio.tui.pages.library.view import library_rows
+from studio.tui.pages.library.page import library_rows
 from studio.tui.pages.training_view import panel_lines
 from tests.support.demo_run import demo_workspace
 from tests.support.figures import missing_figures
@@ -95,7 +94,7 @@ def test_a_run_and_its_end() -> None:
     library = workspace.library("demo")
     before, after = library.at(facts.library_before), library.at(facts.library_after)
     end = end_facts(facts, before, after)
-    assert missing_figures(summary_text(facts, before, after), end, besides=P_BELOW) == []
+    assert missing_figures(summary_text(end), end, besides=P_BELOW) == []
 
 
 def test_a_run_that_trains_weights(tmp_path: Path) -> None:
@@ -256,7 +255,7 @@ def test_an_evaluation_outside_any_run() -> None:
 
 def test_an_estimate() -> None:
     stages = [
-        Stage(name, Range(n, 2 * n), Range(31.0 * n, 70.0 * n), Range(7.0 * n, 9.0 * n), cost, n)
+        Stage(name, Range(n, 2 * n), Range(31.0 * n, 70.0 * n), Range(7.0 * n, 9.0 * n), cost)
         for name, n, cost in (
             ("rollouts", 117, Range(0.0123, 0.0456)),
             ("extraction", 23, Range(0.2, 0.3)),

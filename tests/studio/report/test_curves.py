@@ -76,7 +76,7 @@ def test_the_picture_says_where_the_library_was_changed_by_somebody_else() -> No
     assert curves.moves == (Commit(2, 4, size=7),) and len(curves.commits) == 1
     lines = map(plain_text, draw_picture(curves, None, "", (116, 24), GLYPHS_UNICODE).lines)
     (row,) = [text for text in lines if text.lstrip().startswith("library ")]
-    assert row.split()[:3] == ["library", "v1", "v4:"]
+    assert row.split()[:3] == ["library", "v1", "v4"]
 
 
 def test_an_alternating_run_marks_library_commits_beside_those_of_the_policy() -> None:

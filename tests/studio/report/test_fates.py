@@ -80,7 +80,7 @@ def test_the_change_pane_counts_dropped_proposals_and_z_lists_them() -> None:
     item, state = Item("op1.1", OPERATION), a_state()
 
     def text(whole: bool) -> str:
-        return drawn(change_lines(item, {}, state, at=(1, 1), mode="words", width=90, whole=whole))
+        return drawn(change_lines(item, state, at=(1, 1), mode="words", width=90, whole=whole))
 
     assert "merges    proposals 1 (s1p0), 3 (s1p1)" in text(whole=False)
     assert "1 proposal of this step (z says why)" in text(whole=False)

@@ -27,8 +27,7 @@ from engines.record.run_dir import Workspace
 from studio.facts.curves import Series
 from studio.facts.next_command import RunStatus
 from studio.render.page import BarChart, draw_svg, escape_markdown, render_html, render_markdown
-from studio.report.facts import ReportFacts, report_facts
-from studio.report.page import report_page
+from studio.report.page import ReportFacts, report_facts, report_page
 from tests.support.forked_studio import STUDIO
 from tests.support.processes import SMALL
 from tests.support.run_studio import Result, studio

@@ -29,8 +29,8 @@ def parting(loser: str, winner: str = WINNER, question: str = QUESTION) -> tuple
     found = find_divergence(said(winner), said(loser), question)
     assert found is not None
     return (
-        format_changes(found.winner.words(said(winner), "new")),
-        format_changes(found.loser.words(said(loser), "cut")),
+        format_changes(found.winner.words(said(winner))),
+        format_changes(found.loser.words(said(loser))),
     )
 
 
@@ -143,7 +143,7 @@ def test_trajectories_part_at_the_call_and_not_at_what_it_brought() -> None:
     lost = said_pieces(trajectory("age of the bridge", "It is 120 years.", "120"))
     found = find_divergence(won, lost, "How high is it?")
     assert found is not None and (found.winner.key, found.loser.key) == ("call3.0", "call3.0")
-    assert "[-age of the bridge-]" in format_changes(found.loser.words(lost, "cut"))
+    assert "search [-age-] of the [-bridge-]" in format_changes(found.loser.words(lost))
     same = said_pieces(trajectory("height in metres of the tower", "It is 930 m.", "930"))
     found = find_divergence(won, same, "How high is it?")
     assert found is not None and found.loser.key == "tool4"
@@ -164,8 +164,8 @@ def test_any_texts_part_somewhere_in_them(one: str, other: str, question: str) -
     found = find_divergence(said(one), said(other), question)
     if found is None:
         return
-    for step, text, kind in ((found.winner, one, "new"), (found.loser, other, "cut")):
-        assert "".join(t for _, t in step.words(said(text), kind)) == text[step.start : step.end]  # type: ignore[arg-type]
+    for step, text in ((found.winner, one), (found.loser, other)):
+        assert "".join(t for _, t in step.words(said(text))) == text[step.start : step.end]
         assert all(step.start <= a < b <= step.end for a, b in step.marked)
 
 

@@ -50,18 +50,18 @@ def parted(loser: tuple[Message, ...]) -> tuple[str, str, str, str]:
     won, lost = said_pieces(WINNER), said_pieces(loser)
     found = find_divergence(won, lost, QUESTION)
     assert found is not None
-    ours, theirs = found.winner.words(won, "new"), found.loser.words(lost, "cut")
+    ours, theirs = found.winner.words(won), found.loser.words(lost)
     return found.winner.key, found.loser.key, format_changes(ours), format_changes(theirs)
 
 
 @pytest.mark.parametrize(
     ("old", "new", "shown"),
     [
-        ("n % 10 == 3", "n % 3 == 0", "n % [-3-] == [-0-]]\nprint(found)"),
-        ("0.5) + 1", "0.5)", "for d in range(2, int(n ** 0.5)):\n        if n % d == 0:"),
-        ("n < 2", "n <= 2", "if n <[-=-] 2:"),
+        ("n % 10 == 3", "n % 3 == 0", "n % [-3-] == [-0]-]\nprint(found)"),
+        ("0.5) + 1", "0.5)", "for d in range(2, int(n ** [-0.5)):-]\n        if n % d == 0:"),
+        ("n < 2", "n <= 2", "if n [-<=-] 2:"),
         ("0.5) + 1", "0.5) - 1", "0.5) [---] 1"),
-        ("print(found)", "prnt(found)", "[-prnt-](found)"),
+        ("print(found)", "prnt(found)", "[-prnt(found)-]"),
     ],
 )
 def test_code_parts_at_the_line_that_differs(old: str, new: str, shown: str) -> None:
@@ -91,8 +91,8 @@ def test_review_shows_the_step_as_lines_of_code() -> None:
     found = find_divergence(won, lost, QUESTION)
     assert found is not None
     parting = (
-        ("+", "s1p0r0", found.winner.words(won, "new")),
-        ("-", "s1p0r1", found.loser.words(lost, "cut")),
+        ("+", "s1p0r0", found.winner.words(won)),
+        ("-", "s1p0r1", found.loser.words(lost)),
     )
     group = GroupEvidence("s1p0", QUESTION, 1, 2, (), parting)
     rows = [plain_text(row.line).rstrip() for row in evidence_rows([group], 80)]
@@ -103,6 +103,6 @@ def test_review_shows_the_step_as_lines_of_code() -> None:
         "                 return True",
         "             # count them",
         "             found = [n for n in range(2, 100) if is_prime(n) and n % [-3-] ==",
-        "             [-0-]]",
+        "             [-0]-]",
         "             print(found)",
     ]

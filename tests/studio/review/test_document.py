@@ -54,16 +54,16 @@ def wishes(state: RunState, change: tuple[str, str] = ("", "")) -> list[Wish]:
     before = shown(state)
     text = body(before)
     assert change[0] in text
-    after = parse_document(text.replace(*change, 1), {block.name for block in before})
+    after, wrong = parse_document(text.replace(*change, 1), {block.name for block in before})
     found, left_out = document_wishes(before, after, before, state)
-    assert left_out == []
+    assert left_out == [] and wrong == []
     return [replace(wish, place="") for wish in found]
 
 
 def test_the_head_explains_itself_in_twelve_lines_of_a_small_terminal() -> None:
     lines = HEAD.splitlines()
     assert len(lines) <= 12 and max(map(len, lines)) < 80
-    assert parse_document(HEAD) == []
+    assert parse_document(HEAD) == ([], [])
 
 
 def test_a_wording_with_few_words_of_the_old_one_is_shown_as_two_lines() -> None:
@@ -141,7 +141,7 @@ def test_a_deleted_block_is_a_rejection_and_of_several_paragraphs_each_is_added(
     before = shown(state)
     text = "[op1.2] approve modify E1\nCarry: mind the ten.\n[E2] Borrow: mind it too.\n"
     text += "[E3] Signs: look twice.\n[+] One.\n\nTwo\n# no text\nlines.\n\n\n[+]\nThree."
-    found, _ = document_wishes(before, parse_document(text), before, state)
+    found, _ = document_wishes(before, parse_document(text)[0], before, state)
     assert [(wish.action, wish.operation, wish.text) for wish in found] == [
         ("reject", "op1.1", None),
         ("approve", "op1.2", None),
@@ -182,9 +182,8 @@ def test_what_is_decided_stands_in_the_file_as_it_was_decided() -> None:
     ],
 )
 def test_what_cannot_be_read_is_told_by_its_line(text: str, wrong: str) -> None:
-    with pytest.raises(ValueError, match=r"line \d") as error:
-        parse_document(text, {"E3"})
-    assert wrong in str(error.value)
+    _, (wish, *_) = parse_document(text, {"E3"})
+    assert f"{wish.place}: {wish.wrong}".startswith(wrong)
 
 
 @settings(max_examples=60, deadline=None)
@@ -198,7 +197,7 @@ def test_any_wording_comes_back_from_the_file_as_it_was(texts: list[tuple[str, s
         blocks.append(Block(f"op1.{number}", f"approve {target}", words, because))
         blocks.append(Block(f"E{number}", "", words))
         blocks += [Block(NEW, "", words, because)] if words else []
-    found = parse_document(format_document("mine", blocks))
+    found, _ = parse_document(format_document("mine", blocks))
     assert [replace(block, line=0) for block in found] == blocks
 
 
@@ -209,11 +208,11 @@ def test_names_that_could_not_be_read_back_are_not_shown_and_those_of_mended_rep
     queue = ReviewQueue((mended,), (), tuple((name, "A\xa0  text.") for name in names))
     before = queue_blocks(state, queue, lambda operation: ())
     text = body(before)
-    assert [block.name for block in parse_document(text)] == ["op2.p3.1", "E1", "Regel-ä"]
+    assert [block.name for block in parse_document(text)[0]] == ["op2.p3.1", "E1", "Regel-ä"]
     assert "\x1b" not in text and "Mind [E1]\\u001b[2J" in text
-    found, _ = document_wishes(before, parse_document(text), before, state)
+    found, _ = document_wishes(before, parse_document(text)[0], before, state)
     assert [(wish.action, wish.operation) for wish in found] == [("approve", "op2.p3.1")]
-    assert document_wishes(parse_document(text), before, before, state)[1] == []
+    assert document_wishes(parse_document(text)[0], before, before, state)[1] == []
 
 
 def test_what_changed_meanwhile_is_left_as_it_is_and_told_with_what_was_written() -> None:
@@ -222,7 +221,7 @@ def test_what_changed_meanwhile_is_left_as_it_is_and_told_with_what_was_written(
     text = body(was).replace("multiply first.", "add last.")
     text = text.replace("[E3] Signs", "[E3] All signs")
     text = text.replace("[+]", "[+] Mine.\n\nArrived.\n\nProposed.")
-    edited = parse_document(text)
+    edited, _ = parse_document(text)
     by_ann = Decision("op1.1", "reject", reviewer="ann")
     state = a_state(
         ADD, DELETE, an_operation("add", text="Later.", id="op1.4"), decisions=(by_ann,)

@@ -143,7 +143,7 @@ async def _press(workspace: Workspace) -> None:
                     await table.rest()
                 match choice.action:
                     case "edit":
-                        table.page.keys.in_editor = lambda _, text=choice.text: text
+                        table.page.in_editor = lambda _, text=choice.text: text
                         await table.press("E")
                     case "merge":
                         await table.press("M")

@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engines.core.library import effective_operation
+from engines.core.types import Decision
 from studio.review.wording import changed_parts, merge_decisions, text_with_parts
 from tests.support.builders import a_library, an_operation
 
@@ -42,7 +43,8 @@ def test_words_that_change_side_by_side_are_one_part() -> None:
 def test_a_merge_is_an_edit_and_rejections_and_the_evidence_of_all_counts() -> None:
     first = an_operation("modify", "E1", id="op3.1", evidence=("s3p0r0", "s3p1r1"))
     other = an_operation("add", id="op3.4", evidence=("s3p1r1", "s3p2r0"))
-    pairs = merge_decisions(first, [other], "both", reviewer="ann")
+    edit = Decision("op3.1", "edit", text="both", reviewer="ann")
+    pairs = merge_decisions(first, [other], edit)
     assert [(op.id, d.action, d.reason, d.reviewer) for op, d in pairs] == [
         ("op3.4", "reject", "merged into op3.1", "ann"),
         ("op3.1", "edit", "", "ann"),

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from engines.record.export import refresh_agent
+from engines.record.formats.rows import refresh_agent
 from engines.secrets.mask import MASK
 from studio.config.loading import load_run
 from studio.run.library import agent_description

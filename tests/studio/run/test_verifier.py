@@ -17,8 +17,7 @@ from engines.record.run_dir import Workspace
 from studio.config.loading import LoadedRun, load_run
 from studio.config.scripted import is_rehearsal
 from studio.run.acting import Acting
-from studio.run.models import Roles, open_roles
-from studio.run.verifier import open_run_verifier
+from studio.run.models import Roles, open_roles, open_run_verifier
 from tests.support.builders import FakePolicy, a_problem, a_rollout
 
 TEXT = "policy: rehearsal\ndata: {practice: sums}\nverifier: judge\n"

@@ -14,7 +14,6 @@ from engines.core.types import Usage
 from engines.pipeline.budget import Budget
 from engines.record.ledger import RecordLedger
 from studio.render.run_lines import agent_lines
-from studio.run.linter import count_vectors
 from studio.run.models import check_budget, limits_of, open_roles
 from tests.studio.config.run_files import SMALL, loaded
 from tests.support.harness import practised
@@ -94,8 +93,7 @@ async def test_vectors_of_a_tool_come_out_of_the_budget_and_are_recorded(tmp_pat
         budget = Budget(limits_of(run.config), pytest.fail)
         ledger = RecordLedger(tmp_path / "records", 1)
         async with AsyncExitStack() as stack, a_try() as within:
-            acting = open_roles(run.config, stack).acting
-            acting.reserve = lambda wanted: count_vectors(wanted, budget, ledger)
+            acting = open_roles(run.config, stack, budget=budget, ledger=ledger).acting
             assert acting.toolbox is not None
             arguments = '{"url": "https://e.example/", "question": "q"}'
             result = await acting.toolbox.call(a_call("read_page", arguments), within)

@@ -11,8 +11,8 @@ from engines.core.types import Problem, Rollout, Verdict
 from engines.secrets.mask import MASK, PROTOCOL, Mask
 from studio.config.loading import LoadedRun, load_run
 from studio.config.run_yaml import dump_run_yaml
+from studio.run.models import ANSWER_MASKED, MaskedAnswers, masked_answers_warning
 from studio.run.new_or_resume import change_text
-from studio.run.verifier import ANSWER_MASKED, MaskedAnswers, masked_answers_warning
 from studio.secrets.run_files import (
     environment_secrets,
     is_secret,

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from engines.agents.single_turn import SingleTurn
+from engines.agents.loops import SingleTurn
 from engines.core import events as ev
 from engines.core.errors import ConflictError, LockedError
 from engines.core.protocols import OnText, Policy
-from engines.core.state.fold import fold, fold_events
+from engines.core.state.fold import fold_events
 from engines.core.types import (
     Attempt,
     CallKey,
@@ -40,7 +40,7 @@ from engines.rollouts.manager import RolloutManager
 from studio.facts.step import step_facts
 from studio.render.run_lines import step_text
 from studio.review.review_run import open_session
-from studio.run.linter import LazyLinter
+from studio.run.held_out import LazyLinter
 from studio.session.requests import Propose
 from tests.engines.pipeline.gate.test_gate import ADD, DELETE, MORE, Desk
 from tests.support.builders import (
@@ -94,7 +94,7 @@ async def test_an_own_operation_under_review_blocks_the_commit_until_it_is_decid
     desk: Desk,
 ) -> None:
     await desk.propose(ADD)
-    made = await desk.gate.queue.propose(OWN, "ann")
+    made = await desk.gate.propose(OWN, "ann")
     assert (made.id, made.proposer, made.rationale) == ("op1.h1", "ann", "it is asked for")
     await desk.decide(ADD)
     assert desk.state.undecided_operations == (made,)
@@ -112,7 +112,7 @@ async def test_an_own_operation_outside_of_a_lesson_is_open_and_joins_the_next_c
     await desk.decide(ADD)
     await desk.gate.commit(1)
     await desk.recorder.record(ev.StepFinished(1, 1))
-    made = await desk.gate.queue.propose(OWN, "ann")
+    made = await desk.gate.propose(OWN, "ann")
     assert (desk.state.open_operations, desk.state.undecided_operations) == ((made,), ())
     await desk.propose(step=2)  # an empty lesson does not wait for it
     await desk.opened(HumanReviewer(hold_s=0)).review(2)
@@ -125,13 +125,13 @@ async def test_an_id_is_never_given_twice_also_after_its_operation_was_committed
     desk: Desk,
 ) -> None:
     await desk.propose(ADD)
-    first = await desk.gate.queue.propose(OWN, "ann")
+    first = await desk.gate.propose(OWN, "ann")
     for operation in (ADD, first):
         await desk.decide(operation, "reject", reason="no")
     await desk.gate.commit(1)
     desk.journal.close()
     desk.reopen()
-    again = await desk.gate.queue.propose(replace(OWN, text="Something else."), "ann")
+    again = await desk.gate.propose(replace(OWN, text="Something else."), "ann")
     assert (first.id, again.id) == ("op1.h1", "op1.h2")
 
 
@@ -150,7 +150,7 @@ async def test_an_own_operation_that_does_not_fit_is_refused_and_not_journalled(
     await desk.propose(ADD)
     before = desk.state.events
     with pytest.raises(ConflictError, match=objection):
-        await desk.gate.queue.propose(operation, "ann")
+        await desk.gate.propose(operation, "ann")
     assert desk.state.events == before
 
 
@@ -160,7 +160,7 @@ async def test_an_own_operation_is_checked_against_the_draft_of_earlier_answers(
     await desk.propose(DELETE)
     await desk.decide(DELETE)
     with pytest.raises(ConflictError, match="E1 was deleted by"):
-        await desk.gate.queue.propose(an_operation("modify", "E1", "one, better"), "ann")
+        await desk.gate.propose(an_operation("modify", "E1", "one, better"), "ann")
 
 
 async def test_an_own_operation_survives_the_process_and_comes_with_its_flags(
@@ -198,7 +198,7 @@ async def test_a_run_forked_after_an_own_operation_begins_with_the_library_it_ma
 ) -> None:
     def proposing(practice: RunContext) -> RunContext:
         async def propose() -> None:
-            await practice.gate.queue.propose(OWN, "ann")
+            await practice.gate.propose(OWN, "ann")
 
         practice.recorder.listen(_at("LessonProposed", propose, once=True))
         return practice
@@ -717,13 +717,13 @@ def test_killed_rollouts_are_no_outage() -> None:
     gave_up: list[str] = []
     outage = Outage(gave_up.append)
     state = fold_events([a_run(), a_step()])
-    hear = outage.watch(state)
     for index in range(IN_A_ROW + 1):
-        hear(fold(state, a_rollout_finished(0, index, error="killed by ann")))
+        killed = a_rollout_finished(0, index, error="killed by ann")
+        outage.report_rollout(killed, state)
     assert gave_up == []
     for index in range(IN_A_ROW + 1):
         failed = a_rollout_finished(1, index, error="timeout: no answer within 1 s")
-        hear(fold(state, failed))
+        outage.report_rollout(failed, state)
     assert len(gave_up) > 0
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from engines.data.sessions.agents import read_atif
+from engines.data.sessions.formats import read_atif
 from engines.data.sessions.steps import Intake
 from tests.support.run_studio import studio
 

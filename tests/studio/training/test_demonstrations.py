@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import sample_data
-from engines.agents.single_turn import prompt_messages
+from engines.agents.loops import prompt_messages
 from engines.core import events as ev
 from engines.core.errors import ConflictError, DataError
 from engines.core.types import (
@@ -35,7 +35,7 @@ from studio.config.loading import load_run
 from studio.facts.training import trained_step, training_facts
 from studio.render.training_lines import figures_text, training_lines
 from studio.training.demonstrations import write_demonstrations
-from studio.training.distillation import share_left
+from studio.training.stages import share_left
 from tests.support.builders import a_library, a_run, answering
 from tests.support.training_runs import ENGINE, a_state, proposed, settled
 

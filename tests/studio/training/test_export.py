@@ -284,9 +284,8 @@ def test_a_base_model_that_is_gone_is_named(workspace: Path, tmp_path: Path) -> 
 def test_without_the_extra_one_line_says_what_to_install(
     run: Path, workspace: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from engines.policies.hf_local import loading
 
-    monkeypatch.setattr(loading, "find_spec", lambda name: None)
+    monkeypatch.setattr("engines.policies.open.find_spec", lambda name: None)
     done = export(workspace, "r", "--merged", "--to", "out")
     assert done.code == 2
     assert "pip install" in done.stderr and "[grpo]'" in done.stderr

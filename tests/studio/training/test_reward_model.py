@@ -16,7 +16,6 @@ pytest.importorskip("peft", reason="needs the extra grpo")
 torch = pytest.importorskip("torch")
 
 from engines.core.errors import DataError  # noqa: E402
-from engines.policies.hf_local.loading import load_local  # noqa: E402
 from engines.policies.hf_local.reward_head import (  # noqa: E402
     JudgedAnswer,
     features_of,
@@ -26,6 +25,7 @@ from engines.policies.hf_local.reward_head import (  # noqa: E402
     pair_accuracy,
 )
 from engines.policies.hf_local.settings import LocalSettings  # noqa: E402
+from engines.policies.open import load_local  # noqa: E402
 
 SHORT = ("practice.epochs=1", "data.truncate=16", "evaluation.do_eval=false")
 LEARNED = "verifier={name: reward_model, folder: 'run:grpo-tiny'}"

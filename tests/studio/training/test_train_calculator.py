@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from engines.agents.calculator import requested_expression, result_line
+from engines.agents.loops import requested_expression, result_line
 from engines.core import events as ev
 from engines.core.types import Turn, rollout_id
 from engines.grpo.loss.loss import trajectory_samples

@@ -30,7 +30,7 @@ from studio.session.session import (
     TextReceived,
 )
 from studio.tui.app import StudioApp
-from studio.tui.settings.file import ScreenSettings
+from studio.tui.settings import ScreenSettings
 from studio.tui.widgets.prompt import Prompt
 from tests.studio.tui.stage import (
     FakeSession,

@@ -28,7 +28,7 @@ from engines.training_free.consolidation import Resubmission
 from studio.session.requests import ReviewQueue
 from studio.session.session import Disconnected, EventReceived, Message, Session, SnapshotReceived
 from studio.tui.app import StudioApp
-from studio.tui.settings.file import ScreenSettings
+from studio.tui.settings import ScreenSettings
 from tests.support.answering import Answering
 from tests.support.made_once import made_once
 

@@ -11,7 +11,7 @@ from engines.record.run_dir import Workspace
 from studio.session.session import ControllerChanged, Disconnected
 from studio.tui.app import StudioApp
 from studio.tui.drafts import Drafts
-from studio.tui.settings.file import ScreenSettings
+from studio.tui.settings import ScreenSettings
 from tests.studio.tui.stage import FakeSession, app_on, held_workspace, picture
 
 

@@ -80,4 +80,4 @@ async def test_tab_does_not_leave_a_question_for_the_line_of_a_picker(tmp_path: 
         assert isinstance(app.focused.parent, Prompt)
         await pilot.press("escape", "escape")
         assert app.focused is not None
-        assert app.focused.id == "diff-body"
+        assert app.focused.id == "diff-list"

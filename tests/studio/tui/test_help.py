@@ -7,11 +7,10 @@ from textual.command import CommandList
 
 from studio.tui.app import StudioApp
 from studio.tui.drawing.lines import plain_text, width_of
-from studio.tui.help import HelpScreen, help_lines
+from studio.tui.help import HelpScreen, SettingsScreen, help_lines
 from studio.tui.keymap import KEYS, keys_of_scope, remap_keys
 from studio.tui.palette import StudioCommands
-from studio.tui.settings.file import ScreenSettings, read_settings
-from studio.tui.settings.screen import SettingsScreen
+from studio.tui.settings import ScreenSettings, read_settings
 from studio.tui.widgets.line_view import RowList
 from tests.studio.tui.pictures import check_picture
 from tests.studio.tui.stage import (

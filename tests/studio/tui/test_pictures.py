@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from studio.tui.settings.file import ScreenSettings
+from studio.tui.settings import ScreenSettings
 from tests.studio.tui.pictures import check_picture
 from tests.studio.tui.scenes import SCENES, SHOWN_WIDE, SIZES, WIDE, on_stage
 from tests.studio.tui.stage import picture

@@ -168,7 +168,7 @@ async def _played(steps: list[tuple[str, object]]) -> None:
         fold(session.state, coming.pop(0))
         async with app.run_test(size=(120, 36)) as pilot:
             watched = Watched(app, pilot, session, coming)
-            watched.page.keys.in_editor = lambda text: None
+            watched.page.in_editor = lambda text: None
             app.navigation.page("start").action_check = lambda: None  # type: ignore[attr-defined]
             await watched.take(("keys", ("2",)))
             for step in steps:

@@ -10,7 +10,7 @@ import pytest
 from engines.record.run_dir import Workspace
 from studio.facts.library import version_facts
 from studio.library.references import find_version
-from studio.report.facts import report_facts
+from studio.report.page import report_facts
 from studio.workspace.listing import listed_runs
 from tests.studio.tui.scenes import SCENES, on_stage
 from tests.studio.tui.stage import picture

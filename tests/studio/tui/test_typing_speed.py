@@ -23,12 +23,10 @@ from engines.core.state.fold import fold
 from engines.core.types import Decision, DecisionPreview, Flag
 from studio.session.session import EventReceived, TextPiece, TextReceived
 from studio.tui.app import StudioApp
-from studio.tui.help import GuideScreen, HelpScreen
+from studio.tui.help import GuideScreen, HelpScreen, SettingsScreen
 from studio.tui.keymap import KEYS
-from studio.tui.pages.diff.page import ReferencePicker
-from studio.tui.pages.progress.page import RunPicker
+from studio.tui.pages.lists import Picker
 from studio.tui.pages.review.panes import ReviewPanes
-from studio.tui.settings.screen import SettingsScreen
 from studio.tui.terminal.textual_parts import Palette
 from studio.tui.widgets.edit_box import EditBox
 from studio.tui.widgets.prompt import Confirm, Prompt, TickList, is_visible
@@ -89,8 +87,7 @@ def watch_openings(patch: pytest.MonkeyPatch, opened: set[str]) -> None:
         watch(screen, "__init__", lambda self, *_, **__: type(self).__name__)
     watch(ReviewPanes, "open_box", lambda self, editing, _: "merge" if editing.others else "edit")
     watch(EditBox, "release", lambda self, asks=False: "edit question" if asks else "")
-    watch(ReferencePicker, "open", lambda self, side: side)
-    watch(RunPicker, "open", lambda self, side: "lay over")
+    watch(Picker, "open", lambda self, side, *_: "lay over" if side == "over" else side)
     watch(FakeSession, "propose", lambda self, _: "propose")
 
 
@@ -150,7 +147,7 @@ async def _type_keys(seed: int, count: int, opened: set[str]) -> None:
         app, session, coming = app_before_lesson(Path(folder))
         app.leave = lambda: None  # type: ignore[method-assign]
         async with app.run_test(size=(120, 36)) as pilot:
-            app.navigation.page("review").keys.in_editor = lambda text: None  # type: ignore[attr-defined]
+            app.navigation.page("review").in_editor = lambda text: None  # type: ignore[attr-defined]
             app.navigation.page("start").action_check = lambda: None  # type: ignore[attr-defined]
             session.objected = flagged = DecisionPreview(flags=(Flag("leak"),))
             await session.push(EventReceived(with_a_modify(coming.pop(0), session)))

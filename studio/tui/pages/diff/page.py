@@ -1,97 +1,292 @@
-"""Diff: any two versions, epochs, steps, runs or files beside each other."""
+"""Diff: any two versions, epochs, steps, runs or files beside each other, each change one row.
 
-from collections.abc import Sequence
+Texts are sanitized before anything is compared, so that what is marked is what is drawn.
+References and how the difference is told are those of `studio diff`.
+"""
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
 from functools import partial
+from itertools import zip_longest
 from typing import Literal
 
-from rich.text import Text
 from textual.app import ComposeResult
 from textual.widget import Widget
 
+from engines.core.errors import StudioError
 from engines.core.events import EvaluationFinished, LessonCommitted, StepFinished
-from studio.render.library_lines import weights_lines
+from engines.record.libraries import LibraryFolder
+from engines.record.run_dir import Workspace
+from studio.facts.library import Difference, ExperienceChange, HeldOutPair, difference
+from studio.library.references import find_version
+from studio.render import library_lines
+from studio.render.evaluation_lines import evaluation_text
+from studio.render.words import count_text, mean_reward_text
 from studio.secrets.sanitize import one_line
 from studio.session.session import EventReceived, Message, SnapshotReceived
-from studio.tui.drawing.lines import Row, line, note_rows, paragraph
+from studio.tui.drawing import lines as drawing
+from studio.tui.drawing.cells import cell_width, fit, pad
+from studio.tui.drawing.lines import Line, Row, Span, change_spans, display_text, line, paragraph
 from studio.tui.keymap import Key
-from studio.tui.page import Page, write_export
-from studio.tui.pages.diff import view
-from studio.tui.pages.diff.view import Choice, Compared
-from studio.tui.pages.loader import Loader
-from studio.tui.pages.picker import Picker
-from studio.tui.widgets.line_view import LineView, RowList
+from studio.tui.page import write_export
+from studio.tui.pages.lists import Choice, ListPage, Loader, Picker
+from studio.tui.widgets.line_view import LineView
 
-_TYPED = " "  # the row that asks for a reference: no reference is a blank
+Mode = Literal["side by side", "words"]
+
+TWO_COLUMNS = 96
+"""Cells from which two columns are readable; below, they become one."""
+STYLES = {"+": "added", "-": "removed", "~": "flag", "=": "", "*": ""}
 _MOVES_A_HEAD = LessonCommitted | EvaluationFinished | StepFinished
 
 
-class ReferencePicker(Picker):
-    """Its side is "base" or "target": which of the two references is chosen."""
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """Two references and their difference."""
 
-    def __init__(self, page: "DiffPage") -> None:
-        super().__init__(page, page.action_choose)
-        self._diff = page
-        self._choices = Loader[str, tuple[Choice, ...]](
-            page, lambda run: view.load_choices(page.host.workspace, run), self._show_read
-        )
+    base: str
+    target: str
+    facts: Difference
+    entries: tuple[ExperienceChange, ...]  # of either, as they may be drawn and measured
 
     @property
-    def reference(self) -> str:
-        """What is under the cursor, or was typed."""
-        return self.line.value.strip() if self.list.key == _TYPED else self.list.key
+    def text(self) -> str:
+        """The difference as `studio diff` prints it."""
+        return "\n".join(library_lines.difference_lines(self.facts))
 
-    def load(self) -> None:
-        self._choices.request(self._diff.run, again=True)
-
-    def _show_read(self) -> None:
-        self._diff.draw_if_open()
-        if self.side and self._diff.found is not None:
-            self.list.go_to(getattr(self._diff.found, self.side))
-
-    def draw(self) -> None:
-        self.list.border_title = "compare with …" if self.side == "base" else "compare …"
-        if self._choices.value is None:
-            text = one_line(self._choices.trouble, 400) or "reading what there is …"
-            self.list.show_rows([Row("", line((text, "dim")))])
-            return
-        text = self.line.value.strip()
-        rows = view.choice_rows(self._choices.value, text, max(12, self.list.line_width - 2))
-        listed = [row.key for row in rows if row.key]
-        if not text:
-            hint = "arrows choose; or type NAME@V, RUN@epoch:N, RUN@step:N or a file"
-            rows.insert(0, Row("", line((hint, "dim"))))
-        elif text not in listed:
-            rows.insert(0, Row(_TYPED, line(("as it is typed: ", "dim"), one_line(text, 400))))
-        likeliest = text if text in listed else next(iter(listed), _TYPED)
-        self.show_narrowed(rows, likeliest)
+    @property
+    def file_name(self) -> str:
+        """Of an export; a reference may be the path of a file."""
+        sides = (self.facts.a.label, self.facts.b.label)
+        names = (re.sub(r"[^A-Za-z0-9@._-]+", "-", label)[-80:] for label in sides)
+        return f"diff-{'-to-'.join(names)}.txt"
 
 
-class DiffPage(Page):
+def compare(base: str, target: str, workspace: Workspace) -> Compared:
+    """Resolve both references and compare them. Blocks.
+
+    Raises StudioError: a reference means nothing; see `studio.library.references.find_version`.
+    """
+    older = find_version(base, workspace)
+    newer = older if base == target else find_version(target, workspace)
+    return compare_references(base, target, difference(older, newer))
+
+
+def compare_references(base: str, target: str, facts: Difference) -> Compared:
+    entries = []
+    for change in facts.experiences:
+        before = None if change.before is None else display_text(change.before)
+        after = None if change.after is None else display_text(change.after)
+        name, was = display_text(change.id), display_text(change.was)
+        entries.append(replace(change, id=name, before=before, after=after, was=was))
+    return Compared(base, target, facts, tuple(entries))
+
+
+def default_references(workspace: Workspace, run: str) -> tuple[str, str] | None:
+    """What is compared where nobody asked: a run's start and end. Blocks.
+
+    Without a run, the library that was changed last. None where there is nothing yet.
+    """
+    if run:
+        has_begun = workspace.run(run).state().started is not None
+        return (f"{run}@epoch:0", f"{run}@last") if has_begun else None
+    folders = sorted(workspace.libraries(), key=lambda folder: folder.journal_path.stat().st_mtime)
+    return (f"{folders[-1].name}@0", folders[-1].name) if folders else None
+
+
+def load_choices(workspace: Workspace, run: str) -> list[Choice]:
+    """Everything that can be compared, the open run's first; a damaged part says so. Blocks."""
+    choices: list[Choice] = []
+    if run:
+        choices.append(Choice("", f"run {run}"))
+        try:
+            choices += _run_choices(run, workspace)
+        except StudioError as error:
+            choices.append(Choice("", str(error)))
+    for folder in workspace.libraries():
+        choices.append(Choice("", f"library {folder.name}"))
+        try:
+            choices += _library_choices(folder)
+        except StudioError as error:
+            choices.append(Choice("", str(error)))
+    choices.append(Choice("", "other runs"))
+    others = [other.run for other in workspace.runs() if other.run != run]
+    choices += [Choice(f"{other}@last", "as it ended") for other in reversed(others)]
+    return choices
+
+
+def _run_choices(run: str, workspace: Workspace) -> list[Choice]:
+    """Its end, its start, and each step, under the name of its epoch where it ends one."""
+    state = workspace.run(run).state()
+    if state.started is None:
+        return [Choice("", "it has not begun")]
+    choices = [Choice(f"{run}@last", f"after step {state.steps_finished}")]
+    if state.best_step is not None:
+        choices.append(Choice(f"{run}@best", f"after step {state.best_step}, on its held-out sets"))
+    choices.append(Choice(f"{run}@epoch:0", "before it began"))
+    for number, step in sorted(state.steps.items()):
+        if step.committed_version is None:
+            continue
+        left = f"v{step.committed_version}"
+        if state.trains_weights:
+            left = f"reward {mean_reward_text(step.rewards)}"
+        about = f"epoch {step.epoch}, {left}"
+        epoch, steps_beyond = divmod(number, state.started.steps_per_epoch)
+        if not steps_beyond:
+            choices.append(Choice(f"{run}@epoch:{epoch}", f"step {number}, {about}"))
+        choices.append(Choice(f"{run}@step:{number}", about))
+    return choices
+
+
+def _library_choices(folder: LibraryFolder) -> list[Choice]:
+    choices = []
+    for library, commit in reversed(folder.history()):
+        about = f"{count_text(len(library.experiences), 'experience')}, "
+        if commit is None:
+            about += "begun"
+        else:
+            about += f"step {commit.step} of {commit.run}" if commit.run else "by hand"
+            if at := max((decision.at for _, decision in commit.reviewed), default=0.0):
+                about += datetime.fromtimestamp(at).strftime(", %Y-%m-%d %H:%M")
+        choices.append(Choice(f"{folder.name}@{library.version}", about))
+    return choices
+
+
+# -- how it is drawn ---------------------------------------------------------------------------
+
+
+def key_of(change: ExperienceChange) -> str:
+    """Unlike its id unique: what is gone and what came may be called the same."""
+    return f"-{change.id}" if change.sign == "-" else change.id
+
+
+def _name_of(change: ExperienceChange) -> str:
+    """`E3 was E7` of a lesson that is called otherwise."""
+    return " ".join(filter(None, (change.id, change.was and f"was {change.was}", change.pin)))
+
+
+def head_lines(compared: Compared, mode: Mode, width: int) -> list[Line]:
+    """What is compared, how much differs, and what was measured of either side."""
+    facts = compared.facts
+    same = "" if not facts.experiences or facts.changes() else "the same library: "
+    counts, tokens = library_lines.counts_text(facts), library_lines.tokens_text(facts)
+    counted = line(same + counts, (f"   {tokens}", "dim"))
+    if facts.changes_weights:
+        counted = line("two steps of a run that trains weights")
+    a, b = display_text(facts.a.label), display_text(facts.b.label)
+    title = line((a, "title"), (" -> ", "dim"), (b, "title"))
+    hint = line(("b, B choose epochs, versions, runs", "dim"))
+    out = [drawing.spread(title, hint, width)]
+    out.append(drawing.spread(counted, line((mode, "dim")), width))
+    if not facts.held_out:
+        text = "no evaluation of either side was found: there is no rate to compare"
+        out.append(line((text, "dim")))
+    out += map(_held_out_line, facts.held_out)
+    return [drawing.crop_line(each, width) for each in out]
+
+
+def _held_out_line(pair: HeldOutPair) -> Line:
+    """A held-out set on one line: the verdict first, which stays where there is little room."""
+    sides = (pair.before, pair.after)
+    rates = [evaluation_text(side) if side else "not measured" for side in sides]
+    verdict = (f"{library_lines.verdict_text(pair)}   ", "title")
+    return line((f"{display_text(pair.data)}  ", "dim"), verdict, " -> ".join(rates))
+
+
+def change_rows(
+    compared: Compared, width: int, mode: Mode, same: bool = True, words: str = ""
+) -> list[Row]:
+    """The experiences that hold all words of a filter; with `same` also those that are equal."""
+    entries = compared.entries
+    name_width = min(18, max((cell_width(_name_of(change)) for change in entries), default=0))
+    rows = []
+    for change in entries:
+        text = f"{_name_of(change)} {change.before or ''} {change.after or ''}"
+        if not (change.differs or same) or not drawing.holds_words(text, words):
+            continue
+        if mode == "side by side":
+            lines = _column_lines(change, width, name_width)
+        else:
+            spans: Sequence[Span] = ((change.text, STYLES[change.sign]),)
+            if change.sign == "~":
+                spans = change_spans(change.words)
+            lines = _entry_lines(change.sign, _name_of(change), spans, width, name_width)
+        rows.append(Row(key_of(change), lines[0], tuple(lines[1:])))
+    return rows
+
+
+def _entry_lines(
+    sign: str, name: str, spans: Iterable[Span], width: int, name_width: int
+) -> list[Line]:
+    """`~ E14  text`, further lines under the text."""
+    prefix = f"{sign.replace('=', ' ')} {pad(name, name_width)} "
+    first, *further = paragraph(spans, max(1, width - cell_width(prefix)))
+    indent = (" " * cell_width(prefix), "")
+    return [((prefix, STYLES[sign]), *first), *((indent, *row) for row in further)]
+
+
+def _column_lines(change: ExperienceChange, width: int, name_width: int) -> list[Line]:
+    half, sign = (width - 3) // 2, change.sign
+    cut: Sequence[Span] = ((change.before or "", STYLES[sign]),)
+    new: Sequence[Span] = ((change.after or "", STYLES[sign]),)
+    if sign == "~":
+        cut, new = change_spans(change.words, keep="cut"), change_spans(change.words, keep="new")
+    left: list[Line] = []
+    right: list[Line] = []
+    if sign != "+":
+        left = _entry_lines(sign, change.was or change.id, cut, half, name_width)
+    if sign != "-":
+        right = _entry_lines(sign, _name_of(change), new, half, name_width)
+    out = []
+    for old, after in zip_longest(left, right, fillvalue=()):
+        gap = " " * (half - drawing.width_of(old))
+        out.append((*old, (gap, ""), (" │ ", "dim"), *after))
+    return out
+
+
+def column_titles(compared: Compared, width: int) -> str:
+    """Both names for the border above the columns, each over its own."""
+    half = (width - 3) // 2
+    left, right = (
+        f"{display_text(side.label)}  {count_text(side.experiences, 'experience')}"
+        for side in (compared.facts.a, compared.facts.b)
+    )
+    return f"{pad(fit(left, half - 2), half + 1)}  {fit(right, half - 4)}"
+
+
+class DiffPage(ListPage):
     scope = "diff"
 
     def __init__(self) -> None:
         super().__init__()
-        self.head = LineView(id="diff-head")
-        self.head.can_focus = False
-        self.pane = RowList(id="diff-body", classes="pane")
+        self.detail_pane = LineView(id="diff-detail")
+        self.detail_pane.can_focus = False
         self.shows_equal = True
-        self._mode: view.Mode = "side by side"
-        self.picker = ReferencePicker(self)
+        self._mode: Mode = "side by side"
+        self.picker = Picker(
+            self,
+            lambda run: load_choices(self.host.workspace, run),
+            self.action_choose,
+            {"base": "compare with …", "target": "compare …"},
+            hint="arrows choose; or type NAME@V, RUN@epoch:N, RUN@step:N or a file",
+        )
         self.comparison = Loader[tuple[tuple[str, str] | None, str], Compared | None](
             self, self._compare
         )
-        self._asked: tuple[str, str] | None = None  # None: a run's start and the head
+        self._asked: tuple[str, str] | None = None  # None: a run's start and end
         self._is_due = False
         self._run: str | None = None
 
     def compose(self) -> ComposeResult:
-        yield self.head
-        yield self.pane
-        yield self.picker.line
+        yield self.detail_pane
+        yield self.list_pane
+        yield self.picker
         yield self.picker.list
 
     def initial_focus(self) -> Widget:
-        return self.picker.line if self.picker.side else self.pane
+        return self.picker if self.picker.side else self.list_pane
 
     def panes(self) -> list[Widget]:
         return [self.initial_focus()]
@@ -101,7 +296,9 @@ class DiffPage(Page):
 
     def usable_keys(self, keys: Sequence[Key]) -> Sequence[Key]:
         """Where nothing is compared, it is to be chosen."""
-        return keys if self.found else [key for key in keys if key.id.endswith(("base", "target"))]
+        if self.compared is not None:
+            return keys
+        return [key for key in keys if key.id.endswith(("base", "target"))]
 
     # -- what is compared ------------------------------------------------------------------
 
@@ -110,13 +307,17 @@ class DiffPage(Page):
         return self.session.run.run if self.session is not None else ""
 
     @property
-    def found(self) -> Compared | None:
+    def compared(self) -> Compared | None:
         return self.comparison.value
 
     @property
-    def mode(self) -> view.Mode:
+    def entries(self) -> tuple[ExperienceChange, ...]:
+        return self.compared.entries if self.compared is not None else ()
+
+    @property
+    def mode(self) -> Mode:
         """How changes are drawn: as was chosen, where there is room for it."""
-        return self._mode if self.pane.line_width - 2 >= view.TWO_COLUMNS else "words"
+        return self._mode if self.list_width >= TWO_COLUMNS else "words"
 
     def open_at(self, target: str = "") -> None:
         """Target is "REF_A REF_B", or one reference that is compared with the base."""
@@ -125,20 +326,18 @@ class DiffPage(Page):
             self._asked = (parts[0], parts[1])
         elif len(parts) == 1 and not self.go_to(parts[0]) and set("@/") & set(parts[0]):
             # Anything else is the cursor of another page, which knows nothing of this one.
-            self._asked = (self.found.base if self.found else parts[0], parts[0])
+            self._asked = (self.compared.base if self.compared else parts[0], parts[0])
         self._is_due = True
 
     def handle_message(self, message: Message) -> None:
-        if isinstance(message, SnapshotReceived) or (
-            isinstance(message, EventReceived) and isinstance(message.event, _MOVES_A_HEAD)
-        ):
+        event = message.event if isinstance(message, EventReceived) else None
+        if isinstance(message, SnapshotReceived) or isinstance(event, _MOVES_A_HEAD):
             self._is_due = True
 
     def _compare(self, key: tuple[tuple[str, str] | None, str]) -> Compared | None:
         asked, run = key
-        workspace = self.host.workspace
-        pair = asked or view.default_references(workspace, run)
-        return view.compare(*pair, workspace) if pair else None
+        pair = asked or default_references(self.host.workspace, run)
+        return compare(*pair, self.host.workspace) if pair else None
 
     def draw(self) -> None:
         if self.run != self._run:
@@ -148,73 +347,60 @@ class DiffPage(Page):
         if self._is_due:
             self._is_due = False
             self.comparison.request((self._asked, self.run), again=True)
-        width, trouble = self.head.line_width, one_line(self.comparison.trouble, 800)
-        lines = paragraph([(trouble, "failed")], width)[:2] if trouble else []
-        if self.found is not None:
-            lines += view.head_lines(self.found, self.mode, width)
-        elif not trouble:
-            lines = paragraph([(self._empty_text(), "dim")], width)
-        self.head.show_lines(lines[: self.head.size.height])
+        self._draw_head()
         if self.picker.side:
             self.picker.draw()
         else:
             self._draw_changes()
 
-    def _empty_text(self) -> str:
-        if self.comparison.is_reading:
-            return "reading the libraries …"
-        if self.session is not None:
-            return "the run has not begun: there is no version of its library yet"
-        return "nothing has been learned in this workspace yet: 0 starts a run"
+    def _draw_head(self) -> None:
+        pane, trouble = self.detail_pane, one_line(self.comparison.trouble, 800)
+        lines = paragraph([(trouble, "failed")], pane.line_width)[:2] if trouble else []
+        if self.compared is not None:
+            lines += head_lines(self.compared, self.mode, pane.line_width)
+        pane.show_lines(lines[: pane.size.height])
 
     def _draw_changes(self) -> None:
-        pane, found, words = self.pane, self.found, self.filter_text
-        if found is None:
-            pane.border_title = None
-            pane.say_below()
-            pane.show_rows([])
-            return
-        width = max(12, pane.line_width - 2)
-        pane.border_title = Text(view.pane_title(found, width, self.mode))
-        equal = sum(not each.differs for each in found.entries)
-        hidden = f"{equal} equal hidden (=)" if equal and not self.shows_equal else ""
-        filtered = f"/ {one_line(words, 20)}" if words else ""
-        pane.say_below("  ".join(filter(None, (filtered, hidden))))
-        rows = view.change_rows(found, width, self.mode, self.shows_equal, words)
-        if not rows:
-            nothing = [f"nothing differs here, {equal} are equal (= shows them)"]
-            if words:
-                nothing = [f"nothing here holds {words!r}: esc clears the filter"]
-            elif found.facts.changes_weights:
-                nothing = weights_lines(found.facts)
-            lines = (paragraph([(one_line(text, 400), "")], width, "  ") for text in nothing)
-            rows = note_rows(row for each in lines for row in each)
-        first = next(iter(self._changes), "") if not pane.key else None
-        pane.show_rows(rows, first)
+        compared, width = self.compared, self.list_width
+        nothing = "nothing has been learned in this workspace yet: 0 starts a run"
+        if self.session is not None:
+            nothing = "the run has not begun: there is no version of its library yet"
+        title, notes = "Changes", []
+        rows: list[Row] = []
+        if compared is not None:
+            rows = change_rows(compared, width, self.mode, self.shows_equal, self.filter_text)
+            equal = sum(not change.differs for change in compared.entries)
+            nothing = f"nothing differs here, {equal} are equal (= shows them)"
+            if compared.facts.changes_weights:
+                nothing = "\n".join(library_lines.weights_lines(compared.facts))
+            if equal and not self.shows_equal:
+                notes.append(f"{equal} equal hidden (=)")
+            if self.mode == "side by side":
+                title = column_titles(compared, width)
+        first = next(iter(self._changes), None) if not self.list_pane.key else None
+        self.show_list(rows, self.comparison, title, nothing=line(nothing), notes=notes, key=first)
 
     @property
     def _changes(self) -> list[str]:
         """The keys of what differs, in order."""
-        entries = self.found.entries if self.found is not None else ()
-        return [view.key_of(each) for each in entries if each.differs]
+        return [key_of(change) for change in self.entries if change.differs]
+
+    # -- keys ------------------------------------------------------------------------------
 
     def action_step_change(self, by: int) -> None:
         if self.picker.side:
             return
-        keys, changes = self.pane.keys, set(self._changes)
-        at = keys.index(self.pane.key) if self.pane.key in keys else 0
+        keys, changes = self.list_pane.keys, self._changes
+        at = keys.index(self.list_pane.key) if self.list_pane.key in keys else 0
         others = keys[at + 1 :] if by > 0 else keys[:at][::-1]
-        there = next((key for key in others if key in changes), "")
-        if there:
-            self.pane.go_to(there)
-        else:
+        if not self.list_pane.go_to(next((key for key in others if key in changes), "")):
             self.host.tell("there is no further change")
 
     def action_words(self) -> None:
         self._mode = "words" if self.mode == "side by side" else "side by side"
         self.host.draw_now()
         narrow = "" if self.mode == self._mode else ": two columns have no room here"
-        self.host.tell(f"changes by {self.mode}{narrow}".replace("by side by", "side by"))
+        self.host.tell(f"changes: {self.mode}{narrow}")
 
     def action_same(self) -> None:
         self.shows_equal = not self.shows_equal
@@ -222,68 +408,56 @@ class DiffPage(Page):
         self.host.tell("what is equal is shown" if self.shows_equal else "what is equal is hidden")
 
     def action_base(self) -> None:
-        self._choose_side("base")
+        self.picker.open("base", self.run, self.compared.base if self.compared else "")
 
     def action_target(self) -> None:
-        self._choose_side("target")
-
-    def _choose_side(self, side: Literal["base", "target"]) -> None:
-        self.comparison.trouble = ""
-        self.picker.open(side)
+        self.picker.open("target", self.run, self.compared.target if self.compared else "")
 
     def action_choose(self) -> None:
-        side, reference = self.picker.side, self.picker.reference
+        side, reference = self.picker.side, self.picker.name_chosen
         if not side:
             self.host.tell("b chooses what to compare with, B what is compared")
-        elif self.picker.list.key:
+        elif reference:
             base = target = reference
-            if self.found is not None:
-                base, target = self.found.base, self.found.target
-            older, arrow, newer = reference.partition(view.ARROW)
-            self._asked = (reference, target) if side == "base" else (base, reference)
-            if arrow:
-                self._asked = (older, newer)
-            self._is_due = True
+            if self.compared is not None and side == "base":
+                target = self.compared.target
+            elif self.compared is not None:
+                base = self.compared.base
+            self._asked, self._is_due = (base, target), True
             self.picker.close()
 
     def action_export(self) -> None:
-        found = self.found
-        if found is None:
+        compared = self.compared
+        if compared is None:
             self.host.tell("nothing is compared, so there is nothing to write down", "failed")
         elif not self.picker.side:
-            data = f"{found.text}\n".encode("utf-8", "replace")
-            write = partial(write_export, self.host.workspace, found.file_name, data)
+            data = f"{compared.text}\n".encode("utf-8", "replace")
+            write = partial(write_export, self.host.workspace, compared.file_name, data)
             self.export_file(write, "the difference is")
 
     def go_back(self) -> bool:
-        if super().go_back():
-            return True
         if self.picker.side:
             self.picker.close()
-        elif self.comparison.trouble and self.found is not None:
-            self.comparison.trouble = ""
-            self._asked = (self.found.base, self.found.target)
-            self.host.draw_now()
-        else:
-            return False
-        return True
+            return True
+        return super().go_back()
 
     def go_to(self, name: str) -> bool:
-        entries = self.found.entries if self.found is not None else ()
-        here = [view.key_of(each) for each in entries if each.id == name]
-        if not here:
-            return False
-        self.filter_text, self.shows_equal = "", True
-        self._draw_changes()
-        return self.pane.go_to(here[-1])
+        keys = [key_of(change) for change in self.entries if change.id == name]
+        if keys:
+            self.shows_equal = True
+            self.apply_filter("")
+        return bool(keys) and self.list_pane.go_to(keys[-1])
 
     def text_to_copy(self, whole: bool) -> str:
         if self.picker.side:
-            return self.picker.list.key if not whole else super().text_to_copy(whole)
-        if self.found is None:
-            return ""
+            return super().text_to_copy(whole)
         if whole:
-            return self.found.text
-        key = self.pane.key
-        here = next((each for each in self.found.entries if view.key_of(each) == key), None)
-        return view.entry_text(here) if here is not None else ""
+            return self.compared.text if self.compared is not None else ""
+        key = self.list_pane.key
+        change = next((change for change in self.entries if key_of(change) == key), None)
+        if change is None:
+            return ""
+        text = change.text
+        if change.sign == "~":
+            text = "".join(words for words, _ in change_spans(change.words))
+        return f"{change.sign.replace('=', ' ')} {_name_of(change)}  {text}"

@@ -25,9 +25,8 @@ from engines.core.text.tool_text import (
 from studio.render.words import acted_text, count_text, metrics_text
 from studio.secrets.sanitize import one_line
 from studio.tui.drawing.cells import fit, pad, wrap_pieces
-from studio.tui.drawing.lines import Line, Row, Span, labelled_lines, line, paragraph
+from studio.tui.drawing.lines import Line, Row, Span, display_text, labelled_lines, line, paragraph
 from studio.tui.pages.live.view import RolloutStatus
-from studio.tui.pages.text import display_text
 
 if TYPE_CHECKING:
     from studio.facts.step import ModelCall, RolloutFacts
@@ -36,8 +35,6 @@ if TYPE_CHECKING:
 LABEL = 10
 LIVE_TAIL_CHARS = 20_000
 """Shown of a text under way: it is wrapped anew with every frame."""
-_DIFFERENT = re.compile(r"expected (.+), got (.+)", re.DOTALL)
-_EQUAL = re.compile(r"(.+) == (.+)", re.DOTALL)
 TOOLS = ("calls", "tool")
 """Labels of tool calls and their results."""
 _FIRST_LINES = {"system": 0, "think": 3, **dict.fromkeys(TOOLS, 1)}
@@ -56,6 +53,10 @@ class GroupSummary:
     question: str = ""  # where a record of it was read
     rollouts: Mapping[str, RolloutFacts] = field(default_factory=dict)  # those that have ended
     target: str = ""  # the rollout that was asked for, if one was
+
+    @property
+    def ids(self) -> list[str]:
+        return [member.id for member in self.members]
 
     @property
     def version_text(self) -> str:
@@ -140,59 +141,44 @@ def group_rows(group: GroupSummary, width: int, live: Collection[str] = ()) -> l
 
     `live` are those of which a text streams now.
     """
-    rows = []
-    states = [("streaming" if one.id in live else one.state) for one in group.members]
     words = {"streaming": "under way", "queued": "queued"}
-    said = [
-        words.get(state, one.said.removeprefix("reward "))
-        for one, state in zip(group.members, states, strict=True)
+    states = ["streaming" if each.id in live else each.state for each in group.members]
+    texts = [
+        words.get(state, each.said.removeprefix("reward "))
+        for each, state in zip(group.members, states, strict=True)
     ]
-    room = max(map(len, said), default=0)
-    for one, state, text in zip(group.members, states, said, strict=True):
-        tokens = f" {one.tokens:>4}t" if one.tokens else ""
-        acts = f" {one.acts}" if one.acted else ""
-        row = f"r{one.index:<2} {_MARKS[state]} {text:<{room}}{tokens}{acts}".rstrip()
-        style = state if state not in ("open", "error") else "flag"
-        rows.append(Row(one.id, line((fit(row, width), style))))
+    room = max(map(len, texts), default=0)
+    rows = []
+    for member, state, text in zip(group.members, states, texts, strict=True):
+        row = f"r{member.index:<2} {_MARKS[state]} {text:<{room}}"
+        if member.tokens:
+            row += f" {member.tokens:>4}t"
+        if member.acted:
+            row += f" {member.acts}"
+        style = "flag" if state in ("open", "error") else state
+        rows.append(Row(member.id, line((fit(row.rstrip(), width), style))))
     return rows
 
 
 def answer_lines(
     whole: RolloutFacts | None, truth: str | None, group: GroupSummary, width: int
 ) -> list[Line]:
-    expected, got = expected_and_got(whole, truth)
-    out: list[Line] = []
-    if expected is not None:
-        out += labelled_lines("expected", one_line(expected, 300), width)
-    if got is not None:
-        out += labelled_lines("got", one_line(got, 300), width)
-    out += labelled_lines("problem", one_line(group.question or group.problem, 60), width)
-    if whole is not None and (acted := acted_text(whole.finished)):
-        out += labelled_lines("acted", acted, width)
+    """The true answer, where the data has it, and what was stated: else the reply's last line."""
+    facts: dict[str, str] = {"expected": truth or ""}
+    if whole is not None:
+        replies = [m.content for m in whole.messages if m.role == "assistant"]
+        text = whole.finished.answer or "\n".join(replies)
+        facts["got"] = next((row for row in reversed(text.splitlines()) if row.strip()), "")
+    facts["problem"] = one_line(group.question or group.problem, 60)
+    if whole is not None:
+        facts["acted"] = acted_text(whole.finished)
     won = sum(member.state == "won" for member in group.members)
-    text = f"epoch {group.epoch}, {won} of {len(group.members)} won"
-    return [*out, *labelled_lines("group", text, width)]
-
-
-def expected_and_got(
-    whole: RolloutFacts | None, truth: str | None
-) -> tuple[str | None, str | None]:
-    """The true answer and what was stated; None where it is not known.
-
-    Verifiers that compare say both; else the data has the one, and the last line of the
-    reply is the other.
-    """
-    if whole is None:
-        return truth, None
-    critique = (whole.verdict.critique if whole.verdict else None) or ""
-    if found := _DIFFERENT.fullmatch(critique.strip()):
-        return found[1], found[2]
-    if found := _EQUAL.fullmatch(critique.strip()):
-        return found[2], found[1]
-    said = [m.content for m in whole.messages if m.role == "assistant" and m.content.strip()]
-    text = whole.finished.answer or (said[-1] if said else "")
-    lines = [row for row in text.splitlines() if row.strip()]
-    return truth, lines[-1].strip() if lines else None
+    facts["group"] = f"epoch {group.epoch}, {won} of {len(group.members)} won"
+    out: list[Line] = []
+    for label, text in facts.items():
+        if text:
+            out += labelled_lines(label, one_line(text, 300), width)
+    return out
 
 
 def rollout_parts(whole: RolloutFacts, library: int, *, calls: bool = False) -> tuple[Part, ...]:
@@ -328,11 +314,9 @@ def _part_rows(
         for text in paragraph((mark, (part.note, "dim")), max(1, width - LABEL)):
             rows.append(Row(f"{part.key}:", (label, *text)))
             label = indent
-    at = passed = 0
+    at = 0
     for number, piece in enumerate(pieces[:kept]):
-        while passed < len(hits) and hits[passed].end <= at:
-            passed += 1
-        spans = _highlight_hits(piece, at, part.style, hits, passed)
+        spans = _highlight_hits(piece, at, part.style, hits)
         if step is not None and step.start < at + len(piece) and at < step.end:
             label = (f"{label[0][: LABEL - 2]}> ", "flag")
         rows.append(Row(f"{part.key}:{number}", (label, *spans)))
@@ -345,19 +329,17 @@ def _part_rows(
     return rows
 
 
-def _highlight_hits(piece: str, at: int, style: str, hits: Sequence[Hit], first: int) -> Line:
-    """A row of a part, which begins at its character `at`, with what was searched for marked.
-
-    `first` is the number of the first of the part's hits that ends after `at`.
-    """
+def _highlight_hits(piece: str, at: int, style: str, hits: Sequence[Hit]) -> Line:
+    """A row of a part, which begins at its character `at`, with what was searched for marked."""
     text = piece.rstrip(" \n")
     out: list[Span] = []
     done = 0
-    while first < len(hits) and hits[first].start < at + len(text):
-        start, end = max(hits[first].start - at, 0), min(hits[first].end - at, len(text))
-        out += [(text[done:start], style), (text[start:end], hits[first].style)]
+    for hit in hits[bisect_right(hits, at, key=lambda hit: hit.end) :]:
+        start, end = max(hit.start - at, 0), min(hit.end - at, len(text))
+        if start >= len(text):
+            break
+        out += [(text[done:start], style), (text[start:end], hit.style)]
         done = end
-        first += 1
     return tuple(span for span in (*out, (text[done:], style)) if span[0])
 
 
@@ -409,27 +391,3 @@ def whole_text(parts: Sequence[Part]) -> str:
     return "\n\n".join(
         f"[{part.label}]{f' {part.note}' if part.note else ''}\n{part.text}" for part in parts
     )
-
-
-def resolve_target(
-    target: str, steps: Mapping[int, Sequence[str]], evidence: Mapping[str, Sequence[str]]
-) -> str:
-    """The rollout or group an id stands for; "" where it stands for none that is known.
-
-    `target` is of a rollout, a group, an operation, or (the beginning of) a problem's id; `steps`
-    hold the problems of each step in sample order, `evidence` that of each known operation.
-    """
-    if found := re.fullmatch(r"s(\d{1,9})p(\d{1,9})(r\d{1,9})?", target):
-        step, position = int(found[1]), int(found[2])
-        return target if position < len(steps.get(step, ())) else ""
-    if found := re.fullmatch(r"op(\d{1,9})\.w", target):  # it rests on all groups of its step
-        return f"s{int(found[1])}p0" if steps.get(int(found[1])) else ""
-    if target in evidence:
-        return next(iter(evidence[target]), "")
-    if len(target) < 4:
-        return ""
-    for step in sorted(steps, reverse=True):
-        for position, problem in enumerate(steps[step]):
-            if problem.startswith(target):
-                return f"s{step}p{position}"
-    return ""

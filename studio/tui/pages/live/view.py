@@ -29,13 +29,13 @@ from studio.tui.drawing.lines import (
     BLANK,
     Line,
     Row,
+    legend_line,
     line,
     paragraph,
     plain_text,
     width_of,
 )
 from studio.tui.header import SessionStatus
-from studio.tui.pages.text import legend_line
 from studio.tui.pages.training_view import panel_lines
 
 WON = 0.5

@@ -4,7 +4,6 @@ import re
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 from rich.text import Text
 from textual.app import ComposeResult
@@ -24,13 +23,11 @@ from studio.render.words import no_practice_text, reward_rate_text
 from studio.secrets.sanitize import one_line
 from studio.tui.drawing import plot as signs
 from studio.tui.drawing.cells import fit, pad
-from studio.tui.drawing.lines import Line, Row, crop_line, line, paragraph, width_of
+from studio.tui.drawing.lines import Line, crop_line, line, paragraph, width_of
 from studio.tui.drawing.plot import Plot, join_cells, nice_step, put_labels, split_at, value_range
 from studio.tui.keymap import Key
 from studio.tui.page import Page
-from studio.tui.pages.loader import Loader
-from studio.tui.pages.picker import Picker
-from studio.tui.pages.text import holds_words
+from studio.tui.pages.lists import Choice, Loader, Picker
 from studio.tui.widgets.line_view import Chrome, LineView
 
 
@@ -62,33 +59,11 @@ def load_sizes(workspace: Workspace, state: RunState) -> Mapping[int, int]:
     return {library.version: len(library.experiences) for library, _ in history}
 
 
-def load_choices(workspace: Workspace) -> list[tuple[str, str]]:
+def load_choices(workspace: Workspace) -> list[Choice]:
     """The runs of a workspace, and what to say of each. Blocks."""
     from studio.workspace.listing import listed_runs, row_text
 
-    return [(str(run.row["run"]), row_text(run)) for run in listed_runs(workspace)]
-
-
-class RunPicker(Picker):
-    def __init__(self, page: "ProgressPage") -> None:
-        super().__init__(page, page.choose_run)
-        self._choices = Loader[Workspace, list[tuple[str, str]]](page, load_choices)
-
-    def load(self) -> None:
-        self._choices.request(self._page.host.workspace, again=True)
-
-    def draw(self) -> None:
-        self.list.border_title = "lay over it …"
-        words = self.line.value.strip()
-        rows = [
-            Row(run, line((pad(one_line(run, 60), 28), "title"), about))
-            for run, about in self._choices.value or ()
-            if holds_words(run, words)
-        ]
-        if not rows:
-            text = "reading the workspace …" if self._choices.is_reading else "no run holds this"
-            rows = [Row("", line((text, "dim")))]
-        self.show_narrowed(rows, rows[0].key)
+    return [Choice(str(run.row["run"]), row_text(run)) for run in listed_runs(workspace)]
 
 
 class PlotPane(LineView):
@@ -116,11 +91,13 @@ class ProgressPage(Page):
         super().__init__()
         self.plot_pane = PlotPane(self)
         self.detail_pane = LineView(id="progress-detail", classes="pane")
-        self.picker = RunPicker(self)
-        self._over = Loader[str, ShownRun](
-            self, lambda run: load_run(self.host.workspace, run), self._take_over
+        self.picker = Picker(
+            self,
+            lambda _: load_choices(self.host.workspace),
+            self.choose_run,
+            {"over": "lay over it …"},
         )
-        self.over: ShownRun | None = None
+        self._over = Loader[str, ShownRun](self, lambda run: load_run(self.host.workspace, run))
         self.at: int | None = None  # the step under the cursor; None: the last one, as it grows
         self._held_out = ""  # the set that is shown; "": the first
         self._parts = Loader[tuple[str, int], tuple[RunState | None, Mapping[int, int]]](
@@ -134,19 +111,24 @@ class ProgressPage(Page):
         for pane in (self.plot_pane, self.detail_pane):
             pane.add_class("picture")
             yield pane
-        yield self.picker.line
+        yield self.picker
         yield self.picker.list
 
     def initial_focus(self) -> Widget:
-        return self.picker.line if self.picker.side else self.plot_pane
+        return self.picker if self.picker.side else self.plot_pane
 
     def panes(self) -> list[Widget]:
-        return [self.picker.line] if self.picker.side else [self.plot_pane, self.detail_pane]
+        return [self.picker] if self.picker.side else [self.plot_pane, self.detail_pane]
 
     def footer_keys(self) -> Sequence[Key]:
         return self.picker.keys
 
     # -- what is shown ---------------------------------------------------------------------
+
+    @property
+    def over(self) -> ShownRun | None:
+        """The run that is laid over the open one."""
+        return self._over.value
 
     @property
     def shown(self) -> ShownRun | None:
@@ -167,16 +149,6 @@ class ProgressPage(Page):
         if state is None:
             return None, {}
         return load_parent(state, workspace), load_sizes(workspace, state)
-
-    def _request_parts(self) -> None:
-        """Read them where another run is open or the library has a new version."""
-        state = self.state
-        if state is None or state.started is None:
-            return
-        if state.started.run != self._run:
-            self._run, self.at, self.over = state.started.run, None, None
-            self._parts.forget()
-        self._parts.request((state.started.run, state.library_version))
 
     @property
     def set_names(self) -> list[str]:
@@ -203,16 +175,22 @@ class ProgressPage(Page):
         return steps[max(0, bisect_right(steps, self.at) - 1)]
 
     def draw(self) -> None:
-        self._request_parts()
+        state = self.state
+        if state is not None and state.started is not None:
+            if state.started.run != self._run:
+                self._run, self.at = state.started.run, None
+                self._parts.forget()
+                self._over.forget()
+            self._parts.request((state.started.run, state.library_version))
         if self.picker.side:
             self.picker.draw()
             return
-        self.has_nothing = not (self.steps or (self.state and self.state.curates))
+        self.has_nothing = not (self.steps or (state and state.curates))
         shown, pane, width = self.shown, self.plot_pane, self.plot_pane.line_width
         if shown is None or not shown.curves.steps:
             pane.border_title = Text("Progress")
             pane.say_below()
-            pane.show_lines(self._empty_lines(width))
+            pane.show_lines(paragraph([(self._empty_text(), "dim")], width))
             self.detail_pane.show_lines([])
             return
         curves, over = shown.curves, self.over.curves if self.over is not None else None
@@ -220,8 +198,11 @@ class ProgressPage(Page):
         if over is not None:
             title += f", over it {one_line(over.run, 40)}"
         pane.border_title = Text(fit(f"Progress  {title}", max(1, width - 4)))
-        scripted = [one_line(one.run, 24) for one in (curves, over) if one and one.rehearsal]
-        pane.say_below(f"rehearsal, scripted replies: {', '.join(scripted)}" if scripted else "")
+        scripted = [one_line(run.run, 24) for run in (curves, over) if run and run.rehearsal]
+        below = f"rehearsal, scripted replies: {', '.join(scripted)}" if scripted else ""
+        if self._over.trouble:
+            below = one_line(self._over.trouble, width - 4)
+        pane.say_below(below)
         made_of = (curves, over, self.held_out, (width, pane.size.height))
         if self.drawn is None or self.drawn[0] != made_of:
             self.drawn = (made_of, draw_picture(*made_of))
@@ -230,14 +211,13 @@ class ProgressPage(Page):
         detail = detail_lines(shown, self.over, self.step, self.detail_pane.line_width)
         self.detail_pane.show_lines(detail)
 
-    def _empty_lines(self, width: int) -> list[Line]:
-        text = "no step is through yet: the curve begins with the first"
-        text = no_practice_text(self.state) or text
+    def _empty_text(self) -> str:
         if self.session is None:
-            text = "no run is open: 5 lists them, 0 starts one"
-        elif self.shown is None:
-            text = "reading the run …"
-        return paragraph([(text, "dim")], width)
+            return "no run is open: 5 lists them, 0 starts one"
+        if self.shown is None:
+            return "reading the run …"
+        text = "no step is through yet: the curve begins with the first"
+        return no_practice_text(self.state) or text
 
     def action_step_point(self, by: int) -> None:
         """So many points on, or back."""
@@ -245,9 +225,8 @@ class ProgressPage(Page):
         if not steps:
             self.host.tell("there is no point yet")
             return
-        here = steps.index(self.step)
-        there = min(len(steps) - 1, max(0, here + by))
-        self.go_to_step(None if there == len(steps) - 1 else steps[there])
+        there = max(0, steps.index(self.step) + by)
+        self.go_to_step(steps[there] if there < len(steps) - 1 else None)
 
     def go_to_step(self, step: int | None) -> None:
         """None: to the last, and on with it as the run goes on."""
@@ -287,32 +266,25 @@ class ProgressPage(Page):
         self.host.tell(f"held out: {self._held_out or 'not measured'}")
 
     def action_base(self) -> None:
-        self.picker.open("over")
+        self.picker.open("over", self._run)
 
     def action_target(self) -> None:
         self.host.tell("the run is shown alone; b lays one over it")
-        self.over = None
+        self._over.forget()
         self.host.draw_now()
 
     def choose_run(self) -> None:
         """Lay the run under the cursor over the one that is open."""
-        if run := self.picker.list.key:
+        if run := self.picker.name_chosen.strip():
             self.picker.close()
             self._over.request(run, again=True)
-
-    def _take_over(self) -> None:
-        if self._over.trouble:
-            self.host.tell(self._over.trouble, "failed")
-        else:
-            self.over = self._over.value
-        self.draw_if_open()
 
     def go_back(self) -> bool:
         is_open = bool(self.picker.side) or self.over is not None
         if self.picker.side:
             self.picker.close()
         else:
-            self.over = None
+            self._over.forget()
         return is_open
 
     def text_to_copy(self, whole: bool) -> str:
@@ -325,10 +297,6 @@ SIDE = 9
 """Cells on each side of a plot: what its height means, and its last value."""
 _FIXED = 3
 """Rows beside the plots and the legend: axis, steps and versions."""
-_LABEL_CELLS = 20
-"""Versions this far apart have room for `v3: 12 experiences`."""
-_TALL = 18
-"""With so many rows the smaller plots have several each."""
 _CELLS_A_POINT = 3
 """Points further apart are seen and joined by a line, nearer ones are dots with their mean."""
 _CELLS_AN_EPOCH = 4
@@ -378,7 +346,7 @@ def draw_picture(
     first = min((run.steps[0] for run in runs if run.steps), default=1)
     steps = (min(first, 1), max(last_shown_step(run) for run in runs))
     extras = [*shown.updates, shown.tokens, *([shown.cost] if shown.cost else [])]
-    rows = max(2, height // 8) if height >= _TALL else 1
+    rows = max(2, height // 8)
     legend = _legend(runs, held_out, width, size[0])[: 2 if height > 8 else 1]
     fixed = _FIXED + len(legend)
     extras = extras[: max(0, height - fixed - 4) // rows]
@@ -393,7 +361,7 @@ def draw_picture(
     lines.append(_commits_line(shown, main))
     labels_row = len(lines) - 2
     for series in extras:
-        lines += _draw_extra(series, Plot(width, rows, steps, _range_of(series)))
+        lines += _draw_extra(series, (width, rows), steps)
     by = nice_step(steps[1] - steps[0], width // 10)
     ticks = (steps[0], *range(by * (steps[0] // by + 1), steps[1] + 1, by))
     named = tuple((main.column(step), str(step), "dim") for step in ticks)
@@ -434,18 +402,14 @@ def _points(run: RunCurves, held_out: str) -> tuple[Point, ...]:
     return next((one.points for one in run.held_out if one.name == held_out), ())
 
 
-def _range_of(series: Series) -> tuple[float, float]:
-    return value_range([series.points], share=False)
-
-
-def _draw_extra(series: Series, plot: Plot) -> list[Line]:
-    """A smaller plot with its name and its last value, and where it has room its scale."""
+def _draw_extra(series: Series, size: tuple[int, int], steps: tuple[int, int]) -> list[Line]:
+    """A smaller plot with its scale, its name and its last value."""
+    low, high = value_range([series.points], share=False)
+    plot = Plot(*size, steps, (low, high))
     plot.line(series.points, "bar")
-    last = _value_text(series, series.points[-1].value if series.points else 0.0)
-    if plot.height == 1:
-        return beside(plot, {0: series.name}, {0: last})
-    low, high = (_value_text(series, value) for value in _range_of(series))
-    return beside(plot, {0: high, plot.height - 1: low}, {0: series.name, 1: last})
+    last = series.points[-1].value if series.points else 0.0
+    labels = {0: _value_text(series, high), plot.height - 1: _value_text(series, low)}
+    return beside(plot, labels, {0: series.name, 1: _value_text(series, last)})
 
 
 def _value_text(series: Series, value: float) -> str:
@@ -482,15 +446,10 @@ def _axis_line(run: RunCurves, plot: Plot) -> Line:
 def _commits_line(run: RunCurves, plot: Plot) -> Line:
     """Versions below their steps, the newest first where not all have room."""
     applied = [*run.moves, *(commit for commit in run.commits if commit.outcome == "applied")]
-    applied.sort(key=lambda commit: commit.step)
-    at = plot.columns([commit.step for commit in applied])
     labels = []
-    has_room = all(after - before >= _LABEL_CELLS for before, after in pairwise(at))
-    for column, commit in reversed(dict(zip(at, applied, strict=True)).items()):
-        n = commit.size if has_room else None
-        size = "" if n is None else f": {n} experience{'s' * (n != 1)}"
-        of = "library " if commit.beside_weights else ""
-        labels.append((column, f"{of}v{commit.version}{size}", ""))
+    for commit in sorted(applied, key=lambda commit: commit.step, reverse=True):
+        text = f"library v{commit.version}" if commit.beside_weights else f"v{commit.version}"
+        labels.append((plot.column(commit.step), text, ""))
     name = "policy" if run.trains_weights else "library"
     return line((f"{name:>{SIDE - 2}}  ", "dim"), *put_labels(labels, plot.width + SIDE))
 

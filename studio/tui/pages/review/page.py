@@ -5,7 +5,6 @@ The page hears the keys; a part with a module of its own answers each.
 
 import asyncio
 from collections.abc import Sequence
-from typing import Literal
 
 from textual.app import ComposeResult
 from textual.events import Resize
@@ -15,10 +14,7 @@ from textual.widgets import TextArea
 from engines.core.types import DecisionAction
 from studio.session.session import Disconnected, Message, Session
 from studio.tui.keymap import Key
-from studio.tui.page import Page
-from studio.tui.pages.review.decisions import ReviewKeys
-from studio.tui.pages.review.panes import ReviewPanes
-from studio.tui.pages.review.queue import ChangePane, ItemQueue, ReviewLoader
+from studio.tui.pages.review.decisions import RewordingPage
 from studio.tui.pages.review.view import MODES, SORTS, rollout_of
 from studio.tui.widgets.edit_box import EditBox
 from studio.tui.widgets.line_view import RowList
@@ -28,17 +24,12 @@ _OF_REPLAYS = tuple(
 )
 
 
-class ReviewPage(Page):
+class ReviewPage(RewordingPage):
     scope = "review"
 
     def __init__(self) -> None:
         super().__init__()
         self._of: Session | None = None  # what the parts were last reset for
-        self.shown = ReviewPanes(self)
-        self.loader = ReviewLoader(self)
-        self.queue = ItemQueue(self, self.shown)
-        self.change = ChangePane(self, self.shown, self.queue, self.loader)
-        self.keys = ReviewKeys(self.change)
 
     def compose(self) -> ComposeResult:
         self.shown.arrange()  # before there is anything that would be styled again
@@ -68,7 +59,6 @@ class ReviewPage(Page):
     def draw(self) -> None:
         if self.session is not self._of:
             self._reset_for(self.session)
-        self.queue.base = self.loader.base
         self.queue.draw()
         if key := self.shown.operations.key:  # drafts read anew do not know that it stands there
             self.host.drafts.cursor = key
@@ -85,19 +75,23 @@ class ReviewPage(Page):
 
     def on_text_area_changed(self, event: TextArea.Changed) -> None:
         event.stop()
-        self.keys.keep_draft()
+        self.keep_draft()
 
     def on_edit_box_left(self, event: EditBox.Left) -> None:
         event.stop()
-        self.keys.leave_box()
+        self.leave_box()
 
     def on_edit_box_answered(self, event: EditBox.Answered) -> None:
+        """A key came while the text in the box may not change."""
         event.stop()
-        self.keys.answer_question(goes_back=event.goes_back)
+        if event.goes_back:
+            self.shown.forget_objection()
+        else:
+            self.host.tell("nothing was typed: a question or a check is open", "flag")
 
     def on_edit_box_handed_in(self, event: EditBox.HandedIn) -> None:
         event.stop()
-        self.keys.hand_in(event.text, anyway=event.anyway)
+        self.hand_in(event.text, anyway=event.anyway)
 
     def initial_focus(self) -> Widget:
         return self.shown.operations if self.shown.editing is None else self.shown.box
@@ -136,44 +130,34 @@ class ReviewPage(Page):
 
     def action_decide(self, action: DecisionAction) -> None:
         if self.queue.has_range and action != "defer":
-            self.run_worker(self.keys.decide_range(action))
+            self.run_worker(self.decide_range(action))
         else:
-            self.keys.decide(action)
+            self.decide(action)
 
     def action_describe(self, what: str) -> None:
         """Ask for the reason of a rejection, or for a note."""
-        if (here := self.keys.painted_operation()) is not None:
-            item, op = here
-            is_note = what != "reject"
-            asks = self.keys.ask_note(item, op) if is_note else self.keys.reject_because(op)
-            self.run_worker(asks)
+        if (here := self.painted_operation()) is not None:
+            asks = self.reject_because if what == "reject" else self.ask_note
+            self.run_worker(asks(*here))
 
     async def action_reword(self, how: str) -> None:
         """Change a wording in the box or in $EDITOR, merge it, mark it for that, or let it go."""
-        others = {"merge": self.keys.merge, "mark": self.keys.mark, "drop": self.keys.drop}
-        if how in others:
-            others[how]()
-        else:
-            self.keys.edit(in_editor=how == "editor")
+        match how:
+            case "merge":
+                self.merge()
+            case "mark":
+                self.mark()
+            case "drop":
+                self.drop()
+            case _:
+                self.edit(in_editor=how == "editor")
         await asyncio.sleep(0)  # the box opens: the next key is the text's first letter
 
     def action_approve_safe(self) -> None:
-        self.run_worker(self.keys.approve_safe())
-
-    def action_undo(self, again: bool = False) -> None:
-        self.keys.undo(again=again)
-
-    def commit(self) -> None:
-        """Commit what is decided; its key is heard on every page."""
-        if (session := self.keys.require_session()) is not None:
-            # In turn: decisions whose keys came before it belong to it, those after it do not.
-            self.host.queue_request(self.keys.commit(session))
+        self.run_worker(self.approve_safe())
 
     def action_range(self) -> None:
         self.queue.toggle_range()
-
-    def action_operate(self, what: Literal["pin", "try"]) -> None:
-        (self.keys.pin if what == "pin" else self.keys.try_operations)()
 
     def action_go_to_open(self, by: int) -> None:
         self.queue.go_to_undecided(by)

@@ -1,78 +1,52 @@
 """The list of what waits on the review page and what was decided, and the item under its cursor.
 
-`ReviewLoader` reads what they need, `ItemQueue` keeps the texts of the library as the standing
-decisions would leave it, `ChangePane` shows one item whole, with what it rests on and resembles.
-None decides anything.
+`ReviewLoader` reads what they need, `ItemQueue` keeps the library as the standing decisions would
+leave it, `ChangePane` shows one item whole, with what it rests on and resembles. None decides
+anything.
 """
 
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from engines.core.errors import StudioError
-from engines.core.library import Experience, Library
-from engines.core.library_notes import NO_MARK, NO_USES, NotesMark
+from engines.core.library import Library
+from engines.core.library_notes import NO_MARK, NotesMark
 from engines.core.state.run_state import RunState
-from engines.core.text.similarity import Change, word_diff
-from engines.core.types import Operation, UnparsedReply
-from studio.review.decider import Decider, Pair, draft_and_deleted, draft_texts
-from studio.review.wording import Near, find_similar
+from engines.core.types import UnparsedReply
+from studio.review.decider import Decider, Draft
+from studio.review.wording import Near, find_alike
 from studio.secrets.sanitize import one_line
 from studio.session.session import Session
-from studio.tui.drawing.lines import BLANK, Line, Row, line, note_rows, paragraph
+from studio.tui.drawing.lines import BLANK, Line, Row, holds_words, line, note_rows, paragraph
 from studio.tui.page import Page
+from studio.tui.pages.lists import Loader
 from studio.tui.pages.live.view import current_batch, status_line
-from studio.tui.pages.loader import Loader
+from studio.tui.pages.review import view
 from studio.tui.pages.review.panes import ReviewPanes
-from studio.tui.pages.review.view import (
-    MODES,
-    SORTS,
-    Item,
-    change_lines,
-    evidence_rows,
-    excerpt,
-    has_parts,
-    is_long,
-    item_now,
-    item_row,
-    items,
-    legend_lines,
-    record_files_text,
-    rollout_of,
-    similar_rows,
-    unparsed_reply_lines,
-    wordings,
-)
+from studio.tui.pages.review.view import Item, excerpt
 
 if TYPE_CHECKING:
     from studio.review.evidence import EvidenceLoader, GroupEvidence
 
-_KEPT = 400
-"""Operations whose evidence is kept; more of them are read again."""
-
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """The findings about one operation. `trouble` says why some of it could not be read."""
+    """The findings about one operation."""
 
     groups: "tuple[GroupEvidence, ...]" = ()
     near: tuple[Near, ...] = ()
-    changes: tuple[Change, ...] | None = None  # of a long text; None: it is short
     answers: Mapping[str, str] = field(default_factory=dict)  # by rollout id, once opened
-    trouble: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class FindingsRequest:
     """One operation, to be looked at against the library as it stands."""
 
-    operation: Operation
+    item: Item
     texts: Mapping[str, str] = field(compare=False)
     stamp: int  # changes when the texts do
-    before: str = ""
-    after: str = ""
     opened: bool = False  # whole replies are wanted
 
 
@@ -90,11 +64,7 @@ class ReviewLoader:
     def reset(self, session: Session | None) -> None:
         """Another run is shown, or none."""
         self._session = session
-        self._wanted = ""  # the operation under the cursor
         self._evidence: EvidenceLoader | None = None
-        self._load_groups = lru_cache(_KEPT)(
-            lambda operation: self._open_evidence().operation_groups(operation)
-        )
         self._base.forget()
         self._findings.forget()
 
@@ -114,11 +84,14 @@ class ReviewLoader:
         return self.base is not None or bool(self.trouble)
 
     @property
-    def found(self) -> Findings | None:
-        """The findings for the operation under the cursor; None: they are not read yet."""
+    def findings_trouble(self) -> str:
+        """Why the last findings that were asked for cannot be read."""
+        return self._findings.trouble
+
+    def find(self, item: Item) -> Findings | None:
+        """Return the findings about an operation; None: they are not read yet, or cannot be."""
         key = self._findings.key
-        is_of_it = key is not None and key.operation.id == self._wanted
-        return self._findings.value if is_of_it else None
+        return self._findings.value if key is not None and key.item.id == item.id else None
 
     def request_base(self) -> None:
         """Have the library read as it is, with its notes as far as they have come."""
@@ -127,11 +100,8 @@ class ReviewLoader:
             mark = state.current.notes if state.current is not None else NO_MARK
             self._base.request((state.started.library, state.base_version, mark))
 
-    def request_findings(self, wanted: FindingsRequest | None) -> None:
-        """Have `found` be what is wanted."""
-        self._wanted = wanted.operation.id if wanted is not None else ""
-        if wanted is not None:
-            self._findings.request(wanted)
+    def request_findings(self, wanted: FindingsRequest) -> None:
+        self._findings.request(wanted)
 
     async def load_reply(self, unparsed: UnparsedReply) -> str | None:
         """Return the whole of a reply that waits to be mended; None where no run is shown.
@@ -157,27 +127,16 @@ class ReviewLoader:
         return self._evidence
 
     def load_findings(self, wanted: FindingsRequest) -> Findings:
-        """Read it; an error is told in the findings."""
-        trouble = ""
-        groups: tuple[GroupEvidence, ...] = ()
-        answers: dict[str, str] = {}
-        try:
-            groups = self._load_groups(wanted.operation)
-            if wanted.opened:
-                answers = self._load_answers(groups)
-        except StudioError as error:
-            trouble = str(error)
-        except OSError as error:
-            trouble = f"{error.filename}: {error.strerror or error}"
-        before, after, op = wanted.before, wanted.after, wanted.operation
-        others = [(name, text) for name, text in wanted.texts.items() if name != op.target]
-        near = find_similar(after or before, others) if op.kind != "weights" else ()
-        changes = None
-        if before and before != after and is_long(before, after):
-            changes = word_diff(before, after)
-        return Findings(groups, near, changes, answers, trouble)
+        """Read it. Raises StudioError, OSError."""
+        item = wanted.item
+        op = item.operation
+        assert op is not None
+        groups = self._open_evidence().operation_groups(op)
+        answers = self._load_answers(groups) if wanted.opened else {}
+        near = find_alike(op, item.decision, item.after or item.before, wanted.texts)
+        return Findings(groups, near, answers)
 
-    def _load_answers(self, groups: "tuple[GroupEvidence, ...]") -> dict[str, str]:
+    def _load_answers(self, groups: "Sequence[GroupEvidence]") -> dict[str, str]:
         answers = {}
         for witness in (witness for group in groups for witness in group.witnesses):
             try:
@@ -192,113 +151,86 @@ class ReviewLoader:
 class ItemQueue:
     """The items as they are listed, and where the person is among them."""
 
-    def __init__(self, page: Page, panes: ReviewPanes) -> None:
-        self._page, self._panes, self._list = page, panes, panes.operations
-        self.sort = SORTS[0]
-        self.stamp = 0  # changes when the texts do
-        self.texts: dict[str, str] = {}
-        self.pinned: frozenset[str] = frozenset()  # as the decisions would leave it
-        self.items: list[Item] = []
+    def __init__(self, page: Page, panes: ReviewPanes, loader: ReviewLoader) -> None:
+        self._page, self._panes, self._loader = page, panes, loader
+        self._list = panes.operations
+        self.sort = view.SORTS[0]
+        self.draft = Draft({})
+        self.stamp = 0  # changes when the draft's texts do
         self.reset()
 
     def reset(self) -> None:
         """Another run is shown, or none."""
         self.decider = Decider()
-        self.base: Library | None = None  # that the decisions are about; None: not read
+        self.everything: list[Item] = []  # whatever the filter shows
+        self.items: list[Item] = []  # as they are listed
         self.has_new_lesson = False  # or a commit was made: the cursor goes to what is open
         self._lesson: object = None  # the one that was listed last
         self._anchor = ""  # where a range begins
         self._marked: set[str] = set()  # by a person, to be merged
-        self._deleted: dict[str, str] = {}  # what decisions delete, by operation id
         self.made_of: tuple[object, ...] = ()  # what the list was made of
 
     # -- what is listed ----------------------------------------------------------------------
 
     def draw(self) -> None:
-        page, state = self._page, self._page.state
+        page, state, words = self._page, self._page.state, self._page.filter_text
         hint: Line = ()
-        if page.filter_text:
-            text = f"nothing holds “{excerpt(page.filter_text)}”: "
+        if words:
+            text = f"nothing holds “{excerpt(words)}”: "
             hint = line(text, ("esc", "key"), " clears the filter")
         elif state is None or not (state.operations or state.repairs):
             hint = status_line(state, current_batch(state), page.host.session_status, None)
-        made_of = (state, state.events if state else 0, self.sort,
-                   page.filter_text, self.base, hint, {**page.host.drafts.notes},
-                   self._list.line_width, self._panes.signs)  # fmt: skip
+        notes, signs = self.notes, self._panes.signs
+        made_of = (state, state.events if state else 0, self.sort, words, self._loader.base,
+                   hint, notes, self._list.line_width, signs)  # fmt: skip
         if self.made_of == made_of:
             return
         self.made_of = made_of
         lesson = state and (state.step, state.under_review, state.library_version)
         self.has_new_lesson |= self._lesson is not None and lesson != self._lesson
         self._lesson = lesson
-        self.items, n = [], 0
-        if state is not None:
-            reviewed = decided_pairs(state)
-            texts, self._deleted = draft_and_deleted(self._base_texts, reviewed)
-            self.items = items(
-                state, sort=self.sort, words=page.filter_text,
-                texts={**dict(self._base_texts), **texts} if page.filter_text else None,
-            )  # fmt: skip
-            n = len(state.operations) + len(state.repairs)
-            pinned = set(self.base.pinned_ids if self.base is not None else ())
-            for operation, decision in reviewed:
-                if decision.action == "approve" and operation.kind == "pin":
-                    pinned.add(operation.target or "")
-                elif decision.action == "approve" and operation.kind == "unpin":
-                    pinned.discard(operation.target or "")
-            self.pinned = frozenset(pinned)
-            if texts != self.texts:
-                self.texts = texts
-                self.stamp += 1
-        # Two cells are the cursor's. Asked once: a queue may hold thousands.
-        width, signs, notes = self._list.line_width - 2, self._panes.signs, self.notes
-        rows = []
-        for item in self.items:
-            op, text = item.operation, ""
-            if op is not None:  # what is about to be deleted still stands in its own row
-                text = self.texts.get(op.target or "", "") or self._deleted.get(op.id, "")
-            rows.append(item_row(item, text, signs, width=width, has_note=item.id in notes))
+        self.everything = self._make_items(state) if state is not None else []
+        self.items = self.everything
+        if words:
+            self.items = [i for i in self.everything if holds_words(view.search_text(i), words)]
+        width = self._list.line_width - 2  # two cells are the cursor's
+        rows = [
+            view.item_row(item, signs, width=width, has_note=item.id in notes)
+            for item in self.items
+        ]
         rows = rows or note_rows(paragraph(hint, width))
         self._list.show_rows(rows, key=self._cursor_target())
         self.mark_range()
-        shown = f"{len(self.items)} of {n}" if page.filter_text else f"{n}"
+        self._say_counts(words)
+
+    def _make_items(self, state: RunState) -> list[Item]:
+        base, draft = self._loader.base, Draft({})
+        if base is not None:
+            draft = Draft({e.id: e.text for e in base.experiences}, {*base.pinned_ids})
+        draft.apply(state.reviewed_operations)
+        self.stamp += draft.texts != self.draft.texts
+        self.draft = draft
+        operations = state.operations.values()
+        befores = {op.id: draft.texts.get(op.target or "", "") for op in operations}
+        return view.items(state, sort=self.sort, befores=befores | draft.replaced)
+
+    def _say_counts(self, words: str) -> None:
+        state, total = self._page.state, len(self.everything)
+        counts = f"{len(self.items)} of {total}" if words else f"{total}"
         what = "Weight update" if state is not None and state.step_trains else "Operations"
         later = sum(item.standing == "later" for item in self.items)
-        self._list.border_title = f"{what} {shown}" + (f", {later} later" if later else "")
+        self._list.border_title = f"{what} {counts}" + (f", {later} later" if later else "")
         safe = sum(item.is_safe for item in self.items)
-        words = f"  filter: {excerpt(page.filter_text)}" if page.filter_text else ""
-        self._list.say_below(f"{safe} safe (A)  sort: {self.sort}{words}")
-
-    @property
-    def _base_texts(self) -> list[tuple[str, str]]:
-        return [(e.id, e.text) for e in self.base.experiences] if self.base else []
-
-    def texts_without(self, item: Item) -> dict[str, str]:
-        """Of the library as the other decisions leave it."""
-        state = self._page.state
-        if state is None or item.decision is None or item.decision.action in ("reject", "defer"):
-            return self.texts
-        return draft_texts(self._base_texts, decided_pairs(state, without=item.id))
-
-    def target_experience(self, op: Operation) -> Experience | None:
-        return self.base.get(op.target) if self.base is not None and op.target else None
-
-    # -- as it stands now --------------------------------------------------------------------
-
-    def current_items(self) -> list[Item]:
-        """All of them, whatever the filter shows, from the run's state now."""
-        state = self._page.state
-        return items(state) if state is not None else []
+        filtered = f"  filter: {excerpt(words)}" if words else ""
+        self._list.say_below(f"{safe} safe (A)  sort: {self.sort}{filtered}")
 
     def current_item(self, item: Item) -> Item | None:
         """The same from the run's state now: a frame may not have been drawn since it changed."""
-        state = self._page.state
-        return item_now(item.id, state) if state else None
-
-    def hidden_count(self, found: Sequence[Item]) -> int:
-        """How many that are decided the filter keeps out of sight."""
-        seen = {item.id for item in self.items}
-        return sum(item.decision is not None and item.id not in seen for item in found)
+        state, name = self._page.state, item.id
+        if state is not None and name in state.operations:
+            return view.make_item(state.operations[name], state, item.before)
+        is_reply = state is not None and name in state.repairs
+        return Item(name, unparsed=state.repairs[name]) if state and is_reply else None
 
     @property
     def is_all_decided(self) -> bool:
@@ -325,15 +257,15 @@ class ItemQueue:
         """The group that the operation under the cursor rests on first; "" where none is."""
         operation = self.item.operation if self.item is not None else None
         evidence = operation.evidence if operation is not None else ()
-        shown = rollout_of(self._panes.evidence.key) or next(iter(evidence), "")
-        return shown.rpartition("r")[0]
+        rollout = view.rollout_of(self._panes.evidence.key) or next(iter(evidence), "")
+        return rollout.rpartition("r")[0]
 
     def _cursor_target(self) -> str:
         """What the cursor belongs on: where it is, but on what is new once something is."""
-        anew, self.has_new_lesson = self.has_new_lesson, False
+        is_new, self.has_new_lesson = self.has_new_lesson, False
         first_open = next((item.id for item in self.items if item.is_open), "")
         is_typing = self._panes.editing is not None or self._page.host.is_asking
-        if anew and not is_typing and not self._anchor:
+        if is_new and not is_typing and not self._anchor:
             return first_open or self._list.key
         # Where the person was before the screen was opened, else the first undecided one.
         left_at = self._page.host.drafts.cursor
@@ -356,19 +288,19 @@ class ItemQueue:
 
     def go_to_undecided(self, by: int) -> None:
         """The next undecided one from the cursor on, round the end."""
-        names = [item.id for item in self.items]
+        names = [item.id for item in self.items][::by]
         if self._list.key not in names:
             return
-        at = names.index(self._list.key)
-        order = self.items[at + 1 :] + self.items[: at + 1]
-        if by < 0:
-            order = self.items[:at][::-1] + self.items[at:][::-1]
-        busy = self.decider.busy
-        following = next((item for item in order if item.is_open and item.id not in busy), None)
-        if following is not None:
-            self._list.go_to(following.id)
-        elif not self.is_all_decided:
+        at = names.index(self._list.key) + 1
+        waiting = {item.id for item in self.items if item.is_open} - self.decider.busy
+        for name in names[at:] + names[:at]:
+            if name in waiting:
+                self._list.go_to(name)
+                return
+        if not self.is_all_decided:
             self._page.host.tell("nothing is undecided")
+
+    # -- a range, and what is marked ---------------------------------------------------------
 
     @property
     def has_range(self) -> bool:
@@ -414,15 +346,6 @@ class ItemQueue:
         self.mark_range()
 
 
-def decided_pairs(state: RunState, without: str = "") -> list[Pair]:
-    """Standing decisions in the order in which they were made."""
-    return [
-        (state.operations[name], decision)
-        for name, decision in state.decisions.items()
-        if name in state.operations and name != without
-    ]
-
-
 _LATE_S = 0.15
 """What was found for the one before stands so long: as a rule the next one's is there by then."""
 
@@ -434,7 +357,7 @@ class ChangePane:
         self, page: Page, panes: ReviewPanes, queue: ItemQueue, loader: ReviewLoader
     ) -> None:
         self.page, self.panes, self.queue, self.loader = page, panes, queue, loader
-        self.mode = MODES[0]
+        self.mode = view.MODES[0]
         self.shows_all = False  # of a weight update
         self.reset()
 
@@ -449,87 +372,54 @@ class ChangePane:
     def looked_at_s(self) -> float:
         return max(0.0, round(self.page.host.clock() - self._shown[1], 3))
 
-    def has_painted(self, item: Item) -> bool:
-        token = self._token(item)
-        return token is not None and token == self.panes.change.painted
-
-    def _token(self, item: Item) -> object:
-        """What a decision about it is made on; None while it is not known."""
-        if item.unparsed is not None:
-            return (item.id, item.unparsed)
-        op = item.operation
-        assert op is not None
-        if not self.loader.knows_base:
-            return None
-        now = self.queue.texts.get(op.target or "")
-        return (op.id, op.kind, op.target, op.text, op.flags, now)
-
     def draw(self) -> None:
         self.loader.request_base()
-        item, state, panes = self.queue.item, self.page.state, self.panes
+        item, panes, queue = self.queue.item, self.panes, self.queue
         banner = self._banner_lines()
-        if item is None or state is None:
+        if item is None:
             empty = [line(("what an operation would change stands here", "dim"))]
             panes.change.show_change(None, banner or empty)
             self._made_of = ()
             self._show_findings()
             return
-        self.loader.request_findings(self._findings_request(item))
-        found, drafts = self.loader.found, self.page.host.drafts
-        draft = drafts.edits.get(item.id, "") if panes.editing is None else ""
-        made_of = (item, self.mode, self.shows_all, self.queue.made_of, self.queue.stamp, found,
-                   self.queue.notes.get(item.id), draft, banner, panes.widths,
-                   self.problems.get(item.id), panes.opened_evidence)  # fmt: skip
+        opened, knows_base = panes.opened_evidence, self.loader.knows_base
+        if item.operation is not None and knows_base:
+            wanted = FindingsRequest(item, queue.draft.texts, queue.stamp, opened)
+            self.loader.request_findings(wanted)
+        findings, edits = self.loader.find(item), self.page.host.drafts.edits
+        draft = edits.get(item.id, "") if panes.editing is None else ""
+        made_of = (item, self.mode, self.shows_all, queue.made_of, findings, draft, banner,
+                   panes.widths, self.problems.get(item.id), opened, knows_base)  # fmt: skip
         if made_of == self._made_of:
             return
         self._made_of = made_of
-        place = self.queue.items.index(item) + 1, len(self.queue.items)
-        several = False
-        if item.operation is None:
-            assert item.unparsed is not None
-            lines = unparsed_reply_lines(
-                item.unparsed, place, panes.change.line_width,
-                problems=self.problems.get(item.id, ()), draft=draft,
-            )  # fmt: skip
-        else:
-            lines = self._change_lines(item, item.operation, state, place, draft)
-            can_have_parts = item.operation.kind == "modify" and not item.decision
-            several = can_have_parts and has_parts(item, self.queue.texts)
-        panes.change.show_change(self._token(item), [*banner, *lines], has_parts=several)
-        if item.operation is not None and found is None:
+        # A decision is made on the item as it stands here: on none while its target is not known.
+        token = item if item.unparsed is not None or knows_base else None
+        several = item.operation is not None and item.operation.kind == "modify"
+        has_parts = several and not item.decision and view.has_parts(item)
+        panes.change.show_change(token, banner + self._lines(item, draft), has_parts=has_parts)
+        if item.operation is not None and findings is None:
             self.page.set_timer(_LATE_S, self._show_findings)
         else:
             self._show_findings()
         if self._shown[0] != item.id:
             self._shown = (item.id, self.page.host.clock())
 
-    def _change_lines(
-        self, item: Item, op: Operation, state: RunState, place: tuple[int, int], draft: str
-    ) -> list[Line]:
-        texts, queue, panes, found = (
-            self.queue.texts_without(item), self.queue, self.panes, self.loader.found
+    def _lines(self, item: Item, draft: str) -> list[Line]:
+        queue, panes, state = self.queue, self.panes, self.page.state
+        place, width = (queue.items.index(item) + 1, len(queue.items)), panes.change.line_width
+        if item.unparsed is not None:
+            problems = self.problems.get(item.id, ())
+            return view.unparsed_reply_lines(
+                item.unparsed, place, width, problems=problems, draft=draft
+            )
+        assert state is not None and item.operation is not None
+        is_pinned = item.operation.target in queue.draft.pinned
+        return view.change_lines(
+            item, state, at=place, mode=self.mode, width=width, base=self.loader.base,
+            note=queue.notes.get(item.id, ""), draft=draft,
+            pin=panes.signs.pinned if is_pinned else "", whole=self.shows_all, signs=panes.signs,
         )  # fmt: skip
-        changes = found.changes if found is not None else None
-        before, after, _ = wordings(item, texts)
-        mode = self.mode
-        if mode == "words" and changes is None and before and is_long(before, after):
-            mode = "lines"  # until the word diff has been made
-        return change_lines(
-            item, texts, state, at=place, mode=mode, width=panes.change.line_width,
-            changes=changes, note=queue.notes.get(item.id, ""), draft=draft,
-            target=queue.target_experience(op),
-            pin=panes.signs.pinned if op.target in queue.pinned else "",
-            uses=queue.base.notes.uses.get(op.target or "", NO_USES) if queue.base else NO_USES,
-            whole=self.shows_all, signs=panes.signs,
-        )  # fmt: skip
-
-    def _findings_request(self, item: Item) -> FindingsRequest | None:
-        if (op := item.operation) is None or not self.loader.knows_base:
-            return None
-        texts = self.queue.texts_without(item)
-        before, after, _ = wordings(item, texts)
-        opened = self.panes.opened_evidence
-        return FindingsRequest(op, texts, self.queue.stamp, before, after, opened)
 
     def _banner_lines(self) -> list[Line]:
         """What stands above every operation: who decides, what moved, what is left to do."""
@@ -569,33 +459,31 @@ class ChangePane:
         elif session is not None and session.controls and not session.living:
             then = "c commits" if session.state.status == "finished" else "s r resumes"
             now = line((f"no process: decided here; {then}", "flag"))
-        for number, each in enumerate(legend_lines(now, self.panes.signs)):
+        for number, each in enumerate(view.legend_lines(now, self.panes.signs)):
             self.panes.legend.show_line(number, each)
 
     def _show_findings(self) -> None:
-        panes, found, item = self.panes, self.loader.found, self.queue.item
-        op = item.operation if item is not None else None
-        panes.evidence.say_below()
-        if op is None or found is None:
-            text = "looking …"
-            if op is None:
-                text = "what an operation rests on, and what it resembles, stands here"
-            for pane in (panes.evidence, panes.similar):
+        item, evidence, similar = self.queue.item, self.panes.evidence, self.panes.similar
+        findings = self.loader.find(item) if item is not None else None
+        if item is None or item.operation is None or findings is None:
+            text = "what an operation rests on, and what it resembles, stands here"
+            if item is not None and item.operation is not None:
+                text = one_line(self.loader.findings_trouble, 400) or "looking …"
+            for pane in (evidence, similar):
                 pane.show_rows([_note(text)])
+            evidence.say_below()
             return
-        rows = evidence_rows(
-            found.groups, panes.evidence.line_width, opened=panes.opened_evidence,
-            answers=found.answers, signs=panes.signs,
-        ) or [_note("no rollouts: it was not drawn from practice")]  # fmt: skip
-        if found.trouble:
-            rows.insert(0, _note(one_line(found.trouble, 400), "failed"))
-        panes.evidence.show_rows(rows)
-        files = excerpt(record_files_text(found.groups))
-        panes.evidence.say_below(files)
-        width, pinned = panes.similar.line_width - 2, self.queue.pinned
-        near = similar_rows(found.near, width, pinned, panes.signs.pinned)
-        panes.similar.show_rows(near or [_note("nothing else in the library is like it")])
+        signs = self.panes.signs
+        rows = view.evidence_rows(
+            findings.groups, evidence.line_width, opened=self.panes.opened_evidence,
+            answers=findings.answers, signs=signs,
+        )  # fmt: skip
+        evidence.show_rows(rows or [_note("no rollouts: it was not drawn from practice")])
+        evidence.say_below(excerpt(view.record_files_text(findings.groups)))
+        pinned, width = self.queue.draft.pinned, similar.line_width - 2
+        near = view.similar_rows(findings.near, width, pinned, signs.pinned)
+        similar.show_rows(near or [_note("nothing else in the library is like it")])
 
 
-def _note(text: str, style: str = "dim") -> Row:
-    return Row("", line((text, style)))
+def _note(text: str) -> Row:
+    return Row("", line((text, "dim")))

@@ -5,23 +5,16 @@ printed; colour only repeats them), then the rollouts behind it and the experien
 """
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import lru_cache
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from engines.core.library import Experience, effective_operation
-from engines.core.library_notes import NO_USES, UseCounts
+from engines.core.library import Experience, Library, effective_operation
+from engines.core.library_notes import NO_USES
 from engines.core.state.run_state import RunState
-from engines.core.text.similarity import Change, word_count, word_diff
-from engines.core.types import (
-    HELPS,
-    Decision,
-    Flag,
-    Operation,
-    OperationKind,
-    UnparsedReply,
-)
+from engines.core.text.similarity import word_count, word_diff
+from engines.core.types import HELPS, Decision, Flag, Operation, OperationKind, UnparsedReply
 from studio.render.words import (
     count_text,
     dropped_texts,
@@ -29,7 +22,14 @@ from studio.render.words import (
     kind_title,
     merged_text,
 )
-from studio.review.wording import PIN_MEANING, ChangedPart, Near, changed_parts, flag_text
+from studio.review.wording import (
+    PIN_MEANING,
+    ChangedPart,
+    Near,
+    changed_parts,
+    flag_text,
+    reason_labels,
+)
 from studio.tui.drawing.cells import GLYPHS_UNICODE, Glyphs, cell_width, crop, fit, pad, wrap
 from studio.tui.drawing.lines import (
     BLANK,
@@ -37,13 +37,16 @@ from studio.tui.drawing.lines import (
     Line,
     Row,
     Span,
+    change_spans,
+    count_spans,
+    display_text,
     labelled_lines,
+    legend_line,
     line,
     paragraph,
     spread,
     width_of,
 )
-from studio.tui.pages.text import change_spans, count_spans, display_text, holds_words, legend_line
 from studio.tui.pages.training_view import update_lines
 
 if TYPE_CHECKING:
@@ -83,6 +86,7 @@ class Item(NamedTuple):  # made a thousand times a key: a dataclass takes four t
     unparsed: UnparsedReply | None = None
     deferred: bool = False
     is_own: bool = False  # a person proposed it: it was never put off, so it is not `deferred`
+    before: str = ""  # what its target says, or said when it was decided; "" of none
 
     @property
     def standing(self) -> Standing:
@@ -101,52 +105,59 @@ class Item(NamedTuple):  # made a thousand times a key: a dataclass takes four t
         op = self.operation
         return op is not None and self.is_open and not op.is_flagged and op.kind in _SAFE_KINDS
 
+    @property
+    def wanted(self) -> Operation:
+        """The operation as it was proposed, or as a person edited it."""
+        assert self.operation is not None
+        if self.decision is None or self.decision.action != "edit":
+            return self.operation
+        return effective_operation(self.operation, self.decision)
+
+    @property
+    def after(self) -> str:
+        """What its target would say; "" where it goes."""
+        match self.wanted.kind:
+            case "add" | "modify":
+                return self.wanted.text
+            case "delete" | "weights":
+                return ""
+            case _:
+                return self.before
+
 
 def items(
-    state: RunState,
-    *,
-    sort: Sort = "flagged first",
-    words: str = "",
-    texts: Mapping[str, str] | None = None,
+    state: RunState, *, sort: Sort = "flagged first", befores: Mapping[str, str] | None = None
 ) -> list[Item]:
     """Operations in an order that deciding them does not change, then replies to mend.
 
-    Those that were put off in an earlier step come after all others. `texts` are what the targets
-    say, which a filter looks through too.
+    Those that were put off in an earlier step come after all others. `befores` has by operation
+    what its target says.
     """
-    found = [_item_of(op, state) for op in state.operations.values()]
+    texts = befores or {}
+    listed = [make_item(op, state, texts.get(op.id, "")) for op in state.operations.values()]
     if sort == "flagged first":
-        found.sort(key=lambda item: not (item.operation and item.operation.is_flagged))
+        listed.sort(key=lambda item: not (item.operation and item.operation.is_flagged))
     elif sort == "by kind":
-        found.sort(key=lambda item: KINDS.index(item.operation.kind) if item.operation else 9)
-    found.sort(key=lambda item: item.deferred)
-    found += [Item(reply.id, unparsed=reply) for reply in state.repairs.values()]
-    if not words.strip():
-        return found
-    return [item for item in found if holds_words(_search_text(item, texts or {}), words)]
+        listed.sort(key=lambda item: KINDS.index(item.operation.kind) if item.operation else 9)
+    listed.sort(key=lambda item: item.deferred)
+    return listed + [Item(reply.id, unparsed=reply) for reply in state.repairs.values()]
 
 
-def item_now(name: str, state: RunState) -> Item | None:
-    """One of them as it stands; None where it is gone."""
-    if (op := state.operations.get(name)) is not None:
-        return _item_of(op, state)
-    return Item(name, unparsed=state.repairs[name]) if name in state.repairs else None
-
-
-def _item_of(op: Operation, state: RunState) -> Item:
+def make_item(op: Operation, state: RunState, before: str) -> Item:
     own = op.id in state.own
     later, is_own = op.id in state.deferred and not own, own and not state.curates
-    return Item(op.id, op, state.decisions.get(op.id), None, later, is_own)
+    return Item(op.id, op, state.decisions.get(op.id), None, later, is_own, before)
 
 
-def _search_text(item: Item, texts: Mapping[str, str]) -> str:
+def search_text(item: Item) -> str:
+    """All that a filter looks through."""
     if item.unparsed is not None:
         return f"{item.id} mend {item.unparsed.kind} {item.unparsed.reply}"
     op = item.operation
     assert op is not None
     flags = [flag.name for flag in op.flags] + (["flagged"] if op.is_flagged else ["unflagged"])
-    now = texts.get(op.target or "", "")
-    return " ".join([op.id, op.kind, op.target or "new", op.text, now, item.standing, *flags])
+    words = [op.id, op.kind, op.target or "new", op.text, item.before, item.standing]
+    return " ".join([*words, *flags])
 
 
 @lru_cache(maxsize=8192)  # a key press makes the rows of the whole queue anew
@@ -163,17 +174,11 @@ def shorten(text: str, most: int = MOST_CHARS) -> str:
 
 @lru_cache(maxsize=8192)
 def item_row(
-    item: Item,
-    now: str = "",
-    signs: Glyphs = GLYPHS_UNICODE,
-    *,
-    width: int = 10_000,
-    has_note: bool = False,
+    item: Item, signs: Glyphs = GLYPHS_UNICODE, *, width: int = 10_000, has_note: bool = False
 ) -> Row:
     """How it stands, what it does, to what, whether it is flagged, and its whole wording below.
 
-    `now` is what its target says before it; "" where there is none. `has_note`: the person wrote
-    one that goes with the decision.
+    `has_note`: the person wrote one that goes with the decision.
     """
     if item.unparsed is not None:
         lead = line((signs.undecided, "open"), "   ", (_id_column(item.id), "title"),
@@ -194,8 +199,7 @@ def item_row(
         (f"{op.kind}: " if op.kind in PINS else "", "title"),
     )
     style = "dim" if standing in ("rejected", "later") else ""
-    edited = item.decision.text if item.decision is not None and standing == "edited" else ""
-    text = " ".join(shorten(edited or op.text or now, _ROW_CHARS).split())
+    text = " ".join(shorten(item.wanted.text or item.before, _ROW_CHARS).split())
     return _wrapped_row(op.id, lead, text, style, width)
 
 
@@ -233,9 +237,9 @@ def legend_lines(now: Line, signs: Glyphs = GLYPHS_UNICODE) -> list[Line]:
     ]
 
 
-def count_standings(found: Iterable[Item]) -> Mapping[str, int]:
+def count_standings(listed: Iterable[Item]) -> Mapping[str, int]:
     """How many operations stand how: `{"approved": 3, …}`; those of none are left away."""
-    return Counter(item.standing for item in found if item.operation is not None)
+    return Counter(item.standing for item in listed if item.operation is not None)
 
 
 def counts_text(counted: Mapping[str, int]) -> str:
@@ -244,27 +248,20 @@ def counts_text(counted: Mapping[str, int]) -> str:
     return ", ".join(f"{counted[name]} {name}" for name in order if counted.get(name)) or "nothing"
 
 
-def commit_lines(state: RunState, found: Sequence[Item], hidden: int = 0) -> list[Line]:
-    """What `c` would do, before it is done.
-
-    `found` is everything there is; `hidden` says how many decided ones of it the filter hides.
-    """
-    counted = count_standings(found)
-    operations = [item for item in found if item.operation is not None]
-    taken = [item.operation.kind for item in operations
-             if item.operation and item.standing in ("approved", "edited")]  # fmt: skip
+def commit_lines(state: RunState, listed: Sequence[Item]) -> list[Line]:
+    """What `c` would do with all that there is, before it is done."""
+    counted = count_standings(listed)
+    operations = [item for item in listed if item.operation is not None]
+    taken = [i.wanted.kind for i in operations if i.standing in ("approved", "edited")]
     changes = any(kind not in ("keep", "weights") for kind in taken)
     decided = counts_text({k: v for k, v in counted.items() if k != "open"})
     lines = [line(("decided    ", "dim"), decided)]
-    trains = any(item.operation and item.operation.kind == "weights" for item in operations)
+    trains = any(item.wanted.kind == "weights" for item in operations)
     if trains:
         policy = _version_text(state.policy_version, "weights" in taken)
         lines.append(line(("policy     ", "dim"), policy))
     if changes or not trains:
         lines.append(line(("library    ", "dim"), _version_text(state.base_version, changes)))
-    if hidden:
-        what = "of them is" if hidden == 1 else "of them are"
-        lines.append(line((f"filter     {hidden} {what} hidden by it, and committed too", "flag")))
     if left := counted.get("open", 0):
         more = "operation is" if left == 1 else "operations are"
         text = f"undecided  {left} {more} decided later: kept here, out of this version"
@@ -291,9 +288,7 @@ def is_long(before: str, after: str) -> bool:
     return max(len(before), len(after)) > 6 * MANY_WORDS
 
 
-def head_line(
-    item: Item, before: str, after: str, at: tuple[int, int], width: int, pin: str = ""
-) -> Line:
+def head_line(item: Item, at: tuple[int, int], width: int, pin: str = "") -> Line:
     """`MODIFY E14  op2.7  2 groups  9 -> 24 words`, and where in the list it is.
 
     `pin` is the sign of a pinned target; "" where it is not.
@@ -303,7 +298,7 @@ def head_line(
     if op is None:
         return spread(line(("REPLY TO MEND ", "title"), (item.id, "title")), right, width)
     groups = len({name.rpartition("r")[0] for name in op.evidence})
-    wanted = effective_operation(op, item.decision) if item.decision else op
+    wanted = item.wanted
     target = excerpt(wanted.target or ("policy" if wanted.kind == "weights" else ""))
     spans: list[Span] = [
         (f"{kind_title(wanted.kind)} {target}".strip(), "title"),
@@ -313,20 +308,16 @@ def head_line(
         spans.insert(1, (f" {pin} pinned", "flag"))
     if groups:
         spans.append((f"  {groups} group" + ("s" if groups > 1 else ""), "dim"))
-    lengths = [str(word_count(text)) for text in dict.fromkeys((before, after)) if text]
+    lengths = [str(word_count(text)) for text in dict.fromkeys((item.before, item.after)) if text]
     if lengths:
         spans.append((f"  {' -> '.join(lengths)} words", "dim"))
     if item.is_own and item.standing == "open":
         spans.append(("  yours, open", "open"))
     elif item.standing != "open":
-        spans.append((f"  {_standing_text(item)}", item.standing if item.decision else "dim"))
+        word = "decided later" if item.standing == "later" else item.standing
+        by = f" by {excerpt(item.decision.reviewer)}" if item.decision else ""
+        spans.append((f"  {word}{by}", item.standing if item.decision else "dim"))
     return spread(tuple(spans), right, width)
-
-
-def _standing_text(item: Item) -> str:
-    by = item.decision.reviewer if item.decision else ""
-    word = "decided later" if item.standing == "later" else item.standing
-    return f"{word} by {excerpt(by)}" if by else word
 
 
 def flag_lines(flags: Sequence[Flag], width: int) -> list[Line]:
@@ -335,12 +326,10 @@ def flag_lines(flags: Sequence[Flag], width: int) -> list[Line]:
     return [row for text in texts for row in paragraph([text], width, "     ")]
 
 
-def diff_lines(
-    before: str, after: str, mode: Mode, width: int, changes: Sequence[Change] | None = None
-) -> list[Line]:
+def diff_lines(before: str, after: str, mode: Mode, width: int) -> list[Line]:
     """Before and after: words marked `[-cut-]` and `{+new+}`, whole lines, or two columns.
 
-    `changes` is the word diff where it is known; None makes it here.
+    Of what is long the lines stand in place of the words.
     """
     before, after = shorten(before), shorten(after)
     if before == after:
@@ -348,10 +337,9 @@ def diff_lines(
     if not before or not after:
         mark, style = ("+ ", "added") if after else ("- ", "removed")
         return paragraph([(mark, style), (after or before, style)], width, "  ")
-    if mode == "words":
-        found = word_diff(before, after) if changes is None else changes
-        return paragraph(change_spans(found), width)
-    if mode == "lines":
+    if mode == "words" and not is_long(before, after):
+        return paragraph(change_spans(word_diff(before, after)), width)
+    if mode != "side by side":
         return [
             *paragraph([("- ", "removed"), (before, "removed")], width, "  "),
             *paragraph([("+ ", "added"), (after, "added")], width, "  "),
@@ -365,117 +353,70 @@ def diff_lines(
 
 def change_lines(
     item: Item,
-    texts: Mapping[str, str],
     state: RunState,
     *,
     at: tuple[int, int],
     mode: Mode,
     width: int,
-    changes: Sequence[Change] | None = None,
+    base: Library | None = None,
     note: str = "",
     draft: str = "",
-    target: Experience | None = None,
     pin: str = "",
-    uses: UseCounts = NO_USES,
     whole: bool = False,
     signs: Glyphs = GLYPHS_UNICODE,
 ) -> list[Line]:
     """Everything about one operation that is known without reading a file.
 
-    `texts` are of the library as the other decisions leave it; `at` is its place in the list from
-    1, and how many there are. `changes` is its word diff where that is long (None makes it here),
-    `note` and `draft` are the person's own, not sent yet, and `target` is as the library's head
-    has it, with its `uses`; `pin` is the sign of one that is pinned. `compact` leaves out blank
-    lines and who proposed it; `whole` shows all figures, and why proposals
-    were dropped.
+    `at` is its place in the list from 1, and how many there are; `base` is the library that the
+    decisions are about. `note` and `draft` are the person's own, not sent yet; `pin` is the sign of
+    a target that is pinned. `whole` shows all figures, and why proposals were dropped.
     """
     op = item.operation
     assert op is not None
-    before, after, proposed = wordings(item, texts)
-    flags = flag_lines(op.flags, width)
-    out = [head_line(item, before, after, at, width, pin), *flags]
+    name, before, after = excerpt(op.target or ""), item.before, item.after
+
+    def labelled(label: str, text: str) -> list[Line]:
+        return labelled_lines(label, shorten(text), width)
+
+    out = [head_line(item, at, width, pin), *flag_lines(op.flags, width)]
     if draft:
-        out += labelled_lines("yours", f"{shorten(draft)} (not handed in; e takes it up)", width)
+        out += labelled("yours", f"{draft} (not handed in; e takes it up)")
     out.append(BLANK)
     if op.kind in _MEANINGS and before == after:
-        about = f"{op.kind}s {excerpt(op.target or '')}: {_MEANINGS[op.kind]}"
-        out += paragraph([(about, "dim")], width)
+        out += paragraph([(f"{op.kind}s {name}: {_MEANINGS[op.kind]}", "dim")], width)
     if op.kind == "weights":
         out += update_lines(op, state, width, whole)
     else:
-        out += diff_lines(before, after, mode, width, changes)
+        out += diff_lines(before, after, mode, width)
     if op.target and op.kind != "add" and not before:
-        out += paragraph([(f"{excerpt(op.target)} is not in the library any more", "flag")], width)
+        out += paragraph([(f"{name} is not in the library any more", "flag")], width)
+    uses = base.notes.uses.get(op.target or "", NO_USES) if base else NO_USES
     if uses != NO_USES:
-        out += paragraph(
-            [(f"{excerpt(op.target or '')} so far: ", "dim"), *count_spans(uses)], width
-        )
-    if proposed:
-        out += labelled_lines("proposed", shorten(proposed), width)
-    out += [BLANK, *_reason_lines(op, item.decision, note, width)]
-    out += _fate_lines(op, state, width, whole)
-    return [*out, *source_lines(op, state, target, width)]
-
-
-def _fate_lines(op: Operation, state: RunState, width: int, whole: bool) -> list[Line]:
-    """Which proposals went into it, and which of its step into none; `whole` lists those."""
-    fates, texts = fates_under_review(state)
-    merged, dropped = merged_text(op.id, fates), dropped_texts(fates, texts)
-    out = labelled_lines("merges", display_text(merged), width) if merged else []
+        out += paragraph([(f"{name} so far: ", "dim"), *count_spans(uses)], width)
+    if item.wanted is not op:
+        out += labelled("proposed", op.text or op.kind)
+    out.append(BLANK)
+    fates, proposals = fates_under_review(state)
+    for label, text in reason_labels(op, note, merged_text(op.id, fates), item.decision):
+        out += labelled(label, text)
+    dropped = dropped_texts(fates, proposals)
     if dropped and not whole:
-        count = count_text(len(dropped), "proposal")
-        return out + labelled_lines("dropped", f"{count} of this step (z says why)", width)
-    return out + [row for one in dropped for row in labelled_lines("dropped", one, width)]
-
-
-def _reason_lines(op: Operation, decision: Decision | None, note: str, width: int) -> list[Line]:
-    """Why it was proposed, and why it was decided as it was."""
-    parts: list[tuple[str, str]] = []
-    if op.rationale or op.kind != "weights":
-        parts.append(("why", shorten(op.rationale) or "(no reason given)"))
-    if decision is not None and decision.reason:
-        parts.append(("reason", shorten(decision.reason)))
-    if decision is not None and decision.flags:
-        parts.append(("flags now", "; ".join(excerpt(flag_text(flag)) for flag in decision.flags)))
-    if note:
-        parts.append(("note", f"{shorten(note)} (goes with the decision)"))
-    return [row for label, text in parts for row in labelled_lines(label, text, width)]
-
-
-def has_parts(item: Item, texts: Mapping[str, str]) -> bool:
-    """Whether it changes a wording in several places, of which some can be taken alone."""
-    before, after, _ = wordings(item, texts)
-    return bool(before) and not is_long(before, after) and len(changed_parts(before, after)) > 1
-
-
-def wordings(item: Item, texts: Mapping[str, str]) -> tuple[str, str, str]:
-    """Before, after, and what was proposed where a person made something else of it.
-
-    `texts` are of the library without it, whatever was decided of it.
-    """
-    op = item.operation
-    assert op is not None
-    edited = item.decision if item.standing == "edited" else None
-    wanted = effective_operation(op, edited) if edited else op
-    proposed = (op.text or op.kind) if edited else ""
-    now = texts.get(wanted.target or "", "")
-    same = dict.fromkeys(("keep", "pin", "unpin"), now)
-    after = {**same, "delete": "", "weights": ""}.get(wanted.kind, wanted.text)
-    return "" if wanted.kind in ("add", "weights") else now, after, proposed
-
-
-def source_lines(
-    op: Operation, state: RunState, target: Experience | None, width: int
-) -> list[Line]:
-    """Who or what proposed it, on which library, and what became of its target before."""
-    who = excerpt(op.proposer) or "(unknown)"
+        dropped = [f"{count_text(len(dropped), 'proposal')} of this step (z says why)"]
+    for text in dropped:
+        out += labelled("dropped", text)
     on = f"library v{state.base_version}"
     if op.kind == "weights":
         on = f"policy v{state.policy_version}"
-    out = labelled_lines("who", f"{who}, on {on}", width)
-    if target is not None:
-        out += labelled_lines("history", history_text(target), width)
+    out += labelled("who", f"{op.proposer or '(unknown)'}, on {on}")
+    if base and (target := base.get(op.target or "")):
+        out += labelled("history", history_text(target))
     return out
+
+
+def has_parts(item: Item) -> bool:
+    """Whether it changes a wording in several places, of which some can be taken alone."""
+    before, after = item.before, item.after
+    return bool(before) and not is_long(before, after) and len(changed_parts(before, after)) > 1
 
 
 def history_text(target: Experience) -> str:
@@ -498,7 +439,7 @@ def unparsed_reply_lines(
     draft: str = "",
 ) -> list[Line]:
     """A reply that could not be understood: what is wrong with it, and what it says."""
-    head = head_line(Item(repair.id, unparsed=repair), "", "", at, width)
+    head = head_line(Item(repair.id, unparsed=repair), at, width)
     lead = f"This {repair.kind} reply could not be understood, so nothing was learned from it."
     keys = ("e mends it, E in $EDITOR, d lets it go", "key")
     out = [head, *paragraph([(lead, "")], width), *paragraph([keys], width), ()]
@@ -510,34 +451,27 @@ def unparsed_reply_lines(
     return out + [line("  ", piece) for piece in wrap(text, max(1, width - 2))]
 
 
-Texts = Callable[[Item], Mapping[str, str]]
-"""The library without an item, by id."""
-
-
-def item_rows(found: Iterable[Item], texts: Texts, width: int) -> list[Row]:
+def item_rows(listed: Iterable[Item], width: int) -> list[Row]:
     """What each would do, its flags, and its wording with what changes in it."""
-    return [
-        Row(item.id, lines[0], tuple(lines[1:]))
-        for item in found
-        if (lines := _item_lines(item, texts(item), width))
-    ]
+    rows = []
+    for item in listed:
+        if item.operation is not None:
+            first, *further = _item_lines(item, width)
+            rows.append(Row(item.id, first, tuple(further)))
+    return rows
 
 
-def _item_lines(item: Item, texts: Mapping[str, str], width: int) -> list[Line]:
-    op = item.operation
-    if op is None:
-        return []
-    before, after, _ = wordings(item, texts)
-    made = item.decision if item.standing == "edited" else None
-    kind, target = (made and made.kind) or op.kind, (made and made.target) or op.target
-    what = f"{VERBS[kind]} {kind_title(kind).lower()} {excerpt(target or '')}".rstrip()
-    out = [line((what, "title"), f"  {op.id}")]
-    flags = made.flags if made is not None else op.flags
-    out += [((("  "), ""), *each) for each in flag_lines(flags, width - 2)]
-    if before or after:
-        mode: Mode = "lines" if is_long(before, after) else "words"
-        out += [(("  ", ""), *each) for each in diff_lines(before, after, mode, width - 2)]
-    return out
+def _item_lines(item: Item, width: int) -> list[Line]:
+    wanted, decision = item.wanted, item.decision
+    target = excerpt(wanted.target or "")
+    what = f"{VERBS[wanted.kind]} {kind_title(wanted.kind).lower()} {target}".rstrip()
+    flags = wanted.flags
+    if decision is not None and decision.action == "edit":
+        flags = decision.flags
+    further = flag_lines(flags, width - 2)
+    if item.before or item.after:
+        further += diff_lines(item.before, item.after, "words", width - 2)
+    return [line((what, "title"), f"  {item.id}"), *((("  ", ""), *each) for each in further)]
 
 
 def part_rows(before: str, after: str, parts: Sequence[ChangedPart], width: int) -> list[Row]:
@@ -555,13 +489,13 @@ def part_rows(before: str, after: str, parts: Sequence[ChangedPart], width: int)
     return out
 
 
-def decided_lines(found: Iterable[Item], texts: Texts, width: int, signs: Glyphs) -> Sequence[Line]:
+def decided_lines(listed: Iterable[Item], width: int, signs: Glyphs) -> Sequence[Line]:
     """Every decision that a commit takes in, whole, and why it was made."""
     out: list[Line] = []
-    for item in found:
+    for item in listed:
         if item.operation is None or item.decision is None or item.standing == "later":
             continue
-        head, *further = _item_lines(item, texts(item), width)
+        head, *further = _item_lines(item, width)
         sign = (f"{sign_of(item.standing, signs)} {item.standing}  ", item.standing)
         out += [BLANK, (sign, *head), *further]
         if item.decision.reason:

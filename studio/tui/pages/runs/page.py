@@ -9,29 +9,22 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
-from typing import TYPE_CHECKING, Literal
-
-from textual.app import ComposeResult
-from textual.content import Content
-from textual.widget import Widget
+from typing import TYPE_CHECKING
 
 from engines.record.run_dir import Workspace
 from studio.render.training_lines import learned_text, row_curve
 from studio.render.words import to_decide_text
-from studio.secrets.sanitize import one_line, sanitize
+from studio.secrets.sanitize import one_line
 from studio.tui.drawing.cells import cell_width as cells
-from studio.tui.drawing.cells import fit, pad
-from studio.tui.drawing.lines import Line, Row, Span, labelled_lines, line, note_rows, paragraph
-from studio.tui.page import Page, resume_run, write_export
-from studio.tui.pages.loader import Loader
-from studio.tui.pages.text import holds_words
-from studio.tui.widgets.line_view import LineView, RowList
+from studio.tui.drawing.cells import fit
+from studio.tui.drawing.lines import Line, Row, Span, holds_words, labelled_lines, line, width_of
+from studio.tui.page import resume_run, write_export
+from studio.tui.pages.lists import ListPage, Loader
 
 if TYPE_CHECKING:
     from studio.workspace.listing import KnownRun, MeasuredSet
 
-
-AGAIN_S = 3.0
+_AGAIN_S = 3.0
 """Between two looks at the workspace while a page that shows its runs is open."""
 
 
@@ -42,96 +35,58 @@ def load_runs(workspace: Workspace) -> tuple[KnownRun, ...]:
     return known_runs(workspace)
 
 
-class RunsPage(Page):
-    """The list is read in a thread; what was there stays until it has been."""
-
-    scope = "runs"
+class WorkspacePage(ListPage):
+    """A page that lists runs of the workspace, which go on, also those of other processes."""
 
     def __init__(self) -> None:
         super().__init__()
         self.now: Callable[[], float] = time.time
         self.reader: Loader[Workspace, tuple[KnownRun, ...]] = Loader(self, load_runs)
-        self.sort: Sort = SORTS[0]
-        self.marked: list[str] = []  # to be compared, two at most
-        self.list_pane = RowList(id="runs-list", classes="pane")
-        self.detail_pane = LineView(id="runs-detail", classes="pane")
-
-    def compose(self) -> ComposeResult:
-        yield self.list_pane
-        yield self.detail_pane
 
     def on_mount(self) -> None:
-        self.set_interval(AGAIN_S, self.poll)
+        self.set_interval(_AGAIN_S, self.poll)
 
     def poll(self) -> None:
-        """Look again while the page is open, since runs go on, also of other processes."""
         if self.is_open and not self.reader.is_reading:
             self.reader.request(self.host.workspace, again=True)
-
-    @property
-    def selected_run(self) -> KnownRun | None:
-        return next((run for run in self.reader.value or () if run.run == self.list_pane.key), None)
-
-    def initial_focus(self) -> Widget | None:
-        return self.list_pane
 
     def open_at(self, target: str = "") -> None:
         super().open_at(target)
         self.reader.request(self.host.workspace, again=True)
 
+
+class RunsPage(WorkspacePage):
+    scope = "runs"
+    sorts = ("time", "reward", "cost", "name")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.marked: list[str] = []  # to be compared, two at most
+
+    @property
+    def selected_run(self) -> KnownRun | None:
+        return next((run for run in self.reader.value or () if run.run == self.list_pane.key), None)
+
+    def _listed_runs(self) -> list[KnownRun]:
+        return filter_runs(self.reader.value or (), self.filter_text, self.sort)
+
     def draw(self) -> None:
-        rows, found = self._rows(), self.list_pane
-        self.has_nothing = not self.reader.value
-        room = self.size.height
-        # A row a run, while the details keep theirs; what a filter leaves moves nothing.
-        most = room - max(5, min(11, room * 2 // 5))
-        found.styles.height = max(3, min(most, 3 + len(self.reader.value or ())))
-        found.show_rows(rows or note_rows(self._empty_lines(found.line_width - 2)))
-        title = "Runs" if self.reader.value is None else f"Runs {len(self.reader.value)}"
-        about = [
-            f"sort: {self.sort}",
-            *([f"compare {' and '.join(self.marked)}"] if self.marked else []),
-        ]
-        if self.filter_text:
-            about.insert(0, f"filter: {sanitize(self.filter_text)}")
-            if self.reader.value is not None:
-                title = f"Runs {sum(bool(row.key) for row in rows)} of {len(self.reader.value)}"
-        found.border_title = Content(title)
-        found.say_below("   ".join(about))
-        self._draw_detail()
+        runs, listed = self.reader.value or (), self._listed_runs()
+        self.has_nothing = not runs
+        self.fit_height(len(runs))
+        open_run = self.session.run.run if self.session is not None else ""
+        self.show_list(
+            runs_rows(listed, self.list_width, self.now(), self.marked, open_run),
+            self.reader,
+            f"Runs {len(listed)} of {len(runs)}" if self.filter_text else f"Runs {len(runs)}",
+            nothing=line("no run yet: ", ("0", "key"), " starts one"),
+            notes=[f"compare {' and '.join(self.marked)}"] if self.marked else [],
+        )
+        self.draw_detail()
 
-    def _rows(self) -> list[Row]:
-        """[] where there is nothing to list."""
-        shown = filter_runs(self.reader.value or (), self.filter_text, self.sort)
-        here = self.session.run.run if self.session is not None else ""
-        return runs_rows(shown, self.list_pane.line_width - 2, self.now(), self.marked, here)
-
-    def _empty_lines(self, width: int) -> list[Line]:
-        """What stands where there is no row, and the key that helps."""
-        if self.reader.trouble:
-            return paragraph([(sanitize(self.reader.trouble), "failed")], width)
-        if self.reader.value is None:
-            return [line("reading the workspace ...")]
-        if self.filter_text:
-            words = sanitize(self.filter_text)
-            return [line(f"no run holds {words!r}: ", ("esc", "key"), " clears")]
-        return [line("no run yet: ", ("0", "key"), " starts one")]
-
-    def _draw_detail(self) -> None:
-        view = self.detail_pane
-        lines = detail_lines(self.selected_run, view.line_width, self.now())
-        if (why := self.reader.trouble) and self.reader.value:  # what was read before stays
-            lines = [*paragraph([(sanitize(why), "failed")], view.line_width), *lines]
-        view.show_lines(lines)
-
-    def on_row_list_moved(self) -> None:
-        if self.is_open:
-            self._draw_detail()
-
-    def go_to(self, name: str) -> bool:
-        if self.filter_text and any(run.run == name for run in self.reader.value or ()):
-            self.apply_filter("")
-        return self.list_pane.go_to(name)
+    def draw_detail(self) -> None:
+        pane, run = self.detail_pane, self.selected_run
+        pane.show_lines(detail_lines(run, pane.line_width, self.now()) if run else [])
 
     def action_open(self) -> None:
         if (run := self._readable_run()) is not None:
@@ -158,35 +113,31 @@ class RunsPage(Page):
             return
         if run.run in self.marked:
             self.marked.remove(run.run)
-            self.host.tell(f"{run.run} is no longer marked")
         else:
             self.marked = [*self.marked[-1:], run.run]
-            then = "B compares the two" if self.marked[1:] else "B on another compares them"
-            self.host.tell(f"{run.run} is marked: {then}")
         self.host.draw_now()
+        self.host.tell(f"{len(self.marked)} marked: B compares two, or one with that under it")
 
     def action_compare(self) -> None:
         """The two that are marked, else one that is with the one under the cursor."""
-        here = self._readable_run() if not self.marked[1:] else None
-        pair = list(dict.fromkeys([*self.marked, *([here.run] if here is not None else [])]))
-        if len(pair) == 2:
+        run = self._readable_run()
+        if run is None:
+            return
+        pair = self.marked if len(self.marked) == 2 else [*self.marked, run.run]
+        if len({*pair}) == 2:
             self.marked = []
             self.host.open_page("diff", " ".join(f"{name}@last" for name in pair))
-        elif here is not None:
+        else:
             self.host.tell("space marks one run; B on another compares the two", "failed")
-
-    def action_sort(self) -> None:
-        self.sort = SORTS[(SORTS.index(self.sort) + 1) % len(SORTS)]
-        self.host.draw_now()
 
     def action_export(self) -> None:
         if not self.reader.value:
             self.host.tell("there is no run to write down", "failed")
             return
-        shown = filter_runs(self.reader.value, self.filter_text, self.sort)
-        data = runs_csv(shown).encode("utf-8", "replace")
+        listed = self._listed_runs()
+        data = runs_csv(listed).encode("utf-8", "replace")
         write = partial(write_export, self.host.workspace, "runs.csv", data)
-        self.export_file(write, f"{len(shown)} runs")
+        self.export_file(write, f"{len(listed)} runs")
 
     def _readable_run(self) -> KnownRun | None:
         """The run under the cursor, if its journal can be read; tells why not."""
@@ -200,8 +151,6 @@ class RunsPage(Page):
         return run
 
 
-Sort = Literal["time", "reward", "cost", "name"]
-SORTS: tuple[Sort, ...] = ("time", "reward", "cost", "name")
 _LEAST_STATE = 26
 _ENDED = ("stopped", "failed", "interrupted", "held")
 
@@ -228,18 +177,21 @@ _COLUMNS = (
 )
 
 
-def filter_runs(runs: Iterable[KnownRun], filter_text: str, sort: Sort) -> list[KnownRun]:
+def filter_runs(runs: Iterable[KnownRun], filter_text: str, sort: str) -> list[KnownRun]:
     """Those that hold every word of the filter, in order; newest first where nothing else says."""
-    found = [run for run in runs if holds_words(_search_text(run), filter_text)]
-    if sort == "reward":
-        found.sort(key=lambda run: -1.0 if (mean := _reward(run)) is None else mean, reverse=True)
-    elif sort == "cost":
-        found.sort(
-            key=lambda run: (-(run.listed.row.get("cost_usd") or 0.0), -run.listed.row["tokens"])
-        )
-    elif sort == "name":
-        found.sort(key=lambda run: run.run)
-    return found
+    listed = [run for run in runs if holds_words(_search_text(run), filter_text)]
+    match sort:
+        case "reward":
+            listed.sort(key=lambda run: -1.0 if (mean := _reward(run)) is None else mean)
+            listed.reverse()
+        case "cost":
+            listed.sort(
+                key=lambda run: (run.listed.row.get("cost_usd") or 0.0, run.listed.row["tokens"]),
+                reverse=True,
+            )
+        case "name":
+            listed.sort(key=lambda run: run.run)
+    return listed
 
 
 def runs_rows(
@@ -251,87 +203,92 @@ def runs_rows(
     """
     if not runs:
         return []
+    headings = [column.heading for column in _COLUMNS]
     table = [_cells(run, now) for run in runs]
-    columns, widths = _fit_columns(table, width - 2)
-    state_room = max(_LEAST_STATE, width - 2 - sum(widths[at] + 2 for at in columns))
-    heading = "  " + "".join(
-        _align(_COLUMNS[at].heading, widths[at], _COLUMNS[at].right) + "  " for at in columns
-    )
-    rows = [Row("", ((heading + "state", "dim"),))]
-    for run, texts in zip(runs, table, strict=True):
-        mark = "m" if run.run in marked else "@" if run.run == here else " "
-        spans: list[Span] = [(mark + " ", "flag" if mark == "m" else "")]
+    widths = [
+        min(column.most, max(map(cells, texts)))
+        for column, texts in zip(_COLUMNS, zip(headings, *table, strict=True), strict=True)
+    ]
+    columns = list(range(len(_COLUMNS)))
+    while len(columns) > 1 and sum(widths[at] + 2 for at in columns) + _LEAST_STATE + 2 > width:
+        columns.remove(min(columns, key=lambda at: _COLUMNS[at].rank))
+
+    def spans(texts: Sequence[str], style: str) -> list[Span]:
+        out = []
         for at in columns:
-            style = "title" if at == 0 else "dim" if texts[at] == "-" else ""
-            spans.append((_align(texts[at], widths[at], _COLUMNS[at].right) + "  ", style))
+            text = fit(texts[at], widths[at])
+            gap = " " * (widths[at] - cells(text))
+            out.append((f"{gap}{text}  " if _COLUMNS[at].right else f"{text}{gap}  ", style))
+        return out
+
+    rows = [Row("", line("  ", *spans(headings, "dim"), ("state", "dim")))]
+    for run, texts in zip(runs, table, strict=True):
+        mark = "m " if run.run in marked else "@ " if run.run == here else "  "
+        shown = line((mark, "flag"), *spans(texts, ""))
         text, style = state_span(run)
-        rows.append(Row(run.run, line(*spans, (fit(text, state_room), style))))
+        rows.append(Row(run.run, (*shown, (fit(text, width - width_of(shown)), style))))
     return rows
 
 
 def state_span(run: KnownRun) -> Span:
     """Where a run stands and the key that goes on from there."""
     row, shown = run.listed.row, run.listed.shown
-    waiting = to_decide_text(row["open"], row.get("later", 0))
-    if shown.status == "damaged":
+    status, waiting = shown.status, to_decide_text(row["open"], row.get("later", 0))
+    if status == "damaged":
         return "damaged: studio doctor", "failed"
     if shown.curation_status:
         return (f"curation: {waiting}", "flag") if row["open"] else ("curation", "won")
-    if shown.alive and shown.status == "held":
+    if shown.alive and status == "held":
         return f"HELD: {waiting}", "flag"
     if shown.alive:
-        return f"{shown.status}, its process lives", "streaming"
-    if row.get("ending") == "budget":
+        return f"{status}, its process lives", "streaming"
+    if row["ending"] == "budget":
         return "budget reached (s r: more)", "flag"
-    if row["open"] and shown.status in ("held", "finished", "interrupted"):
-        return f"{'finished' if shown.status == 'finished' else 'no process'}: {waiting}", "flag"
-    if shown.status in _ENDED:
-        return f"{shown.status} (s r resumes)", "failed" if shown.status == "failed" else ""
-    return shown.status, "won" if shown.status == "finished" else ""
+    if row["open"] and status in ("held", "finished", "interrupted"):
+        return f"{'finished' if status == 'finished' else 'no process'}: {waiting}", "flag"
+    if status in _ENDED:
+        return f"{status} (s r resumes)", "failed" if status == "failed" else ""
+    return status, "won" if status == "finished" else ""
 
 
-def detail_lines(run: KnownRun | None, width: int, now: float) -> list[Line]:
-    """What stands behind the run under the cursor, whole."""
-    if run is None:
-        return []
+def detail_lines(run: KnownRun, width: int, now: float) -> list[Line]:
+    """What stands behind a run, whole."""
     row, back, shown = run.listed.row, run.background, run.listed.shown
-    text, style = state_span(run)
-    head = line((one_line(run.run, 60), "title"), "  ", (text, style))
+    facts: dict[str, str] = {}
     if shown.status == "damaged":
-        doctor = "studio doctor says what is wrong; studio doctor --repair mends what can be."
-        damage = labelled_lines("damage", sanitize(shown.next), width)
-        return [head, *damage, *labelled_lines("next", doctor, width)]
-    out = [head]
-    if back is not None:
-        of = f"batch {back.batch_size}, groups of {back.group_size}, seed {back.seed}"
-        judged = f"judged by {back.verifier}, reviewed by {back.reviewer}"
-        practised = f"{back.model} on {back.data}; {of}; {judged}"
-        out += labelled_lines("practises", one_line(practised, 400), width)
-    if shown.curation_status:
-        said = f"{sanitize(str(row['curates']))}; {shown.curation_status}; {learned_text(row)}"
-        return [*out, *labelled_lines("curates", said, width)]
-    scripted = "rehearsal, " if row["rehearsal"] else ""
-    epochs = [
-        f"epoch {number}: {pooled['mean']:.3f} (n={pooled['n']})"
-        for number, pooled in row["rewards"].items()
-        if pooled["n"]
-    ]
-    rewards = f"{scripted}{', '.join(epochs)}" if epochs else "none yet"
-    out += labelled_lines("rewards", rewards, width)
-    if back is not None and back.measured:
-        sets = "; ".join(_held_out_text(measured) for measured in back.measured)
-        out += labelled_lines("held out", one_line(f"{scripted}{sets}", 400), width)
-    lost = f", {row['losses']} loss{'es' * (row['losses'] > 1)}" if row["losses"] else ""
-    money = "" if row["cost_usd"] is None else f", ${row['cost_usd']:.4f}"
-    steps = f"step {back.step} of {back.steps}" if back else f"step {row['steps']}"
-    spent = f"{row['tokens']:,} tokens{money}{lost}; {steps}; {learned_text(row)}"
-    out += labelled_lines("spent", sanitize(spent), width)
-    began, last = time_text(row.get("began"), now), time_text(row.get("last"), now)
-    out += labelled_lines("when", f"began {began}, last heard of {last}", width)
-    if row.get("reason"):
-        out += labelled_lines("ended", one_line(str(row["reason"]), 600), width)
-    if row["rehearsal"]:
-        out.append(((fit("~ rehearsal: replies were scripted", width), "dim"),))
+        facts["damage"] = shown.next
+        facts["next"] = "studio doctor says what is wrong; studio doctor --repair mends it."
+    elif shown.curation_status:
+        facts["curates"] = f"{row['curates']}; {shown.curation_status}; {learned_text(row)}"
+    else:
+        scripted = "rehearsal, " if row["rehearsal"] else ""
+        epochs = [
+            f"epoch {number}: {pooled['mean']:.3f} (n={pooled['n']})"
+            for number, pooled in row["rewards"].items()
+            if pooled["n"]
+        ]
+        steps = f"step {row['steps']}"
+        if back is not None:
+            sizes = f"batch {back.batch_size}, groups of {back.group_size}, seed {back.seed}"
+            judged = f"judged by {back.verifier}, reviewed by {back.reviewer}"
+            facts["practises"] = f"{back.model} on {back.data}; {sizes}; {judged}"
+            steps = f"step {back.step} of {back.steps}"
+        facts["rewards"] = scripted + ", ".join(epochs) if epochs else "none yet"
+        if back is not None and back.measured:
+            facts["held out"] = scripted + "; ".join(map(_held_out_text, back.measured))
+        spent = [f"{row['tokens']:,} tokens"]
+        if row["cost_usd"] is not None:
+            spent.append(f"${row['cost_usd']:.4f}")
+        if row["losses"]:
+            spent.append(f"{row['losses']} lost")
+        facts["spent"] = f"{', '.join(spent)}; {steps}; {learned_text(row)}"
+        began, last = time_text(row["began"], now), time_text(row["last"], now)
+        facts["when"] = f"began {began}, last heard of {last}"
+        facts["ended"] = str(row["reason"] or "")
+    out = [line((one_line(run.run, 60), "title"), "  ", state_span(run))]
+    for label, text in facts.items():
+        if text:
+            out += labelled_lines(label, one_line(text, 600), width)
     return out
 
 
@@ -379,23 +336,6 @@ def _cells(run: KnownRun, now: float) -> tuple[str, ...]:
         time_text(row.get("began"), now),
     )
     return tuple(one_line(text, 80) for text in texts)
-
-
-def _fit_columns(table: Sequence[Sequence[str]], room: int) -> tuple[list[int], list[int]]:
-    """Which columns fit beside the state, and how wide each is."""
-    widths = [
-        min(column.most, max(cells(column.heading), *(cells(row[at]) for row in table)))
-        for at, column in enumerate(_COLUMNS)
-    ]
-    kept = list(range(len(_COLUMNS)))
-    while len(kept) > 1 and sum(widths[at] + 2 for at in kept) + _LEAST_STATE > room:
-        kept.remove(min(kept, key=lambda at: _COLUMNS[at].rank))
-    return kept, widths
-
-
-def _align(text: str, width: int, right: bool) -> str:
-    text = fit(text, width)
-    return " " * (width - cells(text)) + text if right else pad(text, width)
 
 
 def _reward(run: KnownRun) -> float | None:

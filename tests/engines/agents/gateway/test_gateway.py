@@ -14,7 +14,7 @@ import pytest
 
 from engines.agents.gateway.server import Gateway
 from engines.agents.guided_try import GuidedTry
-from engines.agents.single_turn import prompt_messages
+from engines.agents.loops import prompt_messages
 from engines.core.errors import AnswersPending, CallFailed
 from engines.core.protocols import OnText
 from engines.core.text.tool_text import CallMark, ResultMark, split_marks

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from engines.core.errors import DataError
-from engines.data.sessions.agents import FORMATS, read_sessions
+from engines.data.sessions.formats import FORMATS, read_sessions
 from engines.data.sessions.steps import Intake
 from engines.data.sessions.tries import Try, read_tries
 from engines.secrets.redactor import Redactor

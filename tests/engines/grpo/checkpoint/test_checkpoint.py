@@ -18,9 +18,9 @@ from engines.grpo.checkpoint.folders import (
     FoundCheckpoint,
     find_checkpoints,
 )
-from engines.policies.hf_local.loading import load_local
 from engines.policies.hf_local.model import LocalModel
 from engines.policies.hf_local.settings import LocalSettings, LoraSettings
+from engines.policies.open import load_local
 from tests.engines.grpo.checkpoints import a_state, adapted, checkpoint_name, trained
 from tests.engines.grpo.models import a_folder
 

@@ -15,7 +15,7 @@ from engines.core.errors import ConfigError, ConflictError, DamagedError, Record
 from engines.core.events import EvaluationFinished
 from engines.core.types import NO_USAGE
 from engines.grpo.checkpoint.contents import write_checkpoint
-from engines.grpo.checkpoint.export import (
+from engines.grpo.checkpoint.folders import (
     BUNDLED_LICENCE,
     CardFacts,
     adapter_rank,

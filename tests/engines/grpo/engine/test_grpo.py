@@ -155,8 +155,7 @@ async def test_only_the_last_computed_update_can_be_applied(local: LocalModel) -
 
 
 async def test_the_winner_becomes_likelier_and_the_losers_less_likely(local: LocalModel) -> None:
-    from engines.grpo.forward import completion_logps
-    from engines.grpo.loss.loss import collate, pad_samples
+    from engines.grpo.loss.loss import collate, completion_logps, pad_samples
 
     engine, batch = an_engine(local), a_batch(2, 4)
     rows = pad_samples(collate(batch).samples, local.pad_id)
@@ -447,8 +446,7 @@ def test_every_group_stands_for_the_batch_in_what_is_probed() -> None:
 async def test_kl_is_of_the_weights_that_an_update_leads_to(
     local: LocalModel, how: dict[str, Any]
 ) -> None:
-    from engines.grpo.forward import completion_logps
-    from engines.grpo.loss.loss import collate, pad_samples
+    from engines.grpo.loss.loss import collate, completion_logps, pad_samples
 
     batch = a_batch(4, 4)
     engine = an_engine(local, **how)

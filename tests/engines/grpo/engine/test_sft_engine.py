@@ -14,7 +14,7 @@ import torch
 from engines.core.errors import ConflictError
 from engines.core.library import Library
 from engines.core.types import Group, Lesson, Problem, WeightUpdate
-from engines.grpo.engine.sft import SFTEngine, pad_examples, token_losses
+from engines.grpo.engine.sft import SFTEngine, as_sample, token_losses
 from engines.grpo.engine.weight_engine import WeightEngine
 from engines.grpo.loss.sft_data import parse_demonstration, tokenise_demonstration
 from engines.grpo.settings import SFTSettings
@@ -101,7 +101,7 @@ async def test_its_figures_are_those_of_the_demonstrations(base: Path) -> None:
         tokenise_demonstration(local, parse_demonstration(g.problem), "Twice.") for g in a_batch()
     ]
     with torch.no_grad():
-        every = token_losses(local, pad_examples(examples, local))
+        every = token_losses(local, [as_sample(each, 0) for each in examples])
     engine = an_engine(local, instructions="Twice.", schedule="constant", warmup=0.0)
     found = figures(await learn(engine, a_batch()))
     assert found["loss"] == pytest.approx(every.mean().item(), abs=1e-5)

@@ -12,13 +12,13 @@ from engines.core.errors import PolicyError
 from engines.core.library import Library
 from engines.core.types import Message, Sampling
 from engines.grpo.engine.grpo import GRPOEngine
-from engines.grpo.engine.vllm_synced import VLLMSyncedEngine
+from engines.grpo.engine.weight_engine import VLLMSyncedEngine
 from engines.grpo.settings import GRPOSettings
 from engines.policies.chat.endpoint import EndpointSettings
-from engines.policies.hf_local.chat_template import encode_prompt
-from engines.policies.hf_local.loading import load_local
 from engines.policies.hf_local.model import LocalModel
+from engines.policies.hf_local.policy import encode_prompt
 from engines.policies.hf_local.settings import LocalSettings, LoraSettings
+from engines.policies.open import load_local
 from engines.policies.vllm import RolloutServer, VLLMRollouts
 from tests.engines.grpo.models import a_folder, train
 from tests.engines.grpo.trainable import a_batch

@@ -1,4 +1,4 @@
-"""Log-probabilities of completions, with prompts shared and without."""
+"""Log-probabilities of completions."""
 
 from __future__ import annotations
 
@@ -10,15 +10,12 @@ import torch
 from torch import Tensor
 
 from engines.core.types import Message, Sampling
-from engines.grpo import forward
-from engines.grpo.forward import can_share_prompts, completion_logps
-from engines.grpo.loss.loss import Sample, collate, pad_samples
+from engines.grpo.loss import loss as forward
+from engines.grpo.loss.loss import Sample, collate, completion_logps, pad_samples
 from engines.policies.hf_local.model import LocalModel
 from engines.policies.hf_local.settings import LoraSettings
 from tests.engines.grpo.models import FAMILIES, a_local, with_dropout
 from tests.engines.grpo.trainable import a_batch, a_scored, a_try, a_turn
-
-SHARING = ("llama", "llama3 rope", "qwen2", "qwen3", "gemma")
 
 
 def samples() -> list[Sample]:
@@ -39,9 +36,9 @@ def by_hand(local: LocalModel, sample: Sample, temperature: float) -> Tensor:
     return logps.gather(1, ids[0, len(sample.prompt) :, None])[:, 0]
 
 
-def gradient(local: LocalModel, chosen: list[Sample], share: bool) -> Tensor:
+def gradient(local: LocalModel, chosen: list[Sample]) -> Tensor:
     rows = pad_samples(chosen, local.pad_id)
-    scored = completion_logps(local, rows, temperature=0.7, share=share)
+    scored = completion_logps(local, rows, temperature=0.7)
     weights = torch.linspace(-1, 1, scored.logp.numel()).view_as(scored.logp)
     grads = torch.autograd.grad(
         (scored.logp * weights).sum(), [p for _, p in local.trainable_parameters()]
@@ -50,32 +47,18 @@ def gradient(local: LocalModel, chosen: list[Sample], share: bool) -> Tensor:
 
 
 @pytest.mark.parametrize("family", sorted(FAMILIES))
-def test_every_path_gives_what_the_models_own_forward_gives(family: str, tmp_path: Path) -> None:
+def test_a_pass_gives_what_the_models_own_forward_gives(family: str, tmp_path: Path) -> None:
     local, chosen = a_local(tmp_path, family, trained=True), samples()
-    assert can_share_prompts(local) is (family in SHARING)
     rows = pad_samples(chosen, local.pad_id)
-    for share in {False, can_share_prompts(local)}:
-        with torch.no_grad():
-            found = completion_logps(local, rows, temperature=0.7, share=share).logp
-        for n, sample in enumerate(chosen):
-            trained = torch.tensor(sample.trainable)
-            expected = torch.where(trained, by_hand(local, sample, 0.7), 0.0)
-            torch.testing.assert_close(
-                found[n, : len(trained)], expected, atol=2e-5, rtol=0, msg=f"{family} {share} {n}"
-            )
-            assert not bool(found[n, len(trained) :].any())
-
-
-def off(found: Tensor, exact: Tensor) -> float:
-    return float((found - exact).norm() / exact.norm())
-
-
-@pytest.mark.parametrize("family", ["llama", "qwen3"])
-def test_gradients_flow_through_a_shared_prompt(family: str, tmp_path: Path) -> None:
-    local, chosen = a_local(tmp_path, family, trained=True), samples()
-    local.model.double()
-    shared, whole = gradient(local, chosen, True), gradient(local, chosen, False)
-    assert off(shared, whole) < 1e-6  # norms stay in float32
+    with torch.no_grad():
+        found = completion_logps(local, rows, temperature=0.7).logp
+    for n, sample in enumerate(chosen):
+        trained = torch.tensor(sample.trainable)
+        expected = torch.where(trained, by_hand(local, sample, 0.7), 0.0)
+        torch.testing.assert_close(
+            found[n, : len(trained)], expected, atol=2e-5, rtol=0, msg=f"{family} {n}"
+        )
+        assert not bool(found[n, len(trained) :].any())
 
 
 def test_entropy_is_that_of_the_tempered_distribution(tmp_path: Path) -> None:
@@ -93,18 +76,17 @@ def test_a_large_vocabulary_is_scored_in_pieces_to_the_same_gradient(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     local, chosen = a_local(tmp_path, trained=True), samples()
-    at_once = gradient(local, chosen, True)
+    at_once = gradient(local, chosen)
     monkeypatch.setattr(forward, "LOGITS_AT_ONCE", 5 * 320)
-    torch.testing.assert_close(gradient(local, chosen, True), at_once, atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(gradient(local, chosen), at_once, atol=1e-5, rtol=1e-4)
 
 
 def test_gradient_checkpointing_changes_no_number(tmp_path: Path) -> None:
     chosen = samples()
     plain = a_local(tmp_path / "a", trained=True)
     frugal = a_local(tmp_path / "b", trained=True, settings={"gradient_checkpointing": True})
-    assert not can_share_prompts(frugal)
     torch.testing.assert_close(
-        gradient(frugal, chosen, False), gradient(plain, chosen, False), atol=1e-5, rtol=1e-4
+        gradient(frugal, chosen), gradient(plain, chosen), atol=1e-5, rtol=1e-4
     )
 
 
@@ -116,7 +98,7 @@ def test_dropout_never_acts_in_a_training_pass(tmp_path: Path) -> None:
     )
     for each in (local, frugal):
         with_dropout(each, 0.5)
-        first, second = gradient(each, samples(), False), gradient(each, samples(), False)
+        first, second = gradient(each, samples()), gradient(each, samples())
         assert torch.equal(first, second)
 
 

@@ -112,15 +112,13 @@ def a_sample(length: int, group: int = 0, prompt: tuple[int, ...] = (1, 2)) -> S
     return Sample(prompt, (7,) * length, (True,) * length, ones, ones, group, "")
 
 
-def test_equal_prompts_become_one_row() -> None:
-    samples = [a_sample(2), a_sample(3), a_sample(1, 1, (5, 6, 7)), a_sample(2, 1, (5, 6, 7))]
+def test_a_sequence_is_prompt_and_completion_without_a_gap() -> None:
+    samples = [a_sample(2), a_sample(3), a_sample(1, 1, (5, 6, 7))]
     rows = pad_samples(samples, pad_id=0)
-    assert rows.prompts.tolist() == [[1, 2, 0], [5, 6, 7]]
-    assert rows.prompt_lengths.tolist() == [2, 3]
-    assert (rows.prompt_of.tolist(), rows.repeats) == ([0, 0, 1, 1], 2)
-    assert rows.completions.tolist() == [[7, 7, 0], [7, 7, 7], [7, 0, 0], [7, 7, 0]]
-    assert rows.trainable.sum(1).tolist() == rows.lengths.tolist() == [2, 3, 1, 2]
-    assert pad_samples(samples[:3], pad_id=0).repeats == 0
+    assert rows.ids.tolist() == [[1, 2, 7, 7, 0], [1, 2, 7, 7, 7], [5, 6, 7, 7, 0]]
+    assert rows.begins.tolist() == [2, 2, 3]
+    assert rows.completions.tolist() == [[7, 7, 0], [7, 7, 7], [7, 0, 0]]
+    assert rows.trainable.sum(1).tolist() == rows.lengths.tolist() == [2, 3, 1]
 
 
 @pytest.mark.parametrize("rows", [None, 1, 2, 3, 5, 100])

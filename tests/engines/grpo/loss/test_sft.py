@@ -9,16 +9,12 @@ import pytest
 import torch
 
 from engines.core.errors import ConfigError
-from engines.grpo.engine.sft import (
-    accumulate,
-    pad_examples,
-    split_into_forwards,
-    token_losses,
-)
+from engines.grpo.engine.sft import accumulate, as_sample, token_losses
+from engines.grpo.loss.loss import split_micro_batches
 from engines.grpo.loss.sft_data import Demonstration, Example, tokenise_demonstration
 from engines.grpo.settings import SFTSettings
 from engines.policies.hf_local.model import LocalModel
-from tests.engines.grpo.checkpoints import adapted, trained
+from tests.engines.grpo.checkpoints import trained
 from tests.engines.grpo.models import a_folder
 
 WORDS = ("ab", "What is", "doggy 12", "an elephant on the inn", "fly", "ox 7", "q", "there in")
@@ -49,26 +45,26 @@ def gradients(local: LocalModel) -> torch.Tensor:
     )
 
 
-def test_a_row_is_laid_out_so_that_each_position_predicts_the_next_token(base: Path) -> None:
-    local = adapted(base)
-    padded = pad_examples(
-        [example([5, 6], [7, 8, 9]), example([3], [4]), example([], [1, 2])], local
-    )
-    pad = local.pad_id
-    assert padded.ids.tolist() == [[5, 6, 7, 8, 9], [3, 4, *[pad] * 3], [1, 2, *[pad] * 3]]
-    # 6 predicts 7, 7 predicts 8, 8 predicts 9; 3 predicts 4; nothing predicts a first token.
-    assert padded.learnt.tolist() == [
-        [False, True, True, True, False],
-        [True, False, False, False, False],
-        [True, False, False, False, False],
+def test_all_of_a_reply_is_learnt_but_what_nothing_predicts() -> None:
+    shown = [example([5, 6], [7, 8, 9]), example([3], [4]), example([], [1, 2]), example([], [])]
+    samples = [as_sample(each, 0) for each in shown]
+    assert [(one.prompt, one.completion) for one in samples] == [
+        ((5, 6), (7, 8, 9)),
+        ((3,), (4,)),
+        ((), (1, 2)),
+        ((), ()),
     ]
+    learnt = [one.trainable for one in samples]
+    assert learnt == [(True, True, True), (True,), (False, True), ()]
 
 
 def test_examples_share_a_pass_while_their_padded_size_fits() -> None:
-    sizes = [5, 8, 5, 8, 2]
-    passes = split_into_forwards([example(range(n - 1), [0]) for n in sizes], 16)
-    assert [[len(one) for one in part] for part in passes] == [[8, 8], [5, 5, 2]]
-    assert len(split_into_forwards([example([1], [2])] * 4, 1)) == 4
+    def passes(sizes: Sequence[int], limit: int) -> list[list[int]]:
+        samples = [as_sample(example(range(n - 1), [0]), at) for at, n in enumerate(sizes)]
+        return [[sizes[at] for at in part] for part in split_micro_batches(samples, None, limit)]
+
+    assert passes([5, 8, 5, 8, 2], 16) == [[8, 8], [5, 5, 2]]
+    assert len(passes([2] * 4, 1)) == 4
 
 
 @pytest.mark.parametrize("family", ["llama", "qwen3", "mistral", "gemma2", "gemma3"])
@@ -79,7 +75,7 @@ def test_padded_examples_lose_what_plain_transformers_says_of_each_alone(
     examples = the_examples(local)
     alone = []
     with torch.no_grad():
-        together = token_losses(local, pad_examples(examples, local))
+        together = token_losses(local, [as_sample(each, 0) for each in examples])
         for one in examples:
             ids = torch.tensor([[*one.prompt_ids, *one.token_ids]])
             logp = torch.log_softmax(local.model(ids).logits[0].float(), -1)
@@ -107,7 +103,7 @@ def test_the_loss_is_the_mean_over_all_learnt_tokens(base: Path) -> None:
     local = trained(base)
     examples = the_examples(local)
     with torch.no_grad():
-        every = token_losses(local, pad_examples(examples, local))
+        every = token_losses(local, [as_sample(each, 0) for each in examples])
     loss, tokens = accumulate(local, examples, forward_tokens=60)
     assert loss == pytest.approx(every.mean().item(), abs=1e-6)
     assert tokens == len(every) == sum(len(one.token_ids) for one in examples)

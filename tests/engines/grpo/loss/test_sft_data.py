@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from engines.agents.single_turn import prompt_messages
+from engines.agents.loops import prompt_messages
 from engines.core.errors import DataError
 from engines.core.types import Message, Problem
 from engines.data.dataset import read_problems
@@ -24,8 +24,8 @@ from engines.grpo.loss.sft_data import (
     tokenise_demonstration,
     without_guidance,
 )
-from engines.policies.hf_local.chat_template import encode_prompt
 from engines.policies.hf_local.model import LocalModel
+from engines.policies.hf_local.policy import encode_prompt
 from tests.engines.grpo.checkpoints import adapted
 from tests.engines.grpo.models import a_folder, a_tokenizer
 

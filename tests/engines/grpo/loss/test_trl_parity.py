@@ -22,20 +22,20 @@ from torch import Tensor
 
 from engines.core.library import Library
 from engines.grpo.engine.grpo import GRPOEngine
-from engines.grpo.forward import completion_logps
 from engines.grpo.loss.loss import (
     Rows,
     TokenStats,
     aggregate,
     batch_advantages,
     collate,
+    completion_logps,
     pad_samples,
     token_losses,
 )
 from engines.grpo.settings import AdvantageScale, Aggregation, GRPOSettings
-from engines.policies.hf_local.loading import load_local
 from engines.policies.hf_local.model import LocalModel
 from engines.policies.hf_local.settings import LocalSettings, LoraSettings
+from engines.policies.open import load_local
 from tests.engines.grpo import trl_reference as theirs
 from tests.support.builders import a_library
 
@@ -69,7 +69,7 @@ class Ours:
         return float(getattr(self.stats, name) / self.stats.tokens)
 
 
-def ours(local: LocalModel, how: Aggregation, *, share: bool | None = None) -> Ours:
+def ours(local: LocalModel, how: Aggregation) -> Ours:
     batch = theirs.the_batch()
     collated = collate(batch, keep_equal=True)
     rows = pad_samples(collated.samples[: theirs.GROUP * theirs.SEEN], local.pad_id)
@@ -79,7 +79,7 @@ def ours(local: LocalModel, how: Aggregation, *, share: bool | None = None) -> O
         ref = passive(local, rows)
     local.load_adapter_state(theirs.adapter(local.trainable_parameters(), moved=True))
     local.model.zero_grad()
-    scored = completion_logps(local, rows, temperature=theirs.TEMPERATURE, share=share)
+    scored = completion_logps(local, rows, temperature=theirs.TEMPERATURE)
     of_tokens = partial(
         token_losses,
         scored.logp,
@@ -136,14 +136,11 @@ def values() -> dict[str, Any]:
 
 
 @HOW
-@pytest.mark.parametrize("share", [True, False])
-def test_loss_and_gradient_are_those_that_trl_gave(
-    local: LocalModel, how: Aggregation, share: bool
-) -> None:
+def test_loss_and_gradient_are_those_that_trl_gave(local: LocalModel, how: Aggregation) -> None:
     figures = values()["aggregations"][how]
     gradient = theirs.unpacked(figures["gradient"])
     assert float(gradient.norm()) == pytest.approx(figures["gradient_norm"], rel=1e-6)
-    assert_parity(ours(local, how, share=share), figures, gradient)
+    assert_parity(ours(local, how), figures, gradient)
 
 
 def test_the_recorded_batch_has_clipping_and_kl_and_no_ratio_at_a_bound(local: LocalModel) -> None:

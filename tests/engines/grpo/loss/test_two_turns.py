@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from engines.agents.calculator import CalculatorLoop
+from engines.agents.loops import CalculatorLoop
 from engines.core.types import (
     Attempt,
     Group,

@@ -28,10 +28,10 @@ from engines.grpo.ranks.accelerated import (
 )
 from engines.grpo.settings import GRPOSettings
 from engines.policies.hf_local.decoding import DecodeHooks, DecodeRequest, decode
-from engines.policies.hf_local.loading import load_local
 from engines.policies.hf_local.model import LocalModel
 from engines.policies.hf_local.policy import HFLocal
 from engines.policies.hf_local.settings import LocalSettings, LoraSettings
+from engines.policies.open import load_local
 from tests.engines.grpo.follower import LIMIT_S, join
 from tests.engines.grpo.models import a_folder, train
 from tests.engines.grpo.trainable import a_random_group

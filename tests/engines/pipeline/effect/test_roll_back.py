@@ -13,7 +13,7 @@ import pytest
 from engines.core.events import EvaluationFinished, OperationProposed
 from engines.core.library import Library
 from engines.core.types import NO_USAGE, Decision, Operation
-from engines.pipeline.effect.roll_back import ROLL_BACK, find_setback
+from engines.pipeline.gate.draft import ROLL_BACK, find_setback
 from engines.pipeline.reviewers import AutoReviewer, HumanReviewer
 from engines.record.run_dir import Workspace
 from tests.support.harness import practised

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from engines.agents.single_turn import SingleTurn
+from engines.agents.loops import SingleTurn
 from engines.core import events as ev
 from engines.core.codec import call_seed
 from engines.core.errors import RecordError

@@ -20,8 +20,7 @@ from engines.record.journal import Entry, Journal
 from engines.record.ledger import RecordLedger
 from engines.record.run_dir import Workspace
 from studio.config.loading import load_run
-from studio.report.facts import report_facts
-from studio.report.page import report_page
+from studio.report.page import report_facts, report_page
 from studio.tui.pages.live.page import load_event_history
 from tests.engines.pipeline.effect.test_roll_back import HARMFUL, RUN
 from tests.engines.pipeline.evaluation.test_diagnosis import Rows, measured

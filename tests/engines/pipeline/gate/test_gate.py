@@ -709,7 +709,7 @@ async def test_what_the_lint_of_edits_and_mended_replies_cost_is_journalled_and_
     loss = LostWork("extraction", "s1p0", "no JSON", "garbled")
     reflected = ev.GroupReflected(1, 0, Reflection(1, 0, "failed", losses=(loss,)))
     await desk.recorder.record(reflected)
-    await desk.gate.queue.resubmit("s1p0", [DELETE, MODIFY], "ann")
+    await desk.gate.resubmit("s1p0", [DELETE, MODIFY], "ann")
     assert desk.state.total_usage == before + Usage(30, 0, 3)
     assert desk.state.steps[1].usage == Usage(30, 0, 3)
     desk.journal.close()
@@ -854,10 +854,10 @@ async def test_a_hold_is_told_once_the_rules_had_their_say_and_left_something(de
 async def test_a_reviewer_that_approves_all_changes_nothing_that_is_pinned(desk: Desk) -> None:
     desk.opened(AutoReviewer())
     await desk.propose(MODIFY, DELETE)
-    pin = await desk.gate.queue.propose(Operation("", "pin", "E1"), "ann")
+    pin = await desk.gate.propose(Operation("", "pin", "E1"), "ann")
     await desk.decide(pin)
     with pytest.raises(ConflictError, match="E1 is pinned"):  # nor may a person in passing
-        await desk.gate.queue.propose(Operation("", "modify", "E1", "mine"), "ann")
+        await desk.gate.propose(Operation("", "modify", "E1", "mine"), "ann")
     await desk.gate.review(1)
     assert desk.standing() == [
         (pin.id, "approve", "person"), (MODIFY.id, "reject", GATE), (DELETE.id, "reject", GATE),
@@ -880,7 +880,7 @@ async def test_a_pin_that_is_taken_back_asks_again_for_what_it_forbade(desk: Des
         "rejected: E1 is pinned: nothing may change it; unpin it first"
     )
     assert await desk.gate.undo(pin.id) == (pin.id, MODIFY.id)
-    own = await desk.gate.queue.propose(Operation("", "pin", "E1"), "ann")
+    own = await desk.gate.propose(Operation("", "pin", "E1"), "ann")
     await desk.decide(own)
     await desk.gate.undo(own.id)  # one key proposed and approved it: nothing is left of it
     assert own.id not in desk.state.operations and pin.id in desk.state.operations

@@ -135,15 +135,15 @@ async def test_an_update_can_neither_be_edited_nor_put_off(
 async def test_nobody_but_an_engine_proposes_weights(desk: Asked) -> None:
     await desk.ask()
     with pytest.raises(ConflictError, match="only an engine proposes weights"):
-        await desk.gate.queue.propose(weights_operation(1, desk.update), "ann")
-    proposed = await desk.gate.queue.propose(ADD, "ann")
+        await desk.gate.propose(weights_operation(1, desk.update), "ann")
+    proposed = await desk.gate.propose(ADD, "ann")
     settled = await desk.gate.decide(a_decision(proposed, "edit", kind="weights"))
     assert settled.action == "reject"
 
 
 async def test_undo_asks_again_and_disturbs_no_library_decision(desk: Asked) -> None:
     await desk.ask()
-    proposed = await desk.gate.queue.propose(ADD, "ann")
+    proposed = await desk.gate.propose(ADD, "ann")
     await desk.gate.decide(a_decision(proposed))
     await desk.say("approve")
     assert await desk.gate.undo("op1.w") == ("op1.w",)
@@ -176,7 +176,7 @@ async def test_a_held_commit_waits_and_an_undo_meanwhile_is_heeded(desk: Asked) 
 
 async def test_a_library_that_moved_does_not_ask_for_the_weights_again(desk: Asked) -> None:
     await desk.ask()
-    proposed = await desk.gate.queue.propose(an_operation("modify", "E1", "better"), "ann")
+    proposed = await desk.gate.propose(an_operation("modify", "E1", "better"), "ann")
     await desk.gate.decide(a_decision(proposed))
     await desk.say("approve")
     with desk.folder.lock_for_commit() as library:
@@ -191,7 +191,7 @@ async def test_a_library_that_moved_does_not_ask_for_the_weights_again(desk: Ask
 
 async def test_a_process_without_an_engine_leaves_an_approved_update_alone(desk: Asked) -> None:
     await desk.ask()
-    await desk.gate.decide(a_decision(await desk.gate.queue.propose(ADD, "ann")))
+    await desk.gate.decide(a_decision(await desk.gate.propose(ADD, "ann")))
     await desk.say("approve")
     alone = desk.opened()
     with pytest.raises(ConflictError, match="process that trains them"):

@@ -13,7 +13,7 @@ from engines.core.errors import CallFailed, PolicyError
 from engines.core.types import NO_USAGE, Message, Sampling, ToolCall, Usage
 from engines.policies.chat.client import OpenAICompat
 from engines.policies.chat.endpoint import EndpointSettings, retry_after_s, retry_wait_s
-from engines.policies.chat.streamed_reply import StreamedReply
+from engines.policies.chat.exchange import StreamedReply
 from engines.policies.open import open_policy
 from tests.support.fake_endpoint import (
     DONE,

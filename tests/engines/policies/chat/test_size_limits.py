@@ -23,7 +23,7 @@ from engines.policies.chat.endpoint import (
     TEXT_LINES,
     TOOL_CALLS,
 )
-from engines.policies.chat.streamed_reply import StreamedReply
+from engines.policies.chat.exchange import StreamedReply
 from tests.support.fake_endpoint import DONE, Behaviour, Exchange, delta, event, fake_endpoint, says
 
 FLAT_MB = 60

@@ -10,25 +10,25 @@ from typing import Any
 import pytest
 import torch
 
-from engines.policies.hf_local import fast_decoder
+from engines.policies.hf_local import decoding
 from engines.policies.hf_local.decoding import (
     DecodedReply,
     DecodeHooks,
     DecodeRequest,
     DecodingCancelled,
+    FastDecoder,
     PlainDecoder,
     decode,
     pick_tokens,
     uniforms,
 )
-from engines.policies.hf_local.fast_decoder import FastDecoder
-from engines.policies.hf_local.model import LocalModel
+from engines.policies.hf_local.model import LocalModel, Unmergeable, merge_weights
 from engines.policies.hf_local.settings import LoraSettings
-from engines.policies.hf_local.weights import Unmergeable, merge_weights
 from tests.engines.grpo.models import FAMILIES, a_local, a_model, train, with_dropout
 
 PROMPTS = tuple(tuple(range(5, 5 + length)) for length in (30, 7, 18))
 """Longer than the sliding windows of the tiny models, and of three lengths."""
+FAST = {"llama", "llama3 rope", "qwen2", "qwen3"}
 
 
 def some_rows(count: int = 14, **settings: Any) -> list[DecodeRequest]:
@@ -75,7 +75,7 @@ def test_log_probabilities_are_those_of_transformers_on_a_trained_adapter(
     family: str, tmp_path: Path
 ) -> None:
     local = a_local(tmp_path, family, trained=True)
-    assert local.decoder_note is None
+    assert (local.decoder_note is None) == (family in FAST)
     rows = some_rows()
     drawn = decode(local, rows)
     assert worst_gap(local, rows, drawn) <= 1e-4
@@ -90,9 +90,9 @@ def test_log_probabilities_are_those_of_transformers_on_a_trained_adapter(
 def test_prompts_computed_in_parts_give_what_they_give_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    local = a_local(tmp_path, "gemma3", trained=True)
+    local = a_local(tmp_path, "qwen3", trained=True)
     whole = decode(local, some_rows())
-    monkeypatch.setattr(fast_decoder, "_PREFILL", 31)  # one prompt at a time
+    monkeypatch.setattr(decoding, "_PREFILL", 31)  # one prompt at a time
     parts = decode(local, some_rows())
     assert [one.token_ids for one in parts] == [one.token_ids for one in whole]
     assert worst_gap(local, some_rows(), parts) <= 1e-4
@@ -243,13 +243,19 @@ def test_a_batch_ends_when_it_is_told_to_and_a_dropped_row_alone(tmp_path: Path)
             {"rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}},
             "dynamic",
         ),
-        ({"use_bidirectional_attention": True}, "both directions"),
+        ({"layer_types": ["full_attention", "sliding_attention"]}, "sliding windows"),
     ],
 )
 def test_what_the_fast_decoder_does_not_know_is_named(changes: dict[str, Any], named: str) -> None:
-    family = "gemma3" if "use_bidirectional_attention" in changes else "llama"
+    family = "qwen2" if "layer_types" in changes else "llama"
     with pytest.raises(Unmergeable, match=named):
         merge_weights(a_model(family, **changes), torch.float32)
+
+
+def test_mistral_without_a_window_is_merged() -> None:
+    assert merge_weights(a_model("mistral", sliding_window=None), torch.float32).layers
+    with pytest.raises(Unmergeable, match="sliding windows"):
+        merge_weights(a_model("mistral"), torch.float32)
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")  # peft 0.21 asks transformers' old names

@@ -1,4 +1,4 @@
-"""The local policy: loading, prompts as ids, batches, replies and what goes wrong."""
+"""The local policy: settings, prompts as ids, batches, replies and what goes wrong."""
 
 from __future__ import annotations
 
@@ -19,15 +19,12 @@ import torch
 
 from engines.core.errors import CallFailed, PolicyError, reported_usage
 from engines.core.types import NO_USAGE, Completion, Message, Sampling, ToolCall
-from engines.policies.hf_local import building, loading
-from engines.policies.hf_local.chat_template import encode_prompt
+from engines.policies.hf_local import building
 from engines.policies.hf_local.decoding import DecodedReply, DecodeHooks, DecodeRequest
-from engines.policies.hf_local.loading import load_local
-from engines.policies.hf_local.model import LocalModel
-from engines.policies.hf_local.policy import HFLocal, safe_text
+from engines.policies.hf_local.model import LocalModel, adapter_mismatch_text
+from engines.policies.hf_local.policy import HFLocal, encode_prompt, safe_text
 from engines.policies.hf_local.settings import LocalSettings, LoraSettings
-from engines.policies.hf_local.weights import adapter_mismatch_text
-from engines.policies.open import open_policy
+from engines.policies.open import load_local, open_policy
 from tests.engines.grpo.models import TEMPLATE, a_folder, a_local, train
 
 
@@ -91,7 +88,9 @@ def test_a_missing_package_is_one_line_that_says_what_to_install(
     missing: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = importlib.util.find_spec
-    monkeypatch.setattr(loading, "find_spec", lambda name: None if name == missing else found(name))
+    monkeypatch.setattr(
+        "engines.policies.open.find_spec", lambda name: None if name == missing else found(name)
+    )
     with pytest.raises(PolicyError, match=rf"{missing} cannot be imported.*\[grpo\]"):
         load_local(LocalSettings(str(tmp_path), lora=LoraSettings()))
 
@@ -100,7 +99,9 @@ def test_peft_is_not_asked_for_without_an_adapter(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = importlib.util.find_spec
-    monkeypatch.setattr(loading, "find_spec", lambda name: None if name == "peft" else found(name))
+    monkeypatch.setattr(
+        "engines.policies.open.find_spec", lambda name: None if name == "peft" else found(name)
+    )
     assert a_local(tmp_path).facts()["trainable"] == 0
 
 

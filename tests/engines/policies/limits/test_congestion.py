@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from engines.agents.single_turn import SingleTurn
+from engines.agents.loops import SingleTurn
 from engines.core.errors import CallFailed
 from engines.core.protocols import Policy
 from engines.core.types import CallKey, Completion, Job, Message, Problem, Sampling

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from engines.agents.single_turn import SingleTurn
+from engines.agents.loops import SingleTurn
 from engines.core.errors import lost_usage
 from engines.core.types import CallKey, Completion, Job, Message, Problem, Sampling, Usage
 from engines.core.waiting import deadline

@@ -22,8 +22,7 @@ from engines.policies.limits import (
 )
 from engines.policies.open import open_policy
 from engines.policies.replay import ReplayPolicy
-from engines.policies.team import TeamPolicy
-from engines.policies.tool_use import ToolUsePolicy
+from engines.policies.tool_use import TeamPolicy, ToolUsePolicy
 from tests.support.builders import answering
 
 QUESTION = "What is 47 + 38?"

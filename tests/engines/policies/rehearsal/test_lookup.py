@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from engines.policies.rehearsal.lookup import recognise_lookup, team_reply
 from engines.policies.rehearsal.prompt import AttemptLine, ShownAttempt
 from engines.policies.rehearsal.reflect import find_lessons
 from engines.policies.rehearsal.reply import read_request, write_reply
 from engines.policies.rehearsal.solve import Draw, stance
+from engines.policies.rehearsal.tools import recognise_lookup, team_reply
 from sample_data.make_wiki import KINDS
 
 PAGES = (

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from engines.agents.tool_loop import ToolLoop
+from engines.agents.loops import ToolLoop
 from engines.core.library import guidance_text
 from engines.core.types import Attempt, Job, Problem, Sampling
 from engines.policies.limits import Slots

@@ -13,7 +13,7 @@ from engines.core import events as ev
 from engines.core.library import Experience, Library, OperationOutcome
 from engines.core.state.fold import run_history
 from engines.core.types import Decision, Lesson, Operation, WeightUpdate
-from engines.record.derived.search import condition, find_rows
+from engines.record.derived.catalogue import condition, find_rows
 from engines.record.journal import Journal
 from engines.record.run_dir import Workspace
 from tests.support.builders import a_run, a_step, an_effect, an_operation, approved

@@ -61,11 +61,11 @@ def test_every_format_has_a_file_here() -> None:
 
 
 @pytest.mark.parametrize("kind", FORMATS)
-def test_200_random_libraries_come_back_the_same_or_their_loss_is_named(
+def test_random_libraries_come_back_the_same_or_their_loss_is_named(
     kind: str, tmp_path: Path
 ) -> None:
     named = 0
-    for seed in range(200):
+    for seed in range(50):
         library = a_random_library(seed)
         path = tmp_path / f"{seed}" / FILES[kind]
         files, losses = write_foreign(a_card(library, "Solve it."), kind, path)

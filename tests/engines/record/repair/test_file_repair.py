@@ -18,9 +18,9 @@ from engines.record.repair import (
     Finding,
     cut_finding,
     cut_with_backup,
-    examine,
     file_findings,
     move_aside,
+    read_whole_lines,
     run_findings,
 )
 from engines.record.run_dir import Workspace
@@ -62,7 +62,7 @@ async def test_a_damaged_record_file_is_cut_before_its_line_and_only_what_is_cut
     data[refs[victim].offset + 50] ^= 0x08
     path.write_bytes(data)
     (finding,) = file_findings(path, chained=False, folder=tmp_path)
-    lost = ("3 replies", "2 replies", "1 reply")[victim]
+    lost = f"replies: {3 - victim}"
     assert f"takes away {lost}; a resume asks again" in finding.move
     assert finding.repair is not None
     assert finding.repair() == f"cut; {path.name}.damaged-1 is the file as it was; cut: {lost}"
@@ -104,12 +104,12 @@ def test_a_damaged_journal_is_cut_before_its_line_and_the_rest_is_kept_and_told(
     path = tmp_path / "journal.jsonl"
     a_journal(path, *EVENTS)
     data = bytearray(path.read_bytes())
-    third = examine(path, chained=True).lines[2]
+    third = read_whole_lines(path, chained=True)[0][2]
     data[third.offset + 60] ^= 0x01
     path.write_bytes(data)
     (told,) = mended(path, chained=True)
     assert told.startswith("cut; journal.jsonl.damaged-1 is the file as it was; ")
-    assert told.endswith("bytes that hold nothing of weight")  # a pause and two endings
+    assert told.endswith("cut: entries: 3, decisions of persons among them: 0")
     assert [entry.event for entry in read_journal(path)] == list(EVENTS[:2])
     assert (tmp_path / "journal.jsonl.damaged-1").read_bytes() == bytes(data)
 
@@ -174,7 +174,7 @@ async def test_a_run_is_cut_before_it_names_a_reply_that_is_not_there(tmp_path: 
     assert finding.place == f"{folder / 'journal.jsonl'}:3"
     assert "step-0001.jsonl, which is not there" in finding.cause
     assert finding.repair is not None
-    assert "1 rollout" in finding.repair()
+    assert "entries: 1," in finding.repair()
     assert findings(workspace) == []
 
 
@@ -188,7 +188,7 @@ async def test_a_run_that_stands_on_a_version_its_library_lacks_is_cut_before_it
     (finding,) = findings(workspace)
     assert finding.place.endswith("journal.jsonl:4")
     assert finding.repair is not None
-    assert "1 commit" in finding.repair()
+    assert "entries: 2," in finding.repair()
     assert findings(workspace) == []
 
 
@@ -224,20 +224,11 @@ async def test_of_a_finished_run_the_steps_that_its_library_still_holds_can_be_k
     assert finding.move.endswith("begin a new run with --restart-step 1.")
 
 
-def test_what_a_cut_takes_from_a_run_of_curation_is_to_be_repeated(tmp_path: Path) -> None:
-    path = tmp_path / "journal.jsonl"
-    curates = {"curates": "import of a.yaml"}
-    a_journal(path, replace(a_run(), settings=curates), ev.RunEnded("finished"))
-    end = examine(path, chained=True).lines[0].length
-    move = cut_finding(tmp_path, path, end, "here", "it is damaged.").move
-    assert "repeat the import of a.yaml" in move and "a resume" not in move
-
-
 async def test_a_journal_of_a_newer_format_is_told_and_left_alone(tmp_path: Path) -> None:
     workspace = Workspace(tmp_path)
     folder, _ = await a_run_in_its_first_step(workspace)
     path = folder / "journal.jsonl"
-    chain = examine(path, chained=True).lines[-1].digest
+    chain = read_whole_lines(path, chained=True)[0][-1].digest
     body = orjson.dumps({"v": 99, "seq": 4, "at": 0, "kind": "RunPaused"})
     path.write_bytes(path.read_bytes() + lines.encode(body, chain)[0])
     (finding,) = findings(workspace)
@@ -246,9 +237,8 @@ async def test_a_journal_of_a_newer_format_is_told_and_left_alone(tmp_path: Path
     assert "Use the release that wrote it" in finding.move
 
 
-def test_what_is_cut_is_counted_in_words_that_have_a_plural(tmp_path: Path) -> None:
+def test_what_persons_did_is_counted_in_what_is_cut(tmp_path: Path) -> None:
     path = tmp_path / "journal.jsonl"
-    kinds = ("LibraryCredited", "LibraryMeasured", "ReplyMended", "OperationProposed")
+    kinds = ("LibraryCredited", "OperationDecided", "ReplyMended", "OperationProposed")
     path.write_text("".join(f'"kind":"{kind}"\n' * 2 for kind in kinds))
-    told = "2 use counts, 2 measurements, 2 reply corrections, 2 hand-made operations"
-    assert told in cut_with_backup(path, 0)
+    assert "entries: 8, decisions of persons among them: 6" in cut_with_backup(path, 0)

@@ -25,7 +25,7 @@ from studio.render.run_lines import run_text
 from studio.review.evidence import EvidenceLoader
 from studio.review.line_mode import LineReview
 from studio.review.review_run import RunReview, open_session
-from studio.run.linter import LazyLinter
+from studio.run.held_out import LazyLinter
 from studio.session.control_socket import ask
 from studio.session.requests import Decide, Drop, Mend, ReadQueue, Request
 from studio.session.server import serve
@@ -404,9 +404,7 @@ async def test_what_is_mended_in_an_automatic_run_is_decided_with_its_step(
                 state = practice.recorder.state
                 name = next(iter(state.repairs))
                 late = Operation(f"op1.{name[2:]}.1", "add", text="Rule late: mind it.")
-                asking.append(
-                    asyncio.create_task(practice.gate.queue.resubmit(name, [late], "ann"))
-                )
+                asking.append(asyncio.create_task(practice.gate.resubmit(name, [late], "ann")))
 
     held: list[RunContext] = []
     asking: list[asyncio.Task[object]] = []

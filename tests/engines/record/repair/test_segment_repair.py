@@ -9,10 +9,9 @@ import pytest
 
 from engines.core.state.fold import fold_events
 from engines.record.derived.run_state import read_run
-from engines.record.journal import read_journal
+from engines.record.journal import Head, begin_next, closed_path, read_head, read_journal
 from engines.record.repair import Finding, run_findings
 from engines.record.run_dir import RunDir, Workspace
-from engines.record.segments import Head, begin_next, closed_path, read_head
 from tests.engines.record.test_segments import EVENTS, closed, write
 
 
@@ -72,7 +71,7 @@ async def test_damage_is_told_cut_where_it_begins_and_kept(run: RunDir, damage: 
     told = next(one for one in findings(run) if one.grade == "fix")
     assert told.place.startswith(str(segment))
     if damage in ("flipped", "torn"):
-        assert "takes away" in told.move and " rollouts" in told.move
+        assert "takes away" in told.move and "entries: " in told.move
     repair(run)
     assert findings(run) == []
     assert [entry.event for entry in read_journal(run.journal)] == EVENTS[:kept]

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from engines.agents.tool_loop import ToolLoop
+from engines.agents.loops import ToolLoop
 from engines.core.errors import StudioError, WorkerLost
 from engines.core.protocols import OnText, ToolTry
 from engines.core.types import (
@@ -33,8 +33,7 @@ from engines.core.types import (
 from engines.policies.limits import Slots
 from engines.record.ledger import RecordLedger
 from engines.rollouts.manager import RolloutManager
-from engines.rollouts.remote.dispatcher import Dispatcher, RunModels
-from engines.rollouts.remote.worker import RemoteLedger, RemoteModel
+from engines.rollouts.remote.dispatcher import Dispatcher, RemoteLedger, RemoteModel, RunModels
 from engines.verifiers.judge import JudgeContext, JudgeSettings, JudgeVerifier
 from tests.support.memory_cluster import on_cluster
 from tests.support.tool_tries import a_toolbox

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from engines.agents.tool_loop import ToolLoop
+from engines.agents.loops import ToolLoop
 from engines.core.errors import ConfigError, ToolError
 from engines.core.types import Completion, Sampling, ToolCall, ToolResult
 from engines.policies.limits import Slots
@@ -17,7 +17,7 @@ from engines.record.ledger import RecordLedger
 from engines.rollouts.manager import RolloutManager
 from engines.tools.settings import ToolSettings
 from engines.tools.toolbox import CheckedToolbox, open_toolbox
-from engines.tools.web.search import with_provider
+from engines.tools.web.tools import WebContext, with_provider
 from tests.support.builders import a_job, a_problem, answering
 from tests.support.tool_tries import a_call, a_try
 from tests.support.web_server import Asked, json_reply, reply, serving
@@ -35,7 +35,7 @@ def fixture(tmp_path: Path) -> str:
 
 def opened(*tools: ToolSettings, policy: object = None, **more: Any) -> CheckedToolbox:
     more = {"open_model": lambda wanted: policy or answering(), "environment": {}, **more}
-    return open_toolbox(tools, **more)
+    return open_toolbox(tools, WebContext(**more))
 
 
 async def called(toolbox: CheckedToolbox, name: str, **arguments: str) -> ToolResult:
@@ -184,7 +184,7 @@ async def test_key_and_model_reach_the_service_they_are_of(monkeypatch: pytest.M
     asked: list[tuple[str, ...]] = []
     async with serving(lambda request: json_reply({}, 400)) as web:
         for place in ("SERPER", "GEMINI", "JINA"):
-            monkeypatch.setattr(f"engines.tools.web.search.{place}", f"{web.url}/{place}/")
+            monkeypatch.setattr(f"engines.tools.web.tools.{place}", f"{web.url}/{place}/")
         host = web.url.removeprefix("http://")
         for name, provider, source in (
             ("web_search", "serper", None),

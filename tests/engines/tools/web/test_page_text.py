@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from engines.tools.web.fetch import Fetched, FetchFailed
-from engines.tools.web.read_page import MAX_ELEMENTS, read_text
+from engines.tools.web.tools import MAX_ELEMENTS, read_text
 
 PAGE = """<html><head><title> A
  title </title><style>p {color: red}</style><script>steal()</script></head><body><article>

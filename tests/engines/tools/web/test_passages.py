@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from engines.core.protocols import EmbeddingResult
 from engines.core.types import Completion, Usage
-from engines.tools.web.read_page import (
+from engines.tools.web.tools import (
     MAX_EMBEDDED,
     PageReader,
     PageText,

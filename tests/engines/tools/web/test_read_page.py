@@ -10,7 +10,7 @@ import pytest
 
 from engines.core.types import Completion, ToolResult, Usage
 from engines.tools.web.fetch import AddressGuard, Fetcher, WebCache
-from engines.tools.web.read_page import (
+from engines.tools.web.tools import (
     MAX_TEXT_CHARS,
     LoadPage,
     LocalPages,

@@ -15,12 +15,12 @@ import pytest
 from engines.core.errors import ToolError
 from engines.core.types import NOTHING_FOUND, ToolResult, is_evidence
 from engines.tools.web.fetch import AddressGuard, Fetcher, FetchFailed, WebCache
-from engines.tools.web.read_page import LocalPages
-from engines.tools.web.search import (
+from engines.tools.web.tools import (
     SHOWN_CHARS,
+    LocalPages,
     Search,
     check_searxng,
-    read_cited_answer,
+    read_grounded_answer,
     search_gemini,
     search_pages,
     search_searxng,
@@ -134,13 +134,13 @@ async def test_gemini_is_asked_to_search_and_its_answer_carries_its_sources() ->
     assert json.loads(asked.body) == body
     assert result.text.splitlines() == [
         "From outside, a grounded search:",
-        "> Köln liegt am Rhein.[1] Es hat 1,08 Mio. Einwohner.[1][2]",
+        "> Köln liegt am Rhein. Es hat 1,08 Mio. Einwohner.",
         "> [1] koeln.de: https://g.example/redirect/A",
         "> [2] destatis.de: https://g.example/redirect/B",
     ]
 
 
-def test_marks_count_from_the_part_they_are_of_and_thoughts_are_left_out() -> None:
+def test_thoughts_are_no_part_of_an_answer() -> None:
     reply = json.loads(json.dumps(GEMINI))
     (candidate,) = reply["candidates"]
     candidate["content"]["parts"] = [
@@ -148,12 +148,7 @@ def test_marks_count_from_the_part_they_are_of_and_thoughts_are_left_out() -> No
         {"text": "A."},
         {"text": "B."},
     ]
-    supports = [(1, 2, [0]), (2, 2, [1]), (9, 2, [1])]
-    candidate["groundingMetadata"]["groundingSupports"] = [
-        {"segment": {"partIndex": part, "endIndex": end}, "groundingChunkIndices": numbers}
-        for part, end, numbers in supports
-    ]
-    assert read_cited_answer(reply)[0] == "A.[1]B.[2]"
+    assert read_grounded_answer(reply)[0] == "A.B."
 
 
 @pytest.mark.parametrize(
@@ -167,7 +162,7 @@ def test_marks_count_from_the_part_they_are_of_and_thoughts_are_left_out() -> No
 )
 def test_an_answer_without_sources_is_none(change: Mapping[str, Any], said: str) -> None:
     with pytest.raises(FetchFailed, match=said):
-        read_cited_answer({**GEMINI, **change})
+        read_grounded_answer({**GEMINI, **change})
 
 
 async def test_a_fixture_is_searched_by_words_and_every_result_says_what_it_is(

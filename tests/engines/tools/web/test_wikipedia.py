@@ -11,8 +11,7 @@ import pytest
 from engines.core.errors import CallFailed, ToolError
 from engines.core.types import NOTHING_FOUND, Completion, ToolResult, Usage
 from engines.tools.web.fetch import AddressGuard, Fetcher, WebCache
-from engines.tools.web.read_page import LocalPages, PageReader
-from engines.tools.web.search import MediaWiki, wikipedia_tool
+from engines.tools.web.tools import LocalPages, MediaWiki, PageReader, wikipedia_tool
 from tests.support.builders import answering
 from tests.support.tool_tries import a_call, a_toolbox, a_try
 from tests.support.web_server import Asked, json_reply, reply, serving

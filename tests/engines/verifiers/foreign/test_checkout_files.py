@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from engines.verifiers.foreign.standins import CannotRead, file_utils_for, render_fields
+from engines.verifiers.foreign.calls import CannotRead, file_utils_for
 from tests.support.foreign_files import a_file, judged
 
 JUDGES = """
@@ -61,11 +61,3 @@ def test_a_missing_prompt_file_is_named(tmp_path: Path) -> None:
     utils = file_utils_for(tmp_path / "mine.py")
     with pytest.raises(CannotRead, match=r"utu/prompts/none\.yaml cannot be read \(No such file"):
         utils.load_prompts("none.yaml")
-
-
-def test_without_jinja_a_template_puts_in_values_by_their_names() -> None:
-    text = "{{ a }} and {{b}}, {{- c -}} {one}\n"
-    assert render_fields(text, {"a": "$x", "b": 2}) == "$x and 2,  {one}"
-    for more in ("{% if a %}", "{{ a | upper }}"):
-        with pytest.raises(CannotRead, match="needs the package jinja2"):
-            render_fields(more, {"a": 1})

@@ -11,7 +11,7 @@ from engines.core.errors import VerifierError
 from engines.core.types import Problem, Verdict
 from engines.verifiers.foreign.calls import parse_results, shared_columns
 from engines.verifiers.foreign.verifier import FunctionSettings, FunctionVerifier
-from engines.verifiers.spec import parse_settings
+from engines.verifiers.open import parse_settings
 from tests.support.foreign_files import PROBLEM, a_file, a_rollout, judged
 
 OK = "def verify_func(sample, **kwargs): return 1.0\n"

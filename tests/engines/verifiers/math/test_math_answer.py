@@ -20,9 +20,9 @@ import pytest_asyncio
 
 from engines.core.errors import VerifierError
 from engines.core.types import Attempt, Problem, Rollout, Verdict
-from engines.verifiers.math.notation import ascii_notation, strip_denial
-from engines.verifiers.math.verifier import MathSettings, MathVerifier
-from engines.verifiers.spec import parse_settings
+from engines.verifiers.answers import MathSettings, MathVerifier
+from engines.verifiers.open import parse_settings
+from engines.verifiers.stated_answer import ascii_notation, strip_denial
 
 BOMB = "A: 9^9^9^9"
 ROOT = Path(__file__).parents[4]
@@ -377,7 +377,7 @@ def test_workers_end_when_the_studio_is_killed() -> None:
     script = textwrap.dedent("""
         import asyncio, sys
         from engines.core.types import Attempt, Problem, Rollout
-        from engines.verifiers.math.verifier import MathSettings, MathVerifier
+        from engines.verifiers.answers import MathSettings, MathVerifier
 
         async def main():
             verifier = MathVerifier(MathSettings(deadline_s=600))

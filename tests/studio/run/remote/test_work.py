@@ -11,11 +11,10 @@ import pytest
 
 from engines.core.errors import ConfigError, StudioError
 from engines.core.types import Sampling
-from engines.rollouts.remote.dispatcher import Dispatcher
-from engines.rollouts.remote.worker import Worker
+from engines.rollouts.remote.dispatcher import Dispatcher, Worker
 from studio.config.loading import LoadedRun, load_run
+from studio.run.acting import MOST_SHIPPED, WorkerWanted, open_worker
 from studio.run.models import open_roles
-from studio.run.remote import MOST_SHIPPED, WorkerWanted, open_worker
 from tests.support.builders import answering
 
 KEY = "sk-planted-4f9d2c7b8a1e6035"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from engines.record.derived.search import condition, find_rows
+from engines.record.derived.catalogue import condition, find_rows
 from engines.record.run_dir import Workspace
 from studio.tui.palette import LearnedHits
 from tests.studio.tui.pages.test_review_offline import a_table

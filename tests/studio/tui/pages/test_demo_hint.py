@@ -13,7 +13,7 @@ from engines.core.types import Decision
 from engines.record.run_dir import RunDir, Workspace
 from studio.tui.keymap import KEYS
 from studio.tui.pages.demo_hint import DemoHints
-from studio.tui.settings.file import ScreenSettings
+from studio.tui.settings import ScreenSettings
 from tests.studio.tui.stage import FakeSession, app_on, picture
 from tests.support.demo_run import demo_workspace
 

@@ -13,8 +13,9 @@ from engines.pipeline.evaluation.statistics import Comparison, Interval
 from studio.facts.evaluation import EvaluationFacts
 from studio.facts.library import FoundVersion, HeldOutPair, difference, experience_changes
 from studio.tui.drawing.lines import plain_text, width_of
-from studio.tui.pages.diff import view
-from studio.tui.pages.diff.view import Choice, Compared, compare_references
+from studio.tui.pages.diff import page as view
+from studio.tui.pages.diff.page import Compared, compare_references
+from studio.tui.pages.lists import Choice, choice_rows
 from tests.support.builders import a_library, an_operation
 
 HOSTILE = "[red]x[/] \x1b[2J \u202eevil\u202c 中文字符 👩‍👩‍👧 e\u0301 \t end"
@@ -50,11 +51,6 @@ def test_words_that_changed_are_marked_each_on_its_own_side() -> None:
     assert "{+" not in left
     assert "[-" not in right
     assert "{+binomial" in right
-
-
-def test_the_title_of_one_column_has_room_for_both_counts() -> None:
-    title = view.pane_title(compared(a_library("one"), a_library("one", "two")), 60, "words")
-    assert title == "lib@0  1 experience -> lib@1  2 experiences"
 
 
 @pytest.mark.parametrize("mode", ["side by side", "words"])
@@ -130,8 +126,8 @@ def test_of_what_was_measured_the_verdict_stays_where_there_is_no_room_for_all()
 
 def test_the_list_of_choices_keeps_headings_until_it_is_filtered() -> None:
     found = (Choice("", "run mine"), Choice("mine@last", "v3"), Choice("lib@2", "by hand"))
-    assert [row.key for row in view.choice_rows(found, "", 60)] == ["", "mine@last", "lib@2"]
-    assert [row.key for row in view.choice_rows(found, "hand", 60)] == ["lib@2"]
+    assert [row.key for row in choice_rows(found, "", 60)] == ["", "mine@last", "lib@2"]
+    assert [row.key for row in choice_rows(found, "hand", 60)] == ["lib@2"]
 
 
 def test_a_thousand_experiences_are_laid_out_within_a_second_of_computing() -> None:

@@ -50,7 +50,7 @@ async def test_a_rollout_is_shown_whole_with_expected_and_got(app: StudioApp) ->
             "#### 66",
             "1 won",
             "expected  66",
-            "got       66",
+            "got       #### 66",
         ):
             assert said in shown
         assert page_of(app).list_pane.keys == ("s1p0r0", "s1p0r1", "s1p0r2", "s1p0r3")
@@ -67,7 +67,7 @@ async def test_it_opens_at_rollouts_groups_operations_and_problems(
         app.open_page("inspect", asked.get(target, target))
         await has_read(pilot)
         expected = wanted.get(target, "s1p1r2" if target == "s1p1r2" else "s1p1r0")
-        assert page_of(app).records.chosen == expected
+        assert page_of(app).chosen == expected
 
 
 async def test_the_evidence_of_an_operation_that_was_committed_is_found_in_the_journal(
@@ -80,7 +80,7 @@ async def test_the_evidence_of_an_operation_that_was_committed_is_found_in_the_j
     async with app.run_test(size=(120, 36)) as pilot:
         app.open_page("inspect", lesson.operations[0].id)
         await has_read(pilot)
-        assert page_of(app).records.chosen == lesson.operations[0].evidence[0]
+        assert page_of(app).chosen == lesson.operations[0].evidence[0]
 
 
 async def test_an_id_that_is_none_of_this_run_is_told_and_what_is_shown_stays(
@@ -92,7 +92,7 @@ async def test_an_id_that_is_none_of_this_run_is_told_and_what_is_shown_stays(
         await has_read(pilot)
         app.open_page("inspect", "op77.1")
         await has_read(pilot)
-        assert page_of(app).records.chosen == "s1p0r1" and "op77.1" in asked.told[-1]
+        assert page_of(app).chosen == "s1p0r1" and "op77.1" in asked.told[-1]
         assert not page_of(app).go_to("nothing")
 
 
@@ -102,12 +102,12 @@ async def test_n_and_shift_n_go_through_the_group_and_round(app: StudioApp) -> N
         await has_read(pilot)
         page = page_of(app)
         await pilot.press("n")
-        assert page.records.chosen == "s1p0r1" and page.list_pane.key == "s1p0r1"
+        assert page.chosen == "s1p0r1" and page.list_pane.key == "s1p0r1"
         await pilot.press("N", "N")
-        assert page.records.chosen == "s1p0r3"
+        assert page.chosen == "s1p0r3"
         await pilot.press("k")
         await pilot.pause()
-        assert page.records.chosen == "s1p0r2"
+        assert page.chosen == "s1p0r2"
 
 
 async def test_w_puts_a_winner_and_a_loser_side_by_side_and_back(app: StudioApp) -> None:
@@ -117,7 +117,7 @@ async def test_w_puts_a_winner_and_a_loser_side_by_side_and_back(app: StudioApp)
         page = page_of(app)
         await pilot.press("w")
         await pilot.pause()
-        assert page.records.split == ("s1p0r1", "s1p0r0")
+        assert page.split == ("s1p0r1", "s1p0r0")
         left, right = page.text_pane, page.query_one("#inspect-other", RowList)
         assert left.size.width > 30 and abs(left.size.width - right.size.width) <= 1
         texts = [pane.text() for pane in (left, right)]
@@ -127,7 +127,7 @@ async def test_w_puts_a_winner_and_a_loser_side_by_side_and_back(app: StudioApp)
             assert row_under_cursor(pane).startswith(("        >", "answer  >"))
         await pilot.press("escape")
         await pilot.pause()
-        assert page.records.split is None and not right.display
+        assert page.split is None and not right.display
 
 
 async def test_enter_goes_to_the_step_where_a_rollout_parts_and_brackets_to_other_groups(
@@ -140,20 +140,20 @@ async def test_enter_goes_to_the_step_where_a_rollout_parts_and_brackets_to_othe
         page = page_of(app)
         assert "[-" not in page.text_pane.text()
         await pilot.press("enter")
-        assert app.focused is page.text_pane and page.records.split is None
+        assert app.focused is page.text_pane and page.split is None
         assert row_under_cursor(page.text_pane).startswith("        >")
         assert "[-" in page.text_pane.text() and "parts here from s1p0r1" in "\n".join(picture(app))
         await pilot.press("n")
-        assert page.records.chosen == "s1p0r3" and "[-" in page.text_pane.text()
+        assert page.chosen == "s1p0r3" and "[-" in page.text_pane.text()
         await pilot.press("escape")
         assert "[-" not in page.text_pane.text()
         await pilot.press("right_square_bracket")
         await has_read(pilot)
-        assert page.records.chosen == "s1p1r0"
+        assert page.chosen == "s1p1r0"
         await pilot.press("left_square_bracket")
         await has_read(pilot)
         await pilot.press("left_square_bracket")
-        assert page.records.group.id == "s1p0" and asked.told[-1] == "there is no earlier group"
+        assert page.group.id == "s1p0" and asked.told[-1] == "there is no earlier group"
 
 
 async def test_w_says_when_a_group_has_no_contrast(
@@ -167,7 +167,7 @@ async def test_w_says_when_a_group_has_no_contrast(
         app.open_page("inspect", "s4p0")
         await has_read(pilot)
         await pilot.press("w")
-        assert page_of(app).records.split is None and "no winner beside a loser" in asked.told[-1]
+        assert page_of(app).split is None and "no winner beside a loser" in asked.told[-1]
 
 
 async def test_z_folds_the_part_under_the_cursor_or_all_from_the_list(app: StudioApp) -> None:
@@ -273,7 +273,7 @@ async def test_the_text_of_a_rollout_under_way_comes_from_the_stream(
         app.open_page("inspect", "s1p0")
         await has_read(pilot)
         page = page_of(app)
-        page.records.group.rollouts.clear()
+        page.group.rollouts.clear()
         await session.push(
             TextReceived(
                 (TextPiece("s1p0r2", 0, "[red]First \x1b[2J"), TextPiece("s9p9r9", 0, "other"))
@@ -283,7 +283,7 @@ async def test_the_text_of_a_rollout_under_way_comes_from_the_stream(
         )
         page.choose("s1p0r2")
         assert "[red]FIRST half, second half" in page.text_pane.text()
-        assert set(page.records.live) == {"s1p0r2"}
+        assert set(page.live) == {"s1p0r2"}
         finished = next(
             e.event
             for e in session.run.entries()
@@ -325,8 +325,8 @@ async def test_rollouts_under_way_are_subscribed_to_and_let_go_of(workspace: Wor
         from studio.tui.pages.live.view import RolloutStatus
 
         members = (RolloutStatus("s1p0r0", 0, 0, "won"), RolloutStatus("s1p0r1", 0, 1, "queued"))
-        page.records.group = replace(page.records.group, members=members)
-        page.records.subscribe(anew=True)
+        page.group = replace(page.group, members=members)
+        page.subscribe(anew=True)
         assert session.subscribed == {"s1p0r1"}
         await pilot.press("5")
         await has_read(pilot)
@@ -343,7 +343,7 @@ async def test_records_that_are_gone_are_told_and_nothing_breaks(
     async with app.run_test(size=(80, 24)) as pilot:
         app.open_page("inspect", "s1p0r1")
         await has_read(pilot)
-        assert "is not there" in page_of(app).records.trouble
+        assert "is not there" in page_of(app).reader.trouble
         await pilot.press("n", "w", "dollar_sign", "z", "o", "slash", "escape")
 
 
@@ -358,4 +358,4 @@ async def test_without_a_run_the_keys_say_so_and_break_nothing(tmp_path: Path) -
         await pilot.pause()
         await pilot.press("x", "enter")
         await pilot.pause()
-        assert page_of(app).records.group is None
+        assert page_of(app).group is None

@@ -17,10 +17,9 @@ from engines.core.types import (
 )
 from engines.record.journal import Journal
 from engines.record.run_dir import RunDir, Workspace
-from studio.library.citations import Citations
 from studio.session.session import EventReceived
 from studio.tui.app import StudioApp
-from studio.tui.pages.library.page import LibraryPage
+from studio.tui.pages.library.page import LibraryPage, read_citations
 from studio.tui.widgets.edit_box import EditBox
 from tests.studio.tui.stage import FakeSession, app_on, finished_workspace, held_workspace, picture
 from tests.support.builders import a_run, a_step
@@ -94,7 +93,7 @@ async def test_a_wording_that_was_refused_is_still_there(tmp_path: Path) -> None
         await answer(pilot, "Carry always.")
         assert "ann decides" in "\n".join(picture(app))
         await pressed(pilot, "e")
-        assert page_of(app).proposals.box.text == "Carry always."
+        assert page_of(app).box.text == "Carry always."
 
 
 @pytest.mark.parametrize("size", [(120, 36), (80, 24)])
@@ -105,16 +104,16 @@ async def test_a_long_wording_is_edited_whole_and_kept_by_escape(
     app = app_on(session, Workspace(tmp_path / "practice"))
     async with app.run_test(size=size) as pilot:
         page = await pressed(pilot, "3", "e")
-        page.proposals.box.load_text("begin " + "mmmm " * 30 + "end.")
+        page.box.load_text("begin " + "mmmm " * 30 + "end.")
         await pilot.pause()
         drawn = "\n".join(picture(app))
         assert "begin" in drawn and drawn.count("mmmm") == 30 and "end." in drawn
         assert "enter hands it in" in picture(app)[-1] and "delete" not in picture(app)[-1]
         await pressed(pilot, "x", "escape")
-        assert session.asked == [] and not page.proposals.box.display
+        assert session.asked == [] and not page.box.display
         assert "enter hands it in" not in picture(app)[-1]
         await pressed(pilot, "e")
-        assert page.proposals.box.text.startswith("xbegin")
+        assert page.box.text.startswith("xbegin")
 
 
 async def test_an_unchanged_wording_proposes_nothing(tmp_path: Path) -> None:
@@ -179,7 +178,7 @@ async def test_two_marked_ones_are_merged_and_p_pins(tmp_path: Path) -> None:
     app = app_on(session, workspace)
     async with app.run_test(size=(120, 36)) as pilot:
         page = await pressed(pilot, "3", "space", "M")
-        assert "M merges two" in picture(app)[-2] and not page.proposals.is_asking
+        assert "M merges two" in picture(app)[-2] and page.wording is None
         await pressed(pilot, "j", "space", "M")
         await answer(pilot, "Carry and multiply by column.")
         await pressed(pilot, "p")
@@ -231,7 +230,7 @@ async def test_capital_h_shows_the_history_and_d_the_last_change(tmp_path: Path)
     async with app.run_test(size=(120, 36)) as pilot:
         page = await pressed(pilot, "3", "H")
         assert page.shows == "history"
-        assert "op1.1" in page.about.text()
+        assert "op1.1" in page.detail_pane.text()
         await pressed(pilot, "j")
         assert page.shows == "about"
         await pressed(pilot, "D")
@@ -358,9 +357,6 @@ def test_a_reply_that_cites_is_counted_once_with_its_reward(tmp_path: Path) -> N
         )
         journal.append_now(ev.RolloutJudged(1, 0, index, Verdict(reward)))
     journal.close()
-    citations = Citations(run)
-    citations.refresh()
-    found = citations.by_experience(["E1", "E2", "E3"])
-    told = [(use.rollout, use.epoch, use.sign) for use in found["E1"]]
-    assert told == [("s1p0r0", 2, "+"), ("s1p0r1", 2, "?")]
-    assert found.keys() == {"E1", "E2"}
+    citations = read_citations(run)
+    told = [(use.rollout, use.epoch, use.sign, use.cited) for use in citations.values()]
+    assert told == [("s1p0r0", 2, "+", ("E1", "E2")), ("s1p0r1", 2, "?", ("E1",))]

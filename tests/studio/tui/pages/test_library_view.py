@@ -10,18 +10,12 @@ from engines.core.library import Library
 from engines.core.library_notes import LibraryNotes
 from engines.core.text.citations import find_cited_ids
 from studio.facts.library import ListedLibrary
-from studio.library.citations import Citation
 from studio.tui.drawing.lines import plain_text, width_of
-from studio.tui.pages.library import view
-from studio.tui.pages.library.view import LibraryState
+from studio.tui.pages.library import page as view
+from studio.tui.pages.library.page import Citation, LibraryState
 from tests.support.builders import a_library, an_effect, an_operation, approved
 
 HOSTILE = "[red]x[/] \x1b[2J \u202eevil\u202c 中文字符 👩‍👩‍👧 e\u0301 \t end"
-WON, LOST, UNKNOWN = (
-    Citation("s1p0r0", 1, 1.0),
-    Citation("s1p0r1", 1, 0.0),
-    Citation("s1p0r2", 1, None),
-)
 
 
 def drafted(library: Library, *operations: object) -> LibraryState:
@@ -48,15 +42,15 @@ def test_an_undecided_operation_marks_its_target_with_a_question() -> None:
     shelf = LibraryState(a_library("one", "two"), open=(an_operation("delete", "E2", ""),))
     marks = [one.mark for one in view.items(shelf)]
     assert marks == [" ", "?"]
-    shown = view.detail_lines(view.items(shelf)[1], None, (), 60, cited=False)
+    shown = view.detail_lines(view.items(shelf)[1], None, (), 60)
     assert any("op1.1 delete (2 Review)" in plain_text(row) for row in shown)
 
 
 def test_what_is_pinned_has_a_mark_of_its_own() -> None:
     shelf = drafted(a_library("stays", "other"), an_operation("pin", "E1", ""))
-    rows = view.item_rows(view.items(shelf), 40, cited=False)
+    rows = view.item_rows(view.items(shelf), 40)
     assert [plain_text(row.line)[2:6] for row in rows] == ["E1⚲ ", "E2  "]
-    shown = view.detail_lines(view.items(shelf)[0], None, (), 80, cited=False)
+    shown = view.detail_lines(view.items(shelf)[0], None, (), 80)
     assert any("nothing may change or delete it" in plain_text(row) for row in shown)
 
 
@@ -65,21 +59,25 @@ def test_the_title_keeps_the_version_of_a_label_where_it_is_cut() -> None:
     assert title.startswith("lib v0  production v4  1 experience")
 
 
+def uses(*cited: tuple[str, float | None]) -> dict[str, Citation]:
+    """Rollouts that cite one experience each, by id, with their rewards."""
+    found = [Citation(f"s1p0r{n}", 1, reward, (name,)) for n, (name, reward) in enumerate(cited)]
+    return {use.rollout: use for use in found}
+
+
 def test_most_used_come_first_and_wins_decide_between_equals() -> None:
-    uses = {"E1": (LOST,), "E2": (WON,), "E3": (WON, LOST, UNKNOWN)}
-    shelf = LibraryState(a_library("a", "b b", "c"), uses=uses)
+    cited = uses(("E1", 0.0), ("E2", 1.0), ("E3", 1.0), ("E3", 0.0), ("E3", None))
+    shelf = LibraryState(a_library("a", "b b", "c"), citations=cited)
     assert [one.id for one in view.items(shelf, "uses")] == ["E3", "E2", "E1"]
     assert [one.id for one in view.items(shelf, "length")] == ["E2", "E1", "E3"]
 
 
 def test_uses_are_told_only_where_something_cites() -> None:
-    shelf = LibraryState(a_library("a"), uses={"E1": (WON, LOST)})
-    (row,) = view.item_rows(view.items(shelf), 70, cited=True)
-    assert plain_text(row.line).endswith(" won  1 of  2")
-    (bare,) = view.item_rows(view.items(LibraryState(a_library("a"))), 70, cited=False)
-    assert "used" not in plain_text(bare.line)
-    detail = view.detail_lines(view.items(shelf)[0], None, (), 60, cited=True)
-    assert "cited by  2 rollouts: 1 won, 1 lost" in [plain_text(line) for line in detail]
+    shelf = LibraryState(a_library("a"), citations=uses(("E1", 1.0), ("E1", 0.0)))
+    detail = view.detail_lines(view.items(shelf)[0], None, (), 60)
+    assert "cited by  2 rollouts: 1 won, 1 lost (enter)" in [plain_text(line) for line in detail]
+    bare = view.detail_lines(view.items(LibraryState(a_library("a")))[0], None, (), 60)
+    assert not any("cited" in plain_text(line) for line in bare)
 
 
 def test_what_was_measured_stands_beside_the_wording_and_sorts() -> None:
@@ -87,23 +85,12 @@ def test_what_was_measured_stands_beside_the_wording_and_sorts() -> None:
     shelf = LibraryState(replace(a_library("a", "b b", "c"), notes=LibraryNotes(effects=effects)))
     assert [one.id for one in view.items(shelf, "worth")] == ["E3", "E1", "E2"]
     for width in (34, 70):
-        ends = [
-            plain_text(r.line)[-7:] for r in view.item_rows(view.items(shelf), width, cited=False)
-        ]
+        ends = [plain_text(r.line)[-7:] for r in view.item_rows(view.items(shelf), width)]
         assert ends == ["   -3 ?", " " * 7, "  +10 +"]
-    detail = view.detail_lines(view.items(shelf)[2], None, (), 70, cited=False)
+    detail = view.detail_lines(view.items(shelf)[2], None, (), 70)
     assert "worth     +0.100 [+0.05, +0.15] helps (1,024 rollouts, inclusion)" in [
         plain_text(line) for line in detail
     ]
-
-
-def test_wordings_are_whole_where_there_is_room_for_all_of_them() -> None:
-    found = view.items(LibraryState(a_library("a long wording " * 6, "short")))
-    whole = view.item_rows(found, 40, 20, cited=False)
-    lines = [plain_text(each).strip() for row in whole for each in (row.line, *row.more)]
-    assert " ".join(lines).count("wording") == 6 and len(whole[0].more) > 2
-    few = view.item_rows(found, 40, 3, cited=False)
-    assert [len(row.more) for row in few] == [0, 0] and ".." in plain_text(few[0].line)
 
 
 @pytest.mark.parametrize("width", [24, 40, 76])
@@ -111,10 +98,10 @@ def test_rows_and_details_fit_whatever_a_model_wrote(width: int) -> None:
     library = a_library(HOSTILE, "中" * 80)
     shelf = drafted(library, an_operation("modify", "E1", HOSTILE[::-1]))
     found = view.items(shelf)
-    lines = [row.line for row in view.item_rows(found, width, cited=False)]
+    lines = [row.line for row in view.item_rows(found, width)]
     assert all(width_of(line) == width for line in lines)
     near = (("E2", 0.5, "near"),)
-    lines += view.detail_lines(found[0], library.experiences[0], near, width, cited=True)
+    lines += view.detail_lines(found[0], library.experiences[0], near, width)
     for line in lines:
         assert width_of(line) <= width
         assert "\x1b" not in plain_text(line)
@@ -127,9 +114,9 @@ def test_evidence_of_another_run_is_not_offered() -> None:
     one = view.items(LibraryState(library))[0]
     experience = library.experiences[0]
     known = {"s1p0r0": Citation("s1p0r0", 1, 1.0)}
-    keys = [row.key for row in view.use_rows(one, experience, "mine", 60, known=known)]
+    keys = [row.key for row in view.use_rows(one, experience, "mine", 60, known)]
     assert keys == ["", "", "s1p0r0", "s1p0r1"]
-    assert [row.key for row in view.use_rows(one, experience, "other", 60)] == [""]
+    assert [row.key for row in view.use_rows(one, experience, "other", 60, known)] == [""]
 
 
 def test_ids_in_brackets_are_citations_and_numbers_are_not() -> None:

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 from engines.core.errors import RecordError
 from studio.tui.page import Page
-from studio.tui.pages.loader import Loader
+from studio.tui.pages.lists import Loader
 
 
 class Work:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from rich.color import ColorSystem
 
-from studio.tui.pages.review import queue, view
+from studio.tui.pages.review import view
 from tests.studio.tui.pages.test_review import a_desk, an_add
 from tests.studio.tui.terminal.test_frames import Drawn
 
@@ -32,7 +32,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
         monkeypatch.setattr(owner, name, wrapped)
 
     for owner, name in (
-        (queue, "items"), (view, "_wrapped_row"), (view, "_item_of"), (queue, "change_lines"),
+        (view, "items"), (view, "_wrapped_row"), (view, "make_item"), (view, "change_lines"),
     ):  # fmt: skip
         count(owner, name)
     return counted
@@ -50,7 +50,7 @@ async def test_a_key_draws_one_operation_however_many_there_are(
         drawn.paint_all()
         for key, wanted in (  # twice: once more when its evidence was read
             ("j", {"change_lines": 2}),
-            ("a", {"items": 1, "_wrapped_row": 1, "_item_of": 301, "change_lines": 2}),
+            ("a", {"items": 1, "_wrapped_row": 1, "make_item": 301, "change_lines": 2}),
         ):
             calls.clear()
             before = drawn.sent

@@ -9,7 +9,7 @@ import pytest
 
 from engines.core import events as ev
 from engines.core.errors import ConflictError
-from engines.core.types import Decision, DecisionPreview, Operation
+from engines.core.types import Decision, Operation
 from studio.session.session import ControllerChanged, EventReceived
 from studio.tui.drafts import Drafts
 from studio.tui.widgets.prompt import Prompt
@@ -112,18 +112,6 @@ def refused(session: FakeSession) -> None:
     )
 
 
-async def test_a_on_what_the_gate_rejected_journals_no_second_rejection(tmp_path: Path) -> None:
-    async with a_desk(tmp_path, an_add(1), an_add(2), change=refused) as desk:
-        desk.session.objected = DecisionPreview("E1 says so")
-        desk.page.shown.operations.go_to("op1.1")
-        await desk.rest()
-        await desk.press("a")
-        assert desk.made == [] and "still does not fit: E1 says so" in desk.told
-        desk.session.objected = DecisionPreview()
-        await desk.press("a")
-        assert desk.made == [("op1.1", "approve")]
-
-
 async def test_undo_never_hands_in_a_rejection_of_the_gate(tmp_path: Path) -> None:
     async with a_desk(tmp_path, an_add(1), an_add(2), change=refused) as desk:
         desk.page.shown.operations.go_to("op1.1")
@@ -138,7 +126,7 @@ async def test_undo_never_hands_in_a_rejection_of_the_gate(tmp_path: Path) -> No
 
 async def test_what_comes_back_from_the_editor_as_it_was_decides_nothing(tmp_path: Path) -> None:
     async with a_desk(tmp_path) as desk:
-        desk.page.keys.in_editor = lambda text: f"{text}\n"
+        desk.page.in_editor = lambda text: f"{text}\n"
         await desk.press("E")
         assert desk.session.asked == [] and "nothing was changed" in desk.told
         assert desk.app.drafts.edits == {}
@@ -185,17 +173,6 @@ async def test_what_is_decided_while_the_commit_is_asked_for_is_not_committed_un
         desk.session.state.decisions["op1.2"] = Decision("op1.2", "reject", reviewer="ann")
         await desk.press("enter")
         assert "commit" not in desk.session.names() and "c shows it again" in desk.told
-
-
-async def test_c_says_how_many_decided_ones_the_filter_hides(tmp_path: Path) -> None:
-    async with a_desk(tmp_path, an_add(1, "Carry one."), an_add(2, "Multiply first.")) as desk:
-        await desk.press("a", "a", "slash")
-        await desk.write("multi")
-        await desk.press("enter", "c")
-        assert "commit" not in desk.session.names()
-        assert "1 of them is hidden by it" in desk.screen
-        await desk.press("enter")
-        assert desk.session.names()[-1] == "commit"
 
 
 # -- the list -------------------------------------------------------------------------------------

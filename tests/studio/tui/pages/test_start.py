@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from asyncio import Event
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from engines.record.run_dir import Workspace
 from studio.tui.app import StudioApp
-from studio.tui.pages.start import checks
-from studio.tui.pages.start.checks import CheckReport, RunFacts
-from studio.tui.pages.start.page import StartPage
+from studio.tui.pages.start import page as start
+from studio.tui.pages.start.page import RunFacts, StartPage
 from studio.tui.widgets.prompt import Confirm
+from studio.workspace.listing import KnownRun
 from tests.studio.tui.pages.test_runs import Asked
 from tests.studio.tui.pages.test_runs_view import a_run
 from tests.studio.tui.pages.test_start_view import facts
@@ -24,6 +24,13 @@ def page_of(app: StudioApp) -> StartPage:
     page = app.navigation.page("start")
     assert isinstance(page, StartPage)
     return page
+
+
+def show(page: StartPage, *runs: KnownRun) -> None:
+    """Offer these runs, which the workspace does not have."""
+    page.reader.value = runs
+    page.reader.is_reading = True  # so that it does not look into the workspace again
+    page.draw()
 
 
 def opened(folder: Path, workspace: Workspace | None = None) -> StudioApp:
@@ -51,7 +58,7 @@ async def test_a_rehearsal_is_started_without_a_question(
         asked = Asked(app, monkeypatch)
         await has_read(pilot)
         page = page_of(app)
-        assert page.go_to_choice("new rehearsal")
+        assert page.list_pane.go_to("new rehearsal")
         await has_read(pilot)
         known = page.loader.value
         assert isinstance(known, RunFacts) and known.mode == "new" and not known.costs
@@ -68,10 +75,11 @@ async def test_what_costs_money_shows_its_estimate_and_waits_for_a_yes(
         asked = Asked(app, monkeypatch)
         await has_read(pilot)
         page = page_of(app)
-        report = CheckReport(facts(), (), "9 calls, 10 tokens", "20 calls")
-        monkeypatch.setattr(checks, "load_facts", lambda *_: facts())
-        monkeypatch.setattr(checks, "run_checks", lambda *_: report)
-        page.go_to_choice("new api")
+        report = replace(facts(), likely="9 calls, 10 tokens", most="20 calls")
+        monkeypatch.setattr(
+            start, "load_facts", lambda _, asked: report if asked.checks else facts()
+        )
+        page.list_pane.go_to("new api")
         await pilot.press("enter")
         await has_read(pilot, "open")
         assert isinstance(app.screen, Confirm)
@@ -95,9 +103,9 @@ async def test_a_run_that_is_finished_is_opened_or_begun_anew_as_asked(
         await has_read(pilot)
         page = page_of(app)
         found = facts("finished", run="rehearsal", costs=False)
-        monkeypatch.setattr(checks, "load_facts", lambda *_: found)
+        monkeypatch.setattr(start, "load_facts", lambda *_: found)
         page.loader.forget()
-        page.go_to_choice("new rehearsal")
+        page.list_pane.go_to("new rehearsal")
         await has_read(pilot)
         for key in ("n", "o"):
             await pilot.press("enter")
@@ -116,7 +124,7 @@ async def test_a_preset_whose_name_is_taken_by_other_settings_begins_a_new_run_b
         asked = Asked(app, monkeypatch)
         await has_read(pilot)
         page = page_of(app)
-        page.go_to_choice("new rehearsal")
+        page.list_pane.go_to("new rehearsal")
         await has_read(pilot)
         known = page.loader.value
         assert isinstance(known, RunFacts), known
@@ -136,13 +144,13 @@ async def test_living_runs_are_attached_to_and_late_operations_opened_for_review
         asked = Asked(app, monkeypatch)
         await has_read(pilot)
         page = page_of(app)
-        page.show_runs([a_run("late", "finished", waiting=2), a_run("on", "running", alive=True)])
-        page.go_to_choice("open late")
+        show(page, a_run("late", "finished", waiting=2), a_run("on", "running", alive=True))
+        page.list_pane.go_to("open late")
         await pilot.press("enter")
         assert asked.attached == ["late"] and asked.opened[-1][0] == "review"
         await pilot.press("0")
-        page.show_runs([a_run("on", "running", alive=True)])
-        page.go_to_choice("attach on")
+        show(page, a_run("on", "running", alive=True))
+        page.list_pane.go_to("attach on")
         await pilot.press("enter")
         assert asked.attached == ["late", "on"] and asked.opened[-1][0] == "live"
 
@@ -155,7 +163,7 @@ async def test_settings_are_checked_where_they_are_typed_and_kept(
         asked = Asked(app, monkeypatch)
         await has_read(pilot)
         page = page_of(app)
-        page.go_to_choice("new rehearsal")
+        page.list_pane.go_to("new rehearsal")
         await has_read(pilot)
         await pilot.press("e")
         await pilot.pause()
@@ -202,11 +210,11 @@ async def test_capital_c_says_calls_tokens_and_what_was_looked_at(
         asked = Asked(app, monkeypatch)
         await has_read(pilot)
         page = page_of(app)
-        page.go_to_choice("new rehearsal")
+        page.list_pane.go_to("new rehearsal")
         await pilot.press("C")
         await has_read(pilot)
         found = page.loader.value
-        assert isinstance(found, CheckReport), found
+        assert found is not None and found.likely
         shown = picture(app)
         assert any("likely" in row and "calls" in row for row in shown)
         assert any("at most" in row for row in shown)
@@ -264,7 +272,7 @@ async def test_the_list_follows_runs_that_go_on_and_keeps_the_cursor_on_its_run(
         page = page_of(app)
         page.poll()
         await has_read(pilot)
-        page.go_to_choice("attach two")
+        page.list_pane.go_to("attach two")
         assert any("one" in row and "HELD" in row for row in picture(app))
         now[:] = [a_run("one", "running", alive=True), a_run("two", "stopped")]
         page.poll()
@@ -272,25 +280,6 @@ async def test_the_list_follows_runs_that_go_on_and_keeps_the_cursor_on_its_run(
         await pilot.pause()
         assert not any("HELD" in row for row in picture(app))
         assert page.list_pane.key == "resume two"
-
-
-async def test_a_run_that_starts_says_here_what_it_does_and_for_how_long(tmp_path: Path) -> None:
-    class Starting:
-        stage = "loading hf:tiny …"
-
-        async def wait_ready(self) -> None:
-            await Event().wait()
-
-    app = opened(tmp_path)
-    async with app.run_test(size=(120, 36)) as pilot:
-        await has_read(pilot)
-        app.attachment.wait_for(Starting())  # type: ignore[arg-type]
-        for at in (1_000.0, 1_004.0):
-            app.clock = lambda at=at: at
-            page_of(app)._tick()
-        await pilot.pause()
-        shown = "\n".join(picture(app))
-        assert "starting the run: loading hf:tiny … 4 s" in shown
 
 
 async def test_a_run_that_is_open_already_is_shown_live_and_not_opened_again(
@@ -303,8 +292,8 @@ async def test_a_run_that_is_open_already_is_shown_live_and_not_opened_again(
         monkeypatch.setattr(app, "attach", attached.append)
         await pilot.press("0")
         await has_read(pilot)
-        page_of(app).show_runs([a_run("mine", "running", alive=True)])
-        page_of(app).go_to_choice("attach mine")
+        show(page_of(app), a_run("mine", "running", alive=True))
+        page_of(app).list_pane.go_to("attach mine")
         await pilot.press("enter")
         await pilot.pause()
         assert (app.page_name, attached) == ("live", [])

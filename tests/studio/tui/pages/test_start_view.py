@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from engines.record.run_dir import Workspace
 from studio.tui.drawing.lines import plain_text, width_of
-from studio.tui.pages.start.checks import Check, CheckReport, RunFacts, find_run_files
 from studio.tui.pages.start.page import (
     MOST_RESUMED,
     Choice,
+    RunFacts,
     check_lines,
     choice_rows,
     facts_lines,
+    find_run_files,
     first_choice,
     list_choices,
-    refusal_lines,
 )
 from tests.studio.tui.pages.test_runs_view import HOSTILE, a_run
 
@@ -100,25 +101,17 @@ def test_a_run_that_is_there_already_is_not_called_new() -> None:
 
 
 def test_checks_tell_what_it_takes_before_what_was_looked_at() -> None:
-    found = CheckReport(
+    found = replace(
         facts(),
-        (Check(True, "30 problems"), Check(False, f"no price {HOSTILE}")),
-        "9 calls",
-        "20 calls",
+        likely="9 calls",
+        most="20 calls",
+        checks=((True, "30 problems"), (False, f"no price {HOSTILE}")),
     )
     lines = [plain_text(line) for line in check_lines(found, 80)]
     assert lines[0].split() == ["likely", "9", "calls"]
     assert lines[1].split() == ["at", "most", "20", "calls"]
     assert lines[2] == "[ok] 30 problems" and lines[3].startswith("[!]  no price")
     assert "\x1b" not in "".join(lines)
-
-
-def test_a_refusal_is_shown_whole_line_by_line() -> None:
-    text = "run.yaml:3: it is wrong.\n" + "word " * 60 + "\x1b[2Jend"
-    lines = [plain_text(line) for line in refusal_lines(text, 40)]
-    assert lines[0] == "run.yaml:3: it is wrong."
-    assert " ".join(" ".join(lines[1:]).split()).startswith("word word")
-    assert lines[-1].endswith("end") and all("\x1b" not in line for line in lines)
 
 
 def test_run_files_are_yaml_that_names_a_policy_or_an_experiment(tmp_path: Path) -> None:
@@ -129,4 +122,5 @@ def test_run_files_are_yaml_that_names_a_policy_or_an_experiment(tmp_path: Path)
     (tmp_path / "compose.yaml").write_text("services:\n  policy: 1\n")
     (tmp_path / "broken.yaml").write_bytes(b"policy: \xff\n")
     found = find_run_files(workspace, tmp_path)
-    assert found == (tmp_path / "mine.yaml", workspace.configs / "kept.yaml")
+    mine, kept = tmp_path / "mine.yaml", workspace.configs / "kept.yaml"
+    assert found == [(str(mine), "in this folder"), (str(kept), f"in {workspace.configs}")]

@@ -177,7 +177,7 @@ async def test_the_key_unfolds_all_calls_of_a_rollout_in_inspect(
         await pilot.press("Z")
         await has_read(pilot)
         shown = "\n".join(picture(app))
-        assert shown.count("print(sum(found))") == 2 and "Z folds them" in shown
+        assert shown.count("print(sum(found))") == 2
         await pilot.press("Z")
         await has_read(pilot)
         assert "print(sum(found))" not in "\n".join(picture(app)[3:-2]).replace("] print", "")

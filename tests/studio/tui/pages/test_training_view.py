@@ -23,7 +23,7 @@ from studio.tui.pages.live.view import (
 )
 from studio.tui.pages.review.view import Item, commit_lines, item_row
 from studio.tui.pages.training_view import panel_lines, update_lines
-from studio.tui.settings.file import ScreenSettings
+from studio.tui.settings import ScreenSettings
 from tests.studio.tui.scenes import SCENES, SIZES, Stage, on_stage
 from tests.studio.tui.stage import picture
 from tests.studio.tui.test_pictures import THEMES

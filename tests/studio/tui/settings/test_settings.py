@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 
 from engines.core.errors import ConfigError
+from studio.tui.help import setting_rows, value_text, with_next_value
 from studio.tui.keymap import KEYS, remap_keys
-from studio.tui.settings.file import (
+from studio.tui.settings import (
     FILE,
     ScreenSettings,
     format_settings,
@@ -14,7 +15,6 @@ from studio.tui.settings.file import (
     user_settings_path,
     write_settings,
 )
-from studio.tui.settings.screen import setting_rows, value_text, with_next_value
 
 
 @pytest.fixture(autouse=True)

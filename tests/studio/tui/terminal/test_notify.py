@@ -13,7 +13,7 @@ from engines.core.state.fold import fold
 from engines.core.state.run_state import RunState
 from studio.secrets import output
 from studio.tui.page import Host
-from studio.tui.settings.file import ScreenSettings
+from studio.tui.settings import ScreenSettings
 from studio.tui.terminal.clipboard import FILE, MOST_BYTES, copy_text
 from studio.tui.terminal.notify import AGAIN_S, SETTLED_S, Notifier, waiting_count, wrap_for_tmux
 from tests.studio.tui.stage import held_workspace

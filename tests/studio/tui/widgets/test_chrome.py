@@ -7,7 +7,7 @@ from textual import events
 
 from studio.tui.drawing.lines import line, plain_text, width_of
 from studio.tui.keymap import Key, keys_of_scope
-from studio.tui.settings.file import ScreenSettings
+from studio.tui.settings import ScreenSettings
 from studio.tui.widgets.line_view import LineView, footer_line
 from studio.tui.widgets.prompt import Confirm
 from tests.studio.tui.pictures import check_picture

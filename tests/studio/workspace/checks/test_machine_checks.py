@@ -91,14 +91,15 @@ async def test_a_process_that_says_nothing_is_told_by_its_last_words() -> None:
 
 
 def test_a_terminal_is_told_with_size_and_encoding() -> None:
-    (found,) = terminal_findings({"TERM": "xterm"}, None, (120, 36), "UTF-8")
+    (found,) = terminal_findings("xterm", None, os.terminal_size((120, 36)), "UTF-8")
     assert found == Finding("ok", "terminal", "xterm, 120x36, UTF-8.")
 
 
 def test_a_small_terminal_and_none_at_all_are_noted() -> None:
-    small = terminal_findings({"TERM": "xterm"}, None, (50, 10), "UTF-8")
+    small = terminal_findings("xterm", None, os.terminal_size((50, 10)), "UTF-8")
     assert grades(small) == ["ok", "note"] and "50x10" in small[1].cause
-    (none,) = terminal_findings({}, ("standard input", "it is no terminal"), (0, 0), "UTF-8")
+    no_screen = ("standard input", "it is no terminal")
+    (none,) = terminal_findings("", no_screen, os.terminal_size((0, 0)), "UTF-8")
     assert none.grade == "note" and "studio headless" in none.move
 
 
@@ -124,10 +125,10 @@ def test_a_network_file_system_and_few_open_files_are_noted() -> None:
     assert file_system(Path("/home/my data/practice"), MOUNTS) == "nfs4"
     assert file_system(Path("/home/mine"), MOUNTS) == "xfs"
     assert file_system(Path("/homes"), MOUNTS) == "ext4"
-    found = disk_findings(Path("/home/my data/practice"), lambda: 256, lambda: MOUNTS)
+    found = disk_findings(Path("/home/my data/practice"), 256, MOUNTS)
     assert grades(found) == ["note", "note"]
     assert "nfs4" in found[0].cause and "ulimit -n 4096" in found[1].move
-    assert grades(disk_findings(Path("/x"), lambda: 20_000, lambda: MOUNTS)) == ["ok"]
+    assert grades(disk_findings(Path("/x"), 20_000, MOUNTS)) == ["ok"]
 
 
 # -- GPU, extras, cluster -------------------------------------------------------------------
