@@ -18,6 +18,7 @@ from studio.render.words import (
     acted_text,
     acts_cell,
     count_text,
+    no_practice_text,
     reward_text,
     to_decide_text,
 )
@@ -681,6 +682,8 @@ def run_summary_lines(state: RunState, width: int) -> list[Line]:
     if state.reason:
         out += paragraph([(one_line(state.reason, 600), "")], width, "  ")
     out += _next_action_lines(state, width)
+    if curated := no_practice_text(state):
+        out += [BLANK, *paragraph([(curated, "")], width)]
     sections = run_lines.practice_sections(facts)
     for heading, texts in [*sections, *run_lines.record_sections(facts)]:
         out += [BLANK, line((heading, "title"))]
