@@ -111,7 +111,7 @@ def test_a_library_helps_the_frozen_policy_more_than_a_neutral_one(
 ) -> None:
     """The lessons are drawn by the rehearsal, which reads nothing but the tries."""
     # What is known needs no model, which takes seconds to open.
-    monkeypatch.setattr("studio.evaluation.evaluate.open_roles", pytest.fail)
+    monkeypatch.setattr("studio.run.models.open_roles", pytest.fail)
     workspace = read_through("models")
     before, after = evaluations(workspace, "tiny")
     assert before["n"] == after["n"] == 128 * 2

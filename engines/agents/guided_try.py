@@ -96,8 +96,9 @@ class GuidedTry:
                 complete = partial(cast("TryPolicy", self.policy).complete_as, by[0])
             reply = await self._complete(complete, asked, sampling, on_text)
             # Some servers give calls no ids, and a program could not answer them.
-            named = [call.id or f"call_{self.calls}_{n}" for n, call in enumerate(reply.tool_calls)]
-            calls = (replace(call, id=id) for call, id in zip(reply.tool_calls, named, strict=True))
+            calls = []
+            for number, call in enumerate(reply.tool_calls):
+                calls.append(replace(call, id=call.id or f"call_{self.calls}_{number}"))
             reply = replace(reply, tool_calls=tuple(calls))
             self._keep(asked, reply)
             self.last = reply if by is None else self.last

@@ -13,7 +13,7 @@ Source: Chiu and Jain, Analysis of the increase and decrease algorithms for cong
 import asyncio
 import heapq
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Self
 
@@ -23,57 +23,6 @@ from engines.core.waiting import pause_deadlines
 
 CROWDED = (429, 503)
 """Statuses that mean: not so many at a time."""
-
-
-class Congestion:
-    """Narrows slots while an endpoint refuses; their limit now is the most there ever will be.
-
-    `tell` is told once, when the limit first falls.
-    """
-
-    def __init__(self, slots: "Slots", tell: Callable[[str], None] | None = None) -> None:
-        self._slots = slots
-        self._most = slots.limit
-        self._answered = 0  # since the limit last changed
-        self._cuts = 0
-        self._tell = tell
-
-    def note_request(self) -> int:
-        """A request goes out. What this returns is given back with what became of it."""
-        return self._cuts
-
-    def note_answer(self) -> None:
-        self._answered += 1
-        limit = self._slots.limit
-        if self._answered >= limit and limit < self._most:
-            self._answered = 0
-            self._slots.resize(limit + 1)
-
-    def note_refusal(self, began: int) -> None:
-        """An endpoint had too much to do. Requests from before the last cut tell nothing new."""
-        if began < self._cuts:
-            return
-        self._cuts += 1
-        self._answered = 0
-        limit = self._slots.limit
-        self._slots.resize(max(1, limit // 2))
-        if self._tell is not None:
-            tell, self._tell = self._tell, None
-            tell(
-                f"the endpoint refuses some calls as too many; fewer than {limit} run at a time "
-                "until it takes them again"
-            )
-
-    def lend_slot(self) -> AbstractAsyncContextManager[None]:
-        """The slot of a refused call is others' inside; at the end it waits for one again."""
-        return self._slots.lend()
-
-
-def with_congestion(policy: Policy, congestion: Congestion) -> Policy:
-    """The policy as it tells a congestion control of its calls, where it has this method."""
-    # Asked for by name: `isinstance` with a protocol costs 20 µs, several times a rollout.
-    aware: Callable[[Congestion], Policy] | None = getattr(policy, "with_congestion", None)
-    return policy if aware is None else aware(congestion)
 
 
 Priority = tuple[int, ...]
@@ -87,16 +36,19 @@ class Slots:
 
     Among equals the one that came first goes first. The limit may change while
     slots are held: when it shrinks, running holders finish and no new one starts
-    until fewer are held than the new limit. `tell` is told when an endpoint has it lowered.
+    until fewer are held than the new limit. The limit shrinks while an endpoint refuses calls, and
+    the first one is the most there ever will be; `tell` is told once, when it first falls.
     """
 
     def __init__(self, limit: int, tell: Callable[[str], None] | None = None) -> None:
         self.held_count = 0
         self._arrivals = 0
         self._waiting: list[tuple[Priority, int, asyncio.Future[None]]] = []
+        self._most = limit
+        self._answered = 0  # calls since the limit last changed
+        self._cuts = 0
         self.tell = tell
         self.resize(limit)
-        self.congestion = Congestion(self, tell)  # of all whose calls hold these slots
 
     @property
     def waiting_count(self) -> int:
@@ -107,6 +59,29 @@ class Slots:
             raise ValueError(f"a limit of {limit} slots would wait for ever")
         self.limit = limit
         self._grant()
+
+    def note_request(self) -> int:
+        """A request goes out. What this returns is given back with what became of it."""
+        return self._cuts
+
+    def note_answer(self) -> None:
+        self._answered += 1
+        if self._answered >= self.limit and self.limit < self._most:
+            self._answered = 0
+            self.resize(self.limit + 1)
+
+    def note_refusal(self, began: int) -> None:
+        """An endpoint had too much to do. Requests from before the last cut tell nothing new."""
+        if began < self._cuts:
+            return
+        if self.tell is not None and not self._cuts:
+            self.tell(
+                f"the endpoint refuses some calls as too many; fewer than {self.limit} run at a "
+                "time until it takes them again"
+            )
+        self._cuts += 1
+        self._answered = 0
+        self.resize(max(1, self.limit // 2))
 
     @asynccontextmanager
     async def acquire(self, priority: Priority = ()) -> AsyncIterator[None]:
@@ -160,6 +135,13 @@ class Slots:
                 future.set_result(None)
 
 
+def with_slots(policy: Policy, slots: Slots) -> Policy:
+    """The policy as it tells slots how its calls fare, where it has this method."""
+    # Asked for by name: `isinstance` with a protocol costs 20 µs, several times a rollout.
+    bind: Callable[[Slots], Policy] | None = getattr(policy, "with_slots", None)
+    return policy if bind is None else bind(slots)
+
+
 def bind_to_job(policy: Policy, job: Job) -> Policy:
     """A policy that must know which rollout it answers for has `for_job` (see `replay`)."""
     bind: Callable[[Job], Policy] | None = getattr(policy, "for_job", None)
@@ -176,8 +158,8 @@ class WrappedPolicy:
     def name(self) -> str:
         return self.inner.name
 
-    def with_congestion(self, congestion: Congestion) -> Self:
-        return self._around(with_congestion(self.inner, congestion))
+    def with_slots(self, slots: Slots) -> Self:
+        return self._around(with_slots(self.inner, slots))
 
     def for_job(self, job: Job) -> Self:
         return self._around(bind_to_job(self.inner, job))
@@ -200,7 +182,7 @@ class Throttled(WrappedPolicy):
     priority: Priority = ()
 
     def __post_init__(self) -> None:
-        inner = with_congestion(self.inner, self.slots.congestion)
+        inner = with_slots(self.inner, self.slots)
         object.__setattr__(self, "inner", inner)
 
     async def complete(

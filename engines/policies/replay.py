@@ -52,10 +52,6 @@ class ReplayPolicy:
             on_text(reply.text)
         return reply
 
-    def reply_count(self, question: str) -> int:
-        """How many replies the log holds to a question; 0 where it has none of it."""
-        return len(self._replies.get(normalise_text(question), ()))
-
     async def ping(self) -> None:
         """Nothing to do: the whole log was read when this was made."""
 

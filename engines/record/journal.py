@@ -31,7 +31,6 @@ BYTES = 1_000_000
 """A growing segment is closed at the end of a step that made it longer: read in 0.1 seconds."""
 _MARK = b'{"v":%d,"segment":' % FORMAT
 _HEAD_BYTES = 400
-_MOVE = "Restore it from a copy."
 HEAD_BYTES = 160
 """Of an entry, in which its kind and its step stand."""
 
@@ -202,10 +201,6 @@ class End:
     is_closed: bool  # another file follows
 
 
-class _Rolled(Exception):
-    """The growing file is another segment than it was a moment ago."""
-
-
 def read(
     journal: Path,
     take: Take,
@@ -221,68 +216,76 @@ def read(
     Raises DamagedError: a line fails its check, or a segment does not follow from the one before.
     RecordError: a file cannot be opened.
     """
-    return _read(_Part(take, after), journal, first, upto)
+    last = after
+    number = first if after is None else after.segment
+    while True:
+        growing = read_head(journal).segment
+        is_closed = number < growing
+        path = closed_path(journal, number) if is_closed else journal
+        try:
+            contents, last = _read_segment(path, number, take, last)
+        except DamagedError:
+            if not is_closed and read_head(journal).segment != growing:
+                continue  # it was closed meanwhile: another file has its name
+            raise
+        if not is_closed and read_head(journal).segment != growing:
+            continue  # what of it came since is in the closed one
+        if is_closed and (not contents.end or contents.torn or contents.newline_missing):
+            raise _segment_error(path, (last.line.number if last else 0) + 1)
+        if not is_closed or number == upto:
+            return End(contents, last, is_closed)
+        number += 1
 
 
 def read_undamaged(journal: Path, take: Take) -> tuple[Place | None, DamagedError | None]:
-    """The last line before any damage, heads included, and what follows it; None: all is whole."""
-    part = _Part(take, None)
+    """Return the last entry before any damage, and what follows it; None: all is whole."""
+    last: Place | None = None
+
+    def note(path: Path, place: Place) -> None:
+        nonlocal last
+        last = place
+        take(path, place)
+
     try:
-        _read(part, journal, 1, None)
+        read(journal, note)
     except DamagedError as error:
-        return part.last, error
-    return part.last, None
+        return last, error
+    return last, None
 
 
-class _Part:
-    """What a reader has seen, and what must follow from that."""
+def _read_segment(
+    path: Path, number: int, take: Take, last: Place | None
+) -> tuple[lines.Contents, Place | None]:
+    """Read one file behind the last line that is known; returns how it ends, and its last line."""
 
-    def __init__(self, take: Take, last: Place | None) -> None:
-        self._take, self.last = take, last
-        self.path, self.number = Path(), 1
+    def visit(line: lines.StoredLine) -> None:
+        nonlocal last
+        is_head = line.number == 1 and number > 1
+        if line.number == 1 and _segment_of(line.body) != number:
+            raise _segment_error(path, 1)
+        if is_head and last is not None and parse_head(line.body).after != last.line.digest:
+            raise _segment_error(path, 1)
+        place = Place(number, line)
+        if not is_head:
+            take(path, place)
+        last = place
 
-    def visit(self, line: lines.StoredLine) -> None:
-        place = Place(self.number, line)
-        if line.number == 1 and self.number != _segment_of(line.body):
-            raise _Rolled
-        if line.number > 1 or self.number == 1:
-            self._take(self.path, place)
-        elif self.last is not None and parse_head(line.body).after != self.last.line.digest:
-            raise self.damaged_error(1)
-        self.last = place
-
-    def damaged_error(self, number: int) -> DamagedError:
-        if not self.path.exists():
-            cause = "this closed part of the journal is gone."
-            return DamagedError(str(self.path), cause, f"{_MOVE} Nothing else brings it back.")
-        cause = "the journal does not go on here from the part before: one of them was changed."
-        if number > 1:
-            cause = "this closed part of the journal was cut."
-        return DamagedError(f"{self.path}:{number}", cause, f"{_MOVE} {lines.REPAIR} cuts here.")
+    begun = last.line if last is not None and last.segment == number else None
+    contents = lines.read(path, chained=True, visit=visit, after=begun)
+    return contents, last
 
 
-def _read(part: _Part, journal: Path, first: int, upto: int | None) -> End:
-    after = part.last
-    number = first if after is None else after.segment
-    while True:
-        last = read_head(journal).segment
-        closed = number < last
-        path = closed_path(journal, number) if closed else journal
-        begun = part.last.line if part.last and part.last.segment == number else None
-        part.path, part.number = path, number
-        try:
-            contents = lines.read(path, chained=True, visit=part.visit, after=begun)
-        except (DamagedError, _Rolled) as error:
-            if not closed and read_head(journal).segment != last:
-                continue
-            raise part.damaged_error(1) if isinstance(error, _Rolled) else error from error
-        if not closed and read_head(journal).segment != last:
-            continue  # what of it came since is in the closed one
-        if closed and (not contents.end or contents.torn or contents.newline_missing):
-            raise part.damaged_error((part.last.line.number if part.last else 0) + 1)
-        if not closed or number == upto:
-            return End(contents, part.last, closed)
-        number += 1
+def _segment_error(path: Path, number: int) -> DamagedError:
+    """A segment that does not follow from the one before, or is not whole at a line."""
+    if not path.exists():
+        cause = "this closed part of the journal is gone."
+        move = "Restore it from a copy. Nothing else brings it back."
+        return DamagedError(str(path), cause, move)
+    cause = "the journal does not go on here from the part before: one of them was changed."
+    if number > 1:
+        cause = "this closed part of the journal was cut."
+    move = f"Restore it from a copy. {lines.REPAIR} cuts here."
+    return DamagedError(f"{path}:{number}", cause, move)
 
 
 def _segment_of(body: bytes) -> int:

@@ -6,7 +6,7 @@ The journal is the truth; `vNNNN.yaml` files follow from it and are rewritten wh
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -46,32 +46,26 @@ _Version = tuple[Library, ev.LibraryCommitted | None]
 class _ReadState:
     """The journal as far as it was read: a long run looks often, and reads only what is new."""
 
-    found: tuple[_Version, ...] = ()
-    promotions: tuple[Entry, ...] = ()
-    copied_from: str | None = None
+    history: LibraryHistory = field(default_factory=LibraryHistory)
     last: lines.StoredLine | None = None
 
     def resume_line(self, path: Path) -> lines.StoredLine | None:
-        """The line behind which reading goes on; None, with nothing known, for all of it."""
+        """Return the line behind which reading goes on; None, with nothing known, for all of it."""
         if self.last is None or not lines.is_unchanged(path, self.last):
-            self.found, self.promotions, self.last = (), (), None
+            self.history, self.last = LibraryHistory(), None
         return self.last
 
     def take(self, path: Path, entries: Iterable[Entry], last: lines.StoredLine | None) -> None:
         """Take what follows in, all of it or nothing."""
-        history = LibraryHistory(list(self.found), copied_from=self.copied_from)
-        promotions = list(self.promotions)
+        before = self.history
+        history = replace(before, versions=[*before.versions], labels=[*before.labels])
         for entry in entries:
             try:
-                fold_library_history(history, entry.event)
+                fold_library_history(history, entry.event, entry.at)
             except (ValueError, StudioError) as error:
                 move = f"Restore the journal from a copy, or run {lines.REPAIR}."
                 raise DamagedError(f"{path}:{entry.seq}", f"{error}.", move) from error
-            if history.labels:
-                history.labels.clear()
-                promotions.append(entry)
-        self.found, self.promotions, self.last = tuple(history.versions), tuple(promotions), last
-        self.copied_from = history.copied_from
+        self.history, self.last = history, last
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,21 +107,21 @@ class LibraryFolder:
         path, after = self.journal_path, self._resume_line()
         new = lines.read(path, chained=True, after=after).lines
         self.known.take(path, [parse_entry(path, line) for line in new], new[-1] if new else after)
-        return self.known.found
+        return tuple(self.known.history.versions)
 
     def copied_from(self) -> str | None:
         """What it was begun as a copy of, such as `NAME@7 (LABEL)`; None: of nothing."""
         self.history()
-        return self.known.copied_from
+        return self.known.history.copied_from
 
-    def promotions(self) -> tuple[Entry, ...]:
-        """What labels were given, moved and removed, oldest first."""
+    def promotions(self) -> tuple[tuple[float, ev.LibraryLabelled], ...]:
+        """Return what labels were given, moved and removed, and when, oldest first."""
         self.history()
-        return self.known.promotions
+        return tuple(self.known.history.labels)
 
     def labels(self) -> dict[str, int]:
         """The labels there are, with the version that each names."""
-        last = {each.event.label: each.event.version for each in self.promotions()}
+        last = {event.label: event.version for _, event in self.promotions()}
         return {label: version for label, version in sorted(last.items()) if version is not None}
 
     def labelled(self, label: str) -> int:
@@ -220,7 +214,7 @@ class Committer:
         self._journal = journal
         last = journal.last.line if journal.last else None
         folder.known.take(journal.path, journal.entries, last)
-        self._found = list(folder.known.found)
+        self._found = list(folder.known.history.versions)
         if not version_path(folder.path, self.head.version).exists():  # cut before it was written
             self._write_head()
 

@@ -13,6 +13,7 @@ import re
 import shutil
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -386,45 +387,37 @@ def _find_refs(value: object) -> Iterator[RecordRef]:
 def _reply_findings(run: RunDir, story: _Story) -> Iterator[Finding]:
     """Replies that are named and gone: the first that a resume needs, and how many it does not."""
     read = cache(_read_checksums)
-    named: Counter[str] = Counter()
     gone: Counter[str] = Counter()
     for at, (path, place, ref) in enumerate(story.refs):
-        checksums, is_whole = read(run.records / ref.file)
-        is_gone = checksums.get(ref.offset) != ref.digest
+        file = run.records / ref.file
+        if read(file).get(ref.offset) == ref.digest:
+            continue
         if at < story.needed_from:
-            named[ref.file] += 1
-            gone[ref.file] += is_gone and is_whole  # damage is told of where files are looked at
-        elif is_gone:
-            where = ", which is not there."
-            if (run.records / ref.file).exists():
-                where = f" at byte {ref.offset} that is not there, or behind damage."
-            cause = f"it names a reply in {ref.file}{where}"
-            where = f"{path}:{place.line.number}"
-            yield cut_finding(run.path, path, place.line.offset, where, cause)
-            break
-    for name in sorted(name for name in gone if gone[name]):
-        there = "some of it is" if (run.records / name).exists() else "it is"
-        yield Finding(
-            "note",
-            str(run.records / name),
-            f"{there} gone: {gone[name]} of {named[name]} replies that the journal names.",
-            "The run needs none of them to go on. Restore the file from a copy if they are "
-            "to be shown again; nothing else brings them back.",
-        )
+            gone[ref.file] += 1
+            continue
+        where = f"at byte {ref.offset} that is not there, or behind damage."
+        if not file.exists():
+            where = "which is not there."
+        line = f"{path}:{place.line.number}"
+        cause = f"it names a reply in {ref.file}, {where}"
+        yield cut_finding(run.path, path, place.line.offset, line, cause)
+        break
+    for name, n in sorted(gone.items()):
+        cause = f"replies that the journal names are gone: {n}."
+        move = "The run needs none of them to go on. Restore the file from a copy to see them."
+        yield Finding("note", str(run.records / name), cause, move)
 
 
-def _read_checksums(path: Path) -> tuple[dict[int, str], bool]:
-    """Return the checksum of each record by its offset up to any damage, and if there is none."""
-    check_sums: dict[int, str] = {}
+def _read_checksums(path: Path) -> dict[int, str]:
+    """Return the checksum of each record by its offset, up to any damage."""
+    checksums: dict[int, str] = {}
 
     def note(line: StoredLine) -> None:
-        check_sums[line.offset] = line.digest
+        checksums[line.offset] = line.digest
 
-    try:
+    with suppress(RecordError):  # told of where files are looked at
         lines.read(path, chained=False, visit=note)
-    except RecordError:
-        return check_sums, False
-    return check_sums, True
+    return checksums
 
 
 def _mismatch_finding(run: RunDir, story: _Story, mismatch: _Mismatch) -> Finding:

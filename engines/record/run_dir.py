@@ -119,22 +119,16 @@ class Workspace:
         return tuple(folder for folder in folders if folder.exists())
 
     def runs(self) -> tuple[RunDir, ...]:
-        """Every run that has a journal, oldest first.
-
-        Between runs of one name their numbers tell, since a clock may have been set back;
-        between names there is only the clock.
-        """
-        folders = self.runs_folder.iterdir() if self.runs_folder.is_dir() else ()
-        found = [path for path in folders if _holds_journal(path)]
-        latest: dict[str, float] = {}  # name → when the newest of its runs so far began
-        placed = []
-        for name, number, path in sorted((*_name_and_number(path.name), path) for path in found):
+        """Return every run that has a journal, oldest first."""
+        placed: list[tuple[float, str, int, Path]] = []
+        for path in self.runs_folder.iterdir() if self.runs_folder.is_dir() else ():
+            if not _holds_journal(path):
+                continue
             try:
                 began = started_at(path / "journal.jsonl")
             except RecordError:  # told by whoever reads more of it; it hides no other
                 began = 0.0
-            latest[name] = max(began, latest.get(name, 0.0))
-            placed.append((latest[name], name, number, path))
+            placed.append((began, *_name_and_number(path.name), path))
         return tuple(RunDir(path) for *_, path in sorted(placed))
 
     def run(self, run: str) -> RunDir:

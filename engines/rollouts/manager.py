@@ -26,7 +26,7 @@ from engines.core.types import (
     Usage,
 )
 from engines.core.waiting import deadline
-from engines.policies.limits import Slots, bind_to_job, with_congestion
+from engines.policies.limits import Slots, bind_to_job, with_slots
 
 TRAJECTORY_CHARS = 4_000_000
 """Of all replies of one try together; more fails it. Four replies of the greatest length."""
@@ -80,11 +80,6 @@ class RecordedPolicy:
             text = f"the replies of one try have more than {TRAJECTORY_CHARS:,} characters"
             raise CallFailed("too long", text)
         return reply
-
-    def begin_again(self) -> None:
-        """From the first turn: what was asked until now is in the record, and found there."""
-        self.turn, self.chars, self.usage, self.ran_tools = 0, 0, NO_USAGE, False
-        self.refs, self.turns = [], []
 
     @property
     def conversation(self) -> tuple[RecordRef, ...]:
@@ -209,7 +204,7 @@ class RolloutManager:
                 await self.cleared()
             if on_start is not None:
                 on_start()
-            policy = bind_to_job(with_congestion(self.policy, self.slots.congestion), job)
+            policy = bind_to_job(with_slots(self.policy, self.slots), job)
             # Practice alone must come out as it was: held-out tries are known by their scores.
             again = self.attending is not None and job.key.purpose == "rollout"
             recorded = RecordedPolicy(policy, self.ledger, job.key, again)
@@ -219,7 +214,14 @@ class RolloutManager:
             try:
                 with self.attending() if self.attending else nullcontext():
                     async with under_way.cut, deadline(self.task_timeout_s):
-                        attempt = await self._attempt(job, recorded, on_text)
+                        try:
+                            attempt = await self.agent.attempt(job, recorded, on_text)
+                        except WorkerLost as lost:
+                            if on_text is not None:
+                                on_text(f"\n[{lost}; the try is made again]\n")
+                            # What was asked until now is in the record, and found there.
+                            recorded = RecordedPolicy(policy, self.ledger, job.key, again)
+                            attempt = await self.agent.attempt(job, recorded, on_text)
             except StudioError:
                 raise
             except TimeoutError:
@@ -240,16 +242,6 @@ class RolloutManager:
                 judged = without_citations(attempt.answer, guidance_ids(job.guidance))
                 attempt = replace(attempt, answer=judged)
             return attempt, recorded.conversation
-
-    async def _attempt(self, job: Job, recorded: RecordedPolicy, on_text: OnText | None) -> Attempt:
-        """Make a try, and once more where its worker is lost."""
-        try:
-            return await self.agent.attempt(job, recorded, on_text)
-        except WorkerLost as lost:
-            if on_text is not None:
-                on_text(f"\n[{lost}; the try is made again]\n")
-            recorded.begin_again()
-            return await self.agent.attempt(job, recorded, on_text)
 
     async def rejoin_batch(self, job: Job) -> None:
         """Take part once more with a try whose result is known; nothing comes of it.

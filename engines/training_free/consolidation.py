@@ -112,8 +112,8 @@ def winners(batch: Sequence[Group]) -> dict[str, bool]:
 def arrange(candidates: Sequence[Candidate], limit: int) -> list[list[Candidate]]:
     """Part candidates into as few groups of at most `limit`, so that those which are alike meet.
 
-    Each is followed by those that are like it. Proposals about one experience are always alike:
-    only one operation can come of them.
+    Each is followed by those that are like it, the most alike first. Proposals about one
+    experience are always alike: only one operation can come of them.
     """
     parts = math.ceil(len(candidates) / limit)
     if parts < 2:
@@ -129,8 +129,9 @@ def arrange(candidates: Sequence[Candidate], limit: int) -> list[list[Candidate]
             continue
         target = each.proposal.target
         same_target = [] if target is None else about[target]
-        alike = sorted(map(int, index.alike(each.proposal.text)))
-        order |= dict.fromkeys([at, *same_target, *alike])
+        scores = index.alike(each.proposal.text)
+        alike = sorted(scores, key=lambda near: -scores[near])
+        order |= dict.fromkeys([at, *same_target, *map(int, alike)])
     ordered = [candidates[at] for at in order]
     ends = [len(ordered) * part // parts for part in range(parts + 1)]
     return [ordered[start:end] for start, end in pairwise(ends)]

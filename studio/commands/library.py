@@ -6,6 +6,7 @@ Libraries are shown, changed by hand, labelled, served, exported and imported.
 import os
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from shlex import quote
@@ -56,6 +57,7 @@ def library() -> None:
 Name = Annotated[str, argument("LIBRARY", "Name of a library.")]
 
 
+@app.command("list")
 def list_libraries(context: typer.Context, json: AsJson = False) -> None:
     """List the libraries of the workspace.
 
@@ -79,6 +81,7 @@ def list_libraries(context: typer.Context, json: AsJson = False) -> None:
     tell_next(f"studio library show {quote(first.library)}", context.obj)
 
 
+@app.command()
 def show(
     context: typer.Context,
     reference: Annotated[
@@ -107,6 +110,7 @@ def show(
         tell_next(f"studio library history {quote(library.name)}", context.obj)
 
 
+@app.command()
 def history(
     context: typer.Context,
     name: Name,
@@ -129,6 +133,7 @@ def history(
     print_result(entries, "\n".join(lines or ["nothing"]), json=json)
 
 
+@app.command()
 def edit(
     context: typer.Context,
     name: Name,
@@ -169,6 +174,7 @@ def edit(
     tell_next(command_after_version(name, done.version), context.obj)
 
 
+@app.command()
 def utility(
     context: typer.Context,
     reference: Annotated[str, argument("NAME[@V]", "A library.")],
@@ -230,6 +236,7 @@ Experience = Annotated[str, argument("ID", "The experience, such as E3.")]
 Reason = Annotated[str, typer.Option(help="Why; recorded with the decision.")]
 
 
+@app.command()
 def pin(context: typer.Context, name: Name, experience: Experience, reason: Reason = "") -> None:
     """Pin an experience. Nothing may change or delete it until it is unpinned.
 
@@ -239,6 +246,7 @@ def pin(context: typer.Context, name: Name, experience: Experience, reason: Reas
     _set_pin(context, name, experience, "pin", reason)
 
 
+@app.command()
 def unpin(context: typer.Context, name: Name, experience: Experience, reason: Reason = "") -> None:
     """Unpin an experience. It may be changed and deleted again.
 
@@ -262,6 +270,7 @@ def _set_pin(
     print(f"library {name} is at v{done.version}: {experience} is {kind}ned")
 
 
+@app.command()
 def revert(
     context: typer.Context,
     reference: Annotated[str, argument("NAME@V|NAME@LABEL", "The version to return to.")],
@@ -292,6 +301,7 @@ def revert(
     tell_next(command_after_version(name, done.version), context.obj)
 
 
+@app.command()
 def label(
     context: typer.Context,
     reference: Annotated[str, argument("NAME[@V]", "A version of a library. Default: its head.")],
@@ -316,6 +326,7 @@ _SERVED = "A library: NAME follows its commits, NAME@LABEL its label, NAME@V sta
 _HTTP = "Listen here, not on stdio; an address that others can reach needs a token."
 
 
+@app.command()
 def serve(
     context: typer.Context,
     reference: Annotated[str, argument("NAME[@V]", _SERVED)],
@@ -334,9 +345,6 @@ def serve(
     import asyncio
 
     from studio.process import serve_until_signal
-    from studio.render.json import print_result
-    from studio.render.lines import to_stderr
-    from studio.secrets.sanitize import sanitize
     from studio.serving import enhanced_agent
 
     if http is None and (token_file or token_env or json):
@@ -375,6 +383,7 @@ def serve(
 _Formats = Literal["youtu", "skill", "agents", "prompt", "ace", "kayba", "dspy", "gepa", "json"]
 
 
+@app.command()
 def export(
     context: typer.Context,
     reference: Annotated[str, argument("NAME[@V]", "A library, or a file.")],
@@ -392,8 +401,6 @@ def export(
         studio library export rehearsal --format agents --to AGENTS.md
         studio library export rehearsal@1 --format skill --to skills/sums --evals 5
     """
-    from dataclasses import replace
-
     from engines.record.formats.table import write_foreign
     from studio.library.card import evaluation_card
     from studio.library.references import find_version
@@ -425,8 +432,6 @@ def _held_out_problems(
     found: "FoundVersion", workspace: "Workspace", n: int
 ) -> "tuple[Problem, ...]":
     """Of the newest run that made the library, as its data is now."""
-    from dataclasses import replace
-
     from studio.config.loading import load_run
     from studio.library.card import practised_runs
     from studio.run.held_out import held_out_sets
@@ -452,6 +457,7 @@ OnlyLook = Annotated[bool, flag("Only say what would be asked.", "--dry-run")]
 _VERSION = "NAME@V, RUN@step:N, or our own YAML or JSON file of one."
 
 
+@app.command()
 def merge(
     context: typer.Context,
     base: Annotated[str, argument("BASE", _VERSION)],
@@ -480,6 +486,7 @@ def merge(
     return _put_up(workspace, target, wanted, about, dry_run=dry_run, json=json)
 
 
+@app.command("import")
 def import_file(
     context: typer.Context,
     file: Annotated[Path, argument("FILE", "A file, or a skill's folder.")],
@@ -538,10 +545,7 @@ def _put_up(
     format: str = "",
 ) -> int:
     """Open a curation run, and print what waits in it."""
-    from dataclasses import replace
-
     from studio.library.curation import open_curation
-    from studio.process import login_name
     from studio.render.library_lines import curation_lines
     from studio.run.held_out import LazyLinter
 
@@ -556,21 +560,6 @@ def _put_up(
     if waits := facts.run or next(iter(facts.waiting), None):
         tell_next(f"studio review {quote(waits)}", workspace.path)
     return exit_codes.WITH_LOSSES if facts.losses else exit_codes.DONE
-
-
-app.command("list")(list_libraries)
-app.command("show")(show)
-app.command("history")(history)
-app.command("edit")(edit)
-app.command("utility")(utility)
-app.command("pin")(pin)
-app.command("unpin")(unpin)
-app.command("revert")(revert)
-app.command("label")(label)
-app.command("serve")(serve)
-app.command("export")(export)
-app.command("import")(import_file)
-app.command("merge")(merge)
 
 
 def diff(

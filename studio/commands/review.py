@@ -121,7 +121,6 @@ def _say(text: str) -> None:
 
 
 def _tell(text: str) -> None:
-
     wide = shutil.get_terminal_size().columns
     to_stderr(wrap_text(text, wide) if sys.stderr.isatty() else text)
 

@@ -64,8 +64,7 @@ def home(folder: Path) -> int:
     from studio.workspace.listing import home_text, listed_runs
 
     workspace = Workspace(folder)
-    tell = to_stderr
-    print(home_text(listed_runs(workspace, tell), workspace))
+    print(home_text(listed_runs(workspace), workspace))
     return exit_codes.DONE
 
 

@@ -47,7 +47,7 @@ def list_runs(context: typer.Context, json: AsJson = False) -> None:
     """
     from studio.workspace.listing import listed_runs, runs_table
 
-    found = listed_runs(open_workspace(context), to_stderr)
+    found = listed_runs(open_workspace(context))
     if json:
         print_json([run.data for run in found])
     elif found:

@@ -16,7 +16,7 @@ from studio.commands import (
     open_workspace,
     option,
 )
-from studio.render.json import print_json
+from studio.render.json import print_json, print_result
 from studio.render.lines import to_stderr
 
 _TARGET = "An agent.yaml, or a library: NAME follows its commits, NAME@LABEL its label."
@@ -47,8 +47,6 @@ def serve_calls(
     import asyncio
 
     from studio.process import serve_until_signal
-    from studio.render.json import print_result
-    from studio.render.lines import to_stderr
     from studio.serving.enhanced_agent import load_enhanced, read_token, serving
 
     token = read_token(host, token_file, token_env, os.environ)
@@ -80,7 +78,6 @@ def chat(
         studio chat practice/runs/rehearsal/agent.yaml
         studio chat rehearsal --run-file rehearsal
     """
-    from studio.render.lines import to_stderr
     from studio.serving.enhanced_agent import load_enhanced, talk_in_lines
 
     agent = load_enhanced(target, overrides or [], open_workspace(context), run_file)

@@ -3,7 +3,7 @@
 import shlex
 import sys
 from pathlib import Path
-from typing import Annotated, cast
+from typing import Annotated, Literal
 
 import typer
 
@@ -28,7 +28,7 @@ from studio.render.json import print_json
 from studio.render.lines import tell_next, to_stderr
 from studio.secrets.sanitize import sanitize
 
-STAGES = ("sft", "grpo", "all", "distil", "reward")
+Stage = Literal["sft", "grpo", "all", "distil", "reward"]
 
 
 def train(
@@ -36,7 +36,7 @@ def train(
     runfile: RunFile = None,
     overrides: Overrides = None,
     stage: Annotated[
-        str,
+        Stage,
         option(
             "sft|grpo|all|distil|reward",
             "What to do: grpo, supervised fine-tuning (sft), sft and then grpo from what it "
@@ -79,7 +79,10 @@ def train(
 
     if pipeline is not None:
         return _run_pipeline(pipeline, runfile, context.obj, json)
-    _check_stage(stage, taped=bool(record or cassette))
+    if (record or cassette) and stage not in ("grpo", "sft"):
+        cause = "a cassette is of one run that asks models."
+        move = "Carry out one stage at a time: --stage sft, or --stage grpo."
+        raise ConfigError(f"--stage {stage}", cause, move)
     source = parse_source("studio train", "practice", runfile, overrides, example="grpo-tiny")
     asked = RunRequest(
         workspace=open_workspace(context),
@@ -90,22 +93,7 @@ def train(
         accept_changes=accept_changes,
         tape=read_tape(record, cassette),
     )
-    return asyncio.run(stages.train(asked, cast("stages.Stage", stage), json=json))
-
-
-def _check_stage(stage: str, *, taped: bool) -> None:
-    if stage not in STAGES:
-        raise ConfigError(
-            f"--stage {stage}",
-            "there is no such stage.",
-            f"Choose {', '.join(STAGES[:-1])} or {STAGES[-1]}.",
-        )
-    if taped and stage not in ("grpo", "sft"):
-        raise ConfigError(
-            f"--stage {stage}",
-            "a cassette is of one run that asks models.",
-            "Carry out one stage at a time: --stage sft, or --stage grpo.",
-        )
+    return asyncio.run(stages.train(asked, stage, json=json))
 
 
 def _run_pipeline(file: Path, runfile: str | None, workspace: Path, json: bool) -> int:

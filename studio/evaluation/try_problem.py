@@ -4,10 +4,10 @@ Its records go to a temporary folder, so that a try leaves no trace in the works
 """
 
 import asyncio
+import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
 from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -42,7 +42,7 @@ KEY = CallKey("rollout", epoch=1, step=1, position=0, index=0)
 """The first rollout that a run makes, so that a try has the same seed."""
 
 
-@dataclass(frozen=True)  # without slots, for what is worked out once
+@dataclass(frozen=True, slots=True)
 class Trial:
     """What is to be tried. `library` None: no experiences are in the prompt."""
 
@@ -51,7 +51,7 @@ class Trial:
     library: Library | None
     called: str  # a label for where the experiences come from
 
-    @cached_property
+    @property
     def job(self) -> Job:
         writer = prompt_writer(self.loaded.config)
         guidance, shown = writer.write(self.library, self.problem.question)
@@ -60,24 +60,12 @@ class Trial:
 
     @property
     def messages(self) -> tuple[Message, ...]:
-        instructions = self.loaded.config.agent.instructions
-        return first_messages(instructions, self.job)
+        return first_messages(self.loaded.config.agent.instructions, self.job)
 
     @property
     def rehearsal(self) -> bool:
         """Whether the reply is scripted; the reflector does not matter, since it is not asked."""
         return is_rehearsal(without_lessons(self.loaded.config))
-
-
-@dataclass(frozen=True, slots=True)
-class TrialResult:
-    rollout: Rollout
-    verdict: Verdict
-    streamed: str
-
-    @property
-    def has_failed(self) -> bool:
-        return self.rollout.attempt.status == "failed"
 
 
 def choose_problem(
@@ -91,69 +79,69 @@ def choose_problem(
     if question is not None:
         if problem_id is not None:
             raise ConfigError("--problem", "--question gives another one.", "Leave one out.")
-        if not question.strip():
+        question, truth = question.strip(), (answer or "").strip() or None
+        if not question:
             raise ConfigError("--question", "it is empty.", "Write the question.")
-        for option, text in (("--question", question), ("--answer", answer or "")):
-            if text != fix_surrogates(text):
-                raise ConfigError(option, "it holds bytes that are not UTF-8.", "Write it anew.")
-        truth = (answer or "").strip() or None
-        return Problem(digest([question, truth], fields.ID_BYTES), question.strip(), truth, "typed")
+        typed = question + (truth or "")
+        if typed != fix_surrogates(typed):
+            raise ConfigError("--question, --answer", "they are not UTF-8.", "Write them again.")
+        return Problem(digest([question, truth], fields.ID_BYTES), question, truth, "typed")
     if answer is not None:
         raise ConfigError("--answer", "it belongs to --question.", "Give both, or neither.")
     config = loaded.config
-    if config.data.practice is None:
+    name = config.data.practice
+    if name is None:
         move = "Set it, or give --question."
         raise ConfigError(loaded.place("data.practice"), "no data set is named.", move)
     problems = dataset.read_problems(
-        loaded.data_path(config.data.practice),
+        loaded.data_path(name),
         fields=config.data.fields,
         needs_answer=config.practice.given_ground_truth and needs_answer(config.verifier.spec),
         limit=1 if problem_id is None else None,
     )
-    return problems[0] if problem_id is None else _find_problem(loaded, problems, problem_id)
+    if problem_id is None:
+        return problems[0]
+    paths = (loaded.data_path(held_out, "evaluation.data") for held_out in config.evaluation.data)
+    held_out = (dataset.read_problems(path, fields=config.data.fields) for path in paths)
+    for problem in chain(problems, *held_out):
+        if problem.id == problem_id:
+            return problem
+    move = f"See `studio data preview {name}` for ids."
+    raise ConfigError(f"--problem {problem_id}", f"no problem of {name} has this id.", move)
 
 
 async def run_trial(
-    trial: Trial,
-    workspace: Workspace,
-    on_text: Callable[[str], None] = lambda _: None,
-    on_start: Callable[[], None] = lambda: None,
-) -> TrialResult:
-    """Roll out and judge; `on_start` is called once model and verifier have answered.
+    trial: Trial, workspace: Workspace, on_text: Callable[[str], None] = lambda _: None
+) -> tuple[Rollout, Verdict]:
+    """Roll out and judge. `on_text` gets "" once model and verifier have answered.
 
     Raises PolicyError: the model, or the judge where one is asked, does not answer at all.
     VerifierError: the verifier cannot be loaded; nothing has been spent.
     """
-    config = without_lessons(trial.loaded.config)
-    streamed: list[str] = []
-
-    def on_piece(text: str) -> None:
-        streamed.append(text)
-        on_text(text)
-
+    loaded, slots = trial.loaded, Slots(1)
+    config, mask = without_lessons(loaded.config), loaded.mask
     async with AsyncExitStack() as stack:
-        tape = open_cassette(
-            *(trial.loaded.tape, "a try", stack, trial.loaded.mask, to_stderr), resumes=False
-        )
+        tape = open_cassette(loaded.tape, "a try", stack, mask, to_stderr, resumes=False)
         roles = open_roles(config, stack, cassette=tape)
         stack.callback(roles.tell_strays, to_stderr)
-        folder = stack.enter_context(TemporaryDirectory(prefix="studio-try-"))
-        roles.acting.folder = Path(folder) / "programs"
-        ledger = RecordLedger(Path(folder), config.seed, mask=trial.loaded.mask)
+        folder = Path(stack.enter_context(TemporaryDirectory(prefix="studio-try-")))
+        roles.acting.folder = folder / "programs"
+        ledger = RecordLedger(folder, config.seed, mask=mask)
         stack.push_async_callback(ledger.aclose)
-        slots, judged = Slots(1), ((trial.problem,),)
+        sets = ((trial.problem,),)
         verifier = open_run_verifier(
-            trial.loaded, workspace, roles, ledger, slots, sets=judged, stack=stack
+            loaded, workspace, roles, ledger, slots, sets=sets, stack=stack
         )
         await verifier.check()
         await roles.ping()
-        for said in (await roles.acting.check()).get("absent", ()):
-            to_stderr(said)
-        on_start()
-        attempt, _ = await make_rollouts(config, roles, ledger, slots).roll_out(trial.job, on_piece)
-        rollout = Rollout.from_job(trial.job, attempt, call_seed(config.seed, KEY))
+        for text in (await roles.acting.check()).get("absent", ()):
+            to_stderr(text)
+        on_text("")
+        job = trial.job
+        attempt, _ = await make_rollouts(config, roles, ledger, slots).roll_out(job, on_text)
+        rollout = Rollout.from_job(job, attempt, call_seed(config.seed, KEY))
         (verdict,) = await verifier.verify(trial.problem, (rollout,))
-    return TrialResult(rollout, add_own_figures(verdict, rollout), "".join(streamed))
+    return rollout, add_own_figures(verdict, rollout)
 
 
 def without_lessons(config: RunConfig) -> RunConfig:
@@ -168,96 +156,89 @@ def without_lessons(config: RunConfig) -> RunConfig:
     )
 
 
-def _find_problem(loaded: LoadedRun, practised: Sequence[Problem], problem_id: str) -> Problem:
-    """By id, among what is practised on and then what is held out."""
-    config = loaded.config
-    paths = (loaded.data_path(name, "evaluation.data") for name in config.evaluation.data)
-    held_out = (dataset.read_problems(path, fields=config.data.fields) for path in paths)
-    found = next((p for p in chain(practised, *held_out) if p.id == problem_id), None)
-    if found is None:
-        cause = f"no problem of {config.data.practice} has this id."
-        move = f"See `studio data preview {config.data.practice}` for ids."
-        raise ConfigError(f"--problem {problem_id}", cause, move)
-    return found
-
-
-def exit_code(tried: TrialResult) -> int:
-    """A problem without an answer has no verdict, which is no loss."""
-    return exit_codes.WITH_LOSSES if tried.has_failed or tried.verdict.error else exit_codes.DONE
-
-
 def print_trials(trials: Mapping[str, Trial], workspace: Workspace, *, json: bool) -> int:
     """Run them in order, each under its name, and print what they come to; the worst exit code."""
-    code, facts, came = exit_codes.DONE, {}, list[str]()
+    code, facts, summary = exit_codes.DONE, {}, list[str]()
     for name, trial in trials.items():
+        pieces: list[str] = []
         if json:
-            tried = asyncio.run(run_trial(trial, workspace))
+            rollout, verdict = asyncio.run(run_trial(trial, workspace))
         else:
-            head = f"== {name}\n" if name else ""
-            shown = partial(print, head + before_text(trial), flush=True)
-            tried = asyncio.run(run_trial(trial, workspace, print_piece, shown))
-            print(after_text(trial, tried))
-        facts[name] = trial_data(trial, tried)
-        came.append(f"{name} {verdict_text(trial, tried).partition(' [')[0]}")
-        code = max(code, exit_code(tried))
+            before = (f"== {name}\n" if name else "") + before_text(trial)
+
+            def on_text(text: str, pieces: list[str] = pieces, before: str = before) -> None:
+                if text:
+                    pieces.append(text)
+                    print_piece(text)
+                else:
+                    print(before, flush=True)
+
+            rollout, verdict = asyncio.run(run_trial(trial, workspace, on_text))
+            print(after_text(trial, rollout, verdict, "".join(pieces)))
+        facts[name] = trial_data(trial, rollout, verdict)
+        summary.append(f"{name} {verdict_text(trial, rollout, verdict).partition(' [')[0]}")
+        # A problem without an answer has no verdict, which is no loss.
+        if verdict.error or rollout.attempt.status == "failed":
+            code = exit_codes.WITH_LOSSES
     if json:
         print_result(facts.get("", facts), "", json=True)
     elif len(trials) > 1:
-        print("==", ", ".join(came))
+        print("==", ", ".join(summary))
     return code
 
 
 def before_text(trial: Trial) -> str:
     """What is asked: the problem, the source of the experiences, every message."""
-    problem = trial.problem
-    note, adapter = rehearsal_note(trial.loaded.config), trial.loaded.config.policy.adapter
-    lines = [note] if note and trial.rehearsal else []
-    lines += filter(None, [played_note(trial.loaded.tape)])
-    count = len(trial.library.experiences) if trial.library else 0
+    problem, loaded = trial.problem, trial.loaded
+    policy = loaded.config.policy
+    lines = []
+    if trial.rehearsal:
+        lines.append(rehearsal_note(loaded.config) or "")
+    if played := played_note(loaded.tape):
+        lines.append(played)
+    adapter = f" with adapter {policy.adapter}" if policy.adapter else ""
+    held = words.count_text(len(trial.library.experiences) if trial.library else 0, "experience")
     lines += [
         f"problem  {problem.id}  {sanitize(problem.source)}".rstrip(),
-        f"model    {sanitize(trial.loaded.config.policy.model)}"
-        f"{f' with adapter {sanitize(adapter)}' if adapter else ''}",
-        f"library  {sanitize(trial.called)} ({words.count_text(count, 'experience')})",
+        sanitize(f"model    {policy.model}{adapter}"),
+        f"library  {sanitize(trial.called)} ({held})",
         *(f"\n[{message.role}]\n{sanitize(message.content)}" for message in trial.messages),
     ]
     return "\n".join([*lines, "", "[reply]"])
 
 
-def after_text(trial: Trial, tried: TrialResult) -> str:
+def after_text(trial: Trial, rollout: Rollout, verdict: Verdict, streamed: str) -> str:
     """The result; the reply again only where it differs from what was streamed."""
-    attempt = tried.rollout.attempt
+    attempt = rollout.attempt
     lines = [""]
-    if attempt.answer is not None and attempt.answer != tried.streamed[-len(attempt.answer) :]:
-        again = ["[whole reply]"] if tried.streamed else []
-        lines += [*again, sanitize(attempt.answer), ""]
+    if attempt.answer is not None and not streamed.endswith(attempt.answer):
+        lines += ["[whole reply]", sanitize(attempt.answer), ""]
     if attempt.status != "ok":
         lines.append(f"status   {attempt.status}: {sanitize(attempt.error or 'cut at max_tokens')}")
     if acted := words.try_acts_text(*count_acts(attempt.messages)):
         lines.append(f"acted    {acted}")
-    spent = attempt.usage + tried.verdict.usage
+    spent = words.usage_text(attempt.usage + verdict.usage)
     lines += [
         f"truth    {sanitize(' or '.join(trial.problem.accepted_answers)) or '(none)'}",
-        f"verdict  {verdict_text(trial, tried)}",
-        f"spent    {words.usage_text(spent)} in {attempt.elapsed_s:.2f} s",
+        f"verdict  {verdict_text(trial, rollout, verdict)}",
+        f"spent    {spent} in {attempt.elapsed_s:.2f} s",
     ]
     return "\n".join(lines)
 
 
-def verdict_text(trial: Trial, tried: TrialResult) -> str:
-    verdict = tried.verdict
-    if verdict.reward is None:
-        if verdict.error or tried.has_failed:
-            return f"could not be judged: {sanitize(verdict.error or 'no reason given')}"
-        if trial.problem.answer is None:
-            return "not judged: the problem has no answer to compare with"
-        return "not judged: the verifier has no opinion"
-    critique = f"  ({sanitize(verdict.critique)})" if verdict.critique else ""
-    return f"reward {verdict.reward:g}{words.metrics_text(verdict.metrics)}{critique}"
+def verdict_text(trial: Trial, rollout: Rollout, verdict: Verdict) -> str:
+    if verdict.reward is not None:
+        critique = f"  ({sanitize(verdict.critique)})" if verdict.critique else ""
+        return f"reward {verdict.reward:g}{words.metrics_text(verdict.metrics)}{critique}"
+    if verdict.error or rollout.attempt.status == "failed":
+        return f"could not be judged: {sanitize(verdict.error or 'no reason given')}"
+    if trial.problem.answer is None:
+        return "not judged: the problem has no answer to compare with"
+    return "not judged: the verifier has no opinion"
 
 
-def trial_data(trial: Trial, tried: TrialResult) -> dict[str, Any]:
-    attempt, verdict = tried.rollout.attempt, tried.verdict
+def trial_data(trial: Trial, rollout: Rollout, verdict: Verdict) -> dict[str, Any]:
+    attempt = rollout.attempt
     turns, calls, failed = count_acts(attempt.messages)
     return {
         "rehearsal": trial.rehearsal,
@@ -298,18 +279,13 @@ def suggest_problem(
         return None
     mark = experience.history[0]
     run = workspace.runs_folder / mark.run
-    if not mark.run or not run.is_dir():
-        return None
-    step = RunDir(run).state().steps.get(mark.step)
-    here = {p.id for p in dataset.read_problems(loaded.data_path(loaded.config.data.practice))}
+    step = RunDir(run).state().steps.get(mark.step) if mark.run and run.is_dir() else None
     if step is None:
         return None
-    for rollout in mark.evidence:
-        # `s1p5r0`: the position of the problem in its batch
-        problem = step.problems[int(rollout.partition("p")[2].partition("r")[0])]
-        if problem in here:
-            return problem
-    return None
+    here = {p.id for p in dataset.read_problems(loaded.data_path(loaded.config.data.practice))}
+    # `s1p5r0`: the position of the problem in its batch
+    drawn = [step.problems[int(re.split("[pr]", name)[1])] for name in mark.evidence]
+    return next((problem for problem in drawn if problem in here), None)
 
 
 def trials_of(
@@ -330,49 +306,37 @@ def trials_of(
         if left is not None:
             cause = "--versus compares before and after, and not with and without an experience."
             raise ConfigError("--without", cause, "Give one of the two.")
-        return _before_and_after(loaded, run, problem, workspace, library, runfile, overrides)
-    found, called = choose_library(loaded, workspace, library)
-    whole = Trial(loaded, problem, found, called)
+
+        # Before: as the run began. After: with the weights or the library that it has learned.
+        def load(adapter: str) -> LoadedRun:
+            settings = [*overrides, f"policy.adapter={adapter}"]
+            keyless = is_played(loaded.tape)
+            return replace(
+                load_run(runfile, settings, workspace.path, keyless=keyless), tape=loaded.tape
+            )
+
+        first, last, learned = loaded, loaded, library
+        if loaded.config.trains:
+            began = load_run(str(run.run_file), [], workspace.path, keyless=True).config.policy
+            if began.adapter is not None:  # as after fine-tuning, which another run did
+                first = load(began.adapter)
+            last = load(f"run:{run.run}")
+        if loaded.config.practice.reflects:
+            learned = f"{run.run}@last"
+        return {
+            "before": Trial(first, problem, *choose_library(first, workspace, library)),
+            "after": Trial(last, problem, *choose_library(last, workspace, learned)),
+        }
+    version, called = choose_library(loaded, workspace, library)
+    whole = Trial(loaded, problem, version, called)
     if left is None:
         return {"": whole}
-    if found is None or found.get(left) is None:
+    if version is None or version.get(left) is None:
         move = "Give an id of it, or name another --library."
-        cause = "no library is in the prompt." if found is None else f"{called} does not hold it."
+        cause = "no library is in the prompt." if version is None else f"{called} does not hold it."
         raise ConfigError(f"--without {left}", cause, move)
-    kept = replace(found, experiences=tuple(e for e in found.experiences if e.id != left))
-    without = Trial(loaded, problem, kept, f"{called} without {left}")
+    others = tuple(e for e in version.experiences if e.id != left)
+    without = Trial(
+        loaded, problem, replace(version, experiences=others), f"{called} without {left}"
+    )
     return {f"with {left}": whole, f"without {left}": without}
-
-
-def _before_and_after(
-    loaded: LoadedRun,
-    run: RunDir,
-    problem: Problem,
-    workspace: Workspace,
-    library: str | None,
-    runfile: str,
-    overrides: Sequence[str],
-) -> dict[str, Trial]:
-    """The problem as the run began, and with what it has learned: weights, or a library.
-
-    The run file is read again with more settings.
-    """
-
-    def load(more: str) -> LoadedRun:
-        again = load_run(
-            runfile, [*overrides, more], workspace.path, keyless=is_played(loaded.tape)
-        )
-        return replace(again, tape=loaded.tape)
-
-    first, last, learned = loaded, loaded, library
-    if loaded.config.trains:
-        began = load_run(str(run.run_file), [], workspace.path, keyless=True).config.policy.adapter
-        if began is not None:  # as after fine-tuning, which another run did
-            first = load(f"policy.adapter={began}")
-        last = load(f"policy.adapter=run:{run.run}")
-    if loaded.config.practice.reflects:
-        learned = f"{run.run}@last"
-    return {
-        "before": Trial(first, problem, *choose_library(first, workspace, library)),
-        "after": Trial(last, problem, *choose_library(last, workspace, learned)),
-    }

@@ -321,8 +321,7 @@ def history_facts(folder: LibraryFolder, experience: str | None) -> list[History
         before = library
     if experience is None:
         versions: dict[str, int | None] = {}
-        for promotion in folder.promotions():
-            event = promotion.event
+        for at, event in folder.promotions():
             entries.append(
                 LabelFacts(
                     label=event.label,
@@ -330,7 +329,7 @@ def history_facts(folder: LibraryFolder, experience: str | None) -> list[History
                     version=event.version,
                     who=event.who,
                     why=event.why,
-                    at=promotion.at,
+                    at=at,
                 )
             )
             versions[event.label] = event.version

@@ -7,7 +7,7 @@ Where nothing happened for longer than `MOST_WAIT_S`, as while a person thought,
 import asyncio
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
 from shlex import quote
@@ -19,7 +19,7 @@ from engines.core import codec, errors
 from engines.core import events as ev
 from engines.core.state.fold import fold
 from engines.core.text.tool_text import transcript_text
-from engines.core.types import CallKey, Message, try_id
+from engines.core.types import CallKey, Message, rollout_id, try_id
 from engines.record import journal, ledger, lines
 from engines.record.run_dir import RunDir, Workspace
 from studio.session import requests, session
@@ -223,8 +223,9 @@ class ReplaySession(session.Session):
             name = try_id(moment.text.key)
             self._texts[name] = moment.text
             self._sent.pop(name, None)
-        elif isinstance(event, ev.RolloutFinished | ev.EvaluationProgressed):
-            self._finish_text(event)
+        elif isinstance(event, ev.RolloutFinished):
+            self._send_texts()
+            self._texts.pop(rollout_id(event.step, event.position, event.index), None)
         if isinstance(event, ev.DurableEvent):
             is_first = not self.state.events
             fold(self.state, event)
@@ -234,14 +235,6 @@ class ReplaySession(session.Session):
         if self._one_step and isinstance(event, ev.StepFinished):
             self._one_step = False
             self._set_paused(True)
-
-    def _finish_text(self, event: ev.RolloutFinished | ev.EvaluationProgressed) -> None:
-        key = getattr(event, "key", None)
-        if isinstance(event, ev.RolloutFinished):
-            key = CallKey("rollout", 0, event.step, event.position, event.index)
-        if key is not None:
-            self._send_texts()
-            self._texts.pop(try_id(key), None)
 
     def _send_texts(self) -> None:
         pieces = []
@@ -265,56 +258,48 @@ def _split_steps(entries: Sequence[journal.Entry]) -> Iterator[Sequence[journal.
 
 
 def read_moments(run: RunDir, segment: Sequence[journal.Entry]) -> list[Moment]:
-    """A part of the journal with what its tries said, in order of time. Blocks."""
-    out: list[Moment] = []
+    """Return a part of the journal with what its rollouts said, in order of time. Blocks.
+
+    Of a held-out evaluation only the result is played.
+    """
+    moments: list[Moment] = []
     finished = defaultdict[tuple[int, int, int], list[float]](list)
-    measured: list[ev.EvaluationFinished] = []
     steps: dict[int, tuple[str, ...]] = {}
     for entry in segment:
-        match event := entry.event:
-            case ev.StepStarted():
-                steps[event.step] = event.problems
-            case ev.RolloutFinished():
-                finished[event.step, event.position, event.index].append(entry.at)
-            case ev.EvaluationFinished():
-                measured.append(event)
-            case ev.LessonProposed(step=step):
-                out.append(
-                    Moment(out[-1].at if out else entry.at, ev.StageEntered(step, "consolidation"))
-                )
-        out.append(Moment(entry.at, event))
-        if isinstance(event, ev.LessonProposed):
-            out.append(Moment(entry.at, ev.StageEntered(event.step, "review")))
+        event = entry.event
+        if isinstance(event, ev.StepStarted):
+            steps[event.step] = event.problems
+        elif isinstance(event, ev.RolloutFinished):
+            finished[event.step, event.position, event.index].append(entry.at)
+        if not isinstance(event, ev.LessonProposed):
+            moments.append(Moment(entry.at, event))
+            continue
+        began = moments[-1].at if moments else entry.at
+        moments.append(Moment(began, ev.StageEntered(event.step, "consolidation")))
+        moments.append(Moment(entry.at, event))
+        moments.append(Moment(entry.at, ev.StageEntered(event.step, "review")))
     for step, problems in steps.items():
-        name = ledger.record_file_name(CallKey("rollout", 0, step))
-        for text in read_texts(run, name, finished):
-            problem = problems[text.key.position] if text.key.position < len(problems) else ""
-            out.append(Moment(text.spans[0].began, ev.RolloutStarted(text.key, problem), text))
-    for step in sorted({one.step for one in measured}):
-        texts = read_texts(
-            run, ledger.record_file_name(CallKey("evaluation", 0, step, problem="x")), {}
-        )
-        for found in (one for one in measured if one.step == step):
-            out += _measuring(found, [t for t in texts if t.key.problem in found.problems])
-    return sorted(out, key=attrgetter("at"))
+        for text in read_texts(run, step, finished):
+            problem = problems[text.key.position]
+            moments.append(Moment(text.spans[0].began, ev.RolloutStarted(text.key, problem), text))
+    return sorted(moments, key=attrgetter("at"))
 
 
 def read_texts(
-    run: RunDir, name: str, finished: dict[tuple[int, int, int], list[float]]
+    run: RunDir, step: int, finished: dict[tuple[int, int, int], list[float]]
 ) -> list[TryText]:
-    """What the tries of one file of records said; one that was made again is another try."""
+    """Return what the rollouts of a step said; one that was made again is another one."""
     tries = defaultdict[tuple[object, ...], list[ledger.Record]](list)
 
     def take(line: lines.StoredLine) -> None:
         record = codec.from_dict(ledger.Record, orjson.loads(line.body))
         key = record.key
-        is_said = key.purpose in ("rollout", "evaluation") or record.is_tool_result
-        if is_said and not record.lost:
+        if (key.purpose == "rollout" or record.is_tool_result) and not record.lost:
             ends = finished.get((key.step, key.position, key.index), ())
-            place = (key.problem, key.position, key.index, bisect_left(ends, record.at))
-            tries[place].append(record)
+            tries[key.position, key.index, bisect_left(ends, record.at)].append(record)
 
-    lines.read(run.records / name, chained=False, visit=take)
+    file = run.records / ledger.record_file_name(CallKey("rollout", 0, step))
+    lines.read(file, chained=False, visit=take)
     return [_as_text(records) for records in tries.values()]
 
 
@@ -335,26 +320,8 @@ def _as_text(records: Sequence[ledger.Record]) -> TryText:
     return TryText(replace(first.key, turn=0), question, text, tuple(spans))
 
 
-def _measuring(found: ev.EvaluationFinished, texts: Sequence[TryText]) -> Iterator[Moment]:
-    """The tries of a held-out set, and how far it was after each; known ones were known before."""
-    if not texts:
-        return
-    rewards = dict(zip(found.problems, found.rewards, strict=False))
-    total, known, right = len(found.problems) * found.k, 0, 0.0
-    now = ev.EvaluationProgressed(found.step, found.data, total - len(texts), total, k=found.k)
-    yield Moment(min(text.spans[0].began for text in texts), now)
-    for text in texts:
-        yield Moment(text.spans[0].began, ev.RolloutStarted(text.key, text.key.problem), text)
-    for text in sorted(texts, key=lambda text: text.spans[-1].ended):
-        of_one = rewards.get(text.key.problem, ())
-        reward = of_one[text.key.index] if text.key.index < len(of_one) else None
-        known, right = known + (reward is not None), right + (reward or 0.0)
-        now = replace(now, done=now.done + 1, known=known, right=right, key=text.key, reward=reward)
-        yield Moment(text.spans[-1].ended, now)
-
-
 def cut_waits(
-    moments: Iterable[Moment], cut_s: float, previous: float
+    moments: Sequence[Moment], cut_s: float, previous: float
 ) -> tuple[list[Moment], float, float]:
     """The same with no long wait; `cut_s` is what was cut before them, `previous` their begin.
 
@@ -375,11 +342,11 @@ def cut_waits(
     def moved(at: float) -> float:
         return at - cuts[bisect_right(breaks, at)]
 
-    def moved_text(text: TryText | None) -> TryText | None:
-        if text is None:
-            return None
-        spans = (replace(s, began=moved(s.began), ended=moved(s.ended)) for s in text.spans)
-        return replace(text, spans=tuple(spans))
-
-    out = [replace(m, at=moved(m.at), text=moved_text(m.text)) for m in moments]
-    return out, cut_s, previous
+    moved_moments = []
+    for moment in moments:
+        text = moment.text
+        if text is not None:
+            spans = (replace(s, began=moved(s.began), ended=moved(s.ended)) for s in text.spans)
+            text = replace(text, spans=tuple(spans))
+        moved_moments.append(replace(moment, at=moved(moment.at), text=text))
+    return moved_moments, cut_s, previous

@@ -189,7 +189,6 @@ class _StepFacts:
     tries: Counter[tuple[int, int]] = field(default_factory=Counter)
     ended: dict[tuple[int, int], float] = field(default_factory=dict)
     rewards: dict[tuple[int, int], float | None] = field(default_factory=dict)
-    questions: dict[int, str] = field(default_factory=dict)
     outcomes: Counter[str] = field(default_factory=Counter)
     seen: set[str] = field(default_factory=set)  # records that have a span
 
@@ -349,7 +348,6 @@ class SpanMapper:
         facts.groups[event.position] = min(start, facts.groups.get(event.position, start))
         facts.ended[place] = self._at
         question = next((one.content for one in messages if one.role == "user"), "")
-        facts.questions.setdefault(event.position, question)
         last = messages[-1] if messages else None
         answer = event.answer or (last.content if last and last.role == "assistant" else "")
         values |= {
@@ -406,7 +404,7 @@ class SpanMapper:
             "studio.outcome": event.outcome,
             "studio.rewards": [reward for _, reward in rewards if reward is not None],
             "studio.proposals": len(reflection.proposals),
-            **self._texts(facts.questions.get(position), proposals),
+            **self._texts(None, proposals),
         }
         yield from calls
         yield self._span(f"group {own}", own, f"s{step}", start, values)

@@ -195,36 +195,27 @@ def stray_findings(workspace: Workspace) -> Iterator[Finding]:
             for path in sorted(folder.iterdir()):
                 yield from _entry_findings(path, what)
         elif os.path.lexists(folder):
-            yield Finding(
-                "fix",
-                str(folder),
-                "it is no folder.",
-                "Move it away: the folder is made when it is needed.",
-            )
+            move = "Move it away: the folder is made when it is needed."
+            yield Finding("fix", str(folder), "it is no folder.", move)
 
 
 def _entry_findings(path: Path, what: str) -> Iterator[Finding]:
     journal = path / "journal.jsonl"
-    if path.name.startswith(".") or (path.is_dir() and journal.is_file()):
+    if path.name.startswith(".") or journal.is_file():
         if path.is_symlink():
             cause = f"it is a link to {path.resolve()}, where the {what} is read and written."
             move = "Nothing need be done: whatever removes it here removes the link alone."
             yield Finding("note", str(path), cause, move)
-    elif path.is_dir() and journal.is_dir():
-        if what == "run":  # of a library it is told where its journal is read
-            move = "Move it away, or put the file back from a copy."
-            yield Finding("fix", str(journal), "cannot be read: it is a folder.", move)
-    elif what == "run" and any(path.glob("records/*.jsonl")):
-        move = "Put it back from a copy: without it nothing goes on from these records."
-        yield Finding("fix", str(journal), "it is gone, and its run's records are there.", move)
-    else:
-        cause = "it has no journal." if path.is_dir() else "it is a file."
-        if not path.exists():
-            cause = "it is a link that leads nowhere."
+    elif what == "run" and (journal.exists() or any(path.glob("records/*.jsonl"))):
+        cause = "it is gone, or a folder, and its run is there."
+        move = "Put it back from a copy: without it nothing goes on from the run's records."
+        yield Finding("fix", str(journal), cause, move)
+    elif not journal.exists():  # of a library it is told where its journal is read
+        cause = f"it is no {what}: it has no journal."
         move = f"Move it away, or restore its journal if it was a {what}."
         if survivors := LibraryFolder(path).describe_survivors():
             move += f" Or {survivors}"
-        yield Finding("note", str(path), f"it is no {what}: {cause}", move)
+        yield Finding("note", str(path), cause, move)
 
 
 def catalogue_findings(workspace: Workspace) -> Iterator[Finding]:
@@ -265,28 +256,20 @@ def pid_text(folder: Path) -> str:
 def unfinished_findings(workspace: Workspace) -> Iterator[Finding]:
     """Files that a killed process was about to rename, and runs it was about to remove."""
     for path in sorted(workspace.path.rglob(".*")):
-        if (match := _LEFT_BY.match(path.name)) and _is_left(path, match[1] or match[2]):
-            yield _removable_finding(path, "a process that is gone left this half done.")
-
-
-def _is_left(path: Path, pid: str | None) -> bool:
-    """Whether no process is at it: none of that number lives, or another has the number by now."""
-    if pid is not None and not _is_process_alive(int(pid)):
-        return True
-    with suppress(OSError):
-        return time.time() - path.lstat().st_mtime > OLD_S
-    return False
+        match = _LEFT_BY.match(path.name)
+        if match is None:
+            continue
+        pid = match[1] or match[2]
+        with suppress(OSError):  # it is renamed just now
+            # Another process may have the number by now.
+            is_old = time.time() - path.lstat().st_mtime > OLD_S
+            if is_old or (pid is not None and not _is_process_alive(int(pid))):
+                yield _removable_finding(path, "a process that is gone left this half done.")
 
 
 def _removable_finding(path: Path, cause: str) -> Finding:
-    return Finding(
-        "note",
-        str(path),
-        cause,
-        f"It is in nobody's way; {lines.REPAIR} removes it.",
-        partial(remove, path),
-        alone=True,
-    )
+    move = f"It is in nobody's way; {lines.REPAIR} removes it."
+    return Finding("note", str(path), cause, move, partial(remove, path), alone=True)
 
 
 def _is_process_alive(pid: int) -> bool:
@@ -428,22 +411,14 @@ def _checkpoint_findings(run: RunDir, state: RunState) -> Iterator[Finding]:
         folder = run.path / saved.folder
         if not folder.exists():
             if saved not in removed:
-                yield Finding(
-                    "note",
-                    str(folder),
-                    f"the checkpoint of step {saved.step} is gone.",
-                    _CHECKPOINT,
-                )
+                cause = f"the checkpoint of step {saved.step} is gone."
+                yield Finding("note", str(folder), cause, _CHECKPOINT)
             continue
         try:
             check_seal(folder)
         except StudioError as error:
-            yield Finding(
-                "fix",
-                error.place,
-                error.cause,
-                f"{_CHECKPOINT} Once nothing of it is needed, remove the folder.",
-            )
+            move = f"{_CHECKPOINT} Once nothing of it is needed, remove the folder."
+            yield Finding("fix", error.place, error.cause, move)
 
 
 async def _save_nothing(folder: Path) -> str:

@@ -3,7 +3,7 @@
 Reads; changes nothing but the catalogue's cache.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from shlex import quote
 from typing import TYPE_CHECKING, Any
@@ -83,13 +83,11 @@ def known_runs(workspace: Workspace) -> tuple[KnownRun, ...]:
     )
 
 
-def listed_runs(
-    workspace: Workspace, tell: Callable[[str], None] = lambda _: None
-) -> tuple[ListedRun, ...]:
-    """Every run of a workspace, newest first; `tell` hears of what takes long."""
+def listed_runs(workspace: Workspace) -> tuple[ListedRun, ...]:
+    """Every run of a workspace, newest first."""
     if not workspace.runs_folder.is_dir():
         return ()  # asking must not create a workspace
-    rows = reversed(refresh_catalogue(workspace, tell))
+    rows = reversed(refresh_catalogue(workspace))
     here = (_listed_run(RunDir(workspace.runs_folder / str(row["run"])), row) for row in rows)
     if not workspace.archives.is_dir():
         return tuple(here)

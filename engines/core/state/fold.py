@@ -313,11 +313,11 @@ class LibraryHistory:
     """The versions of a library, each with the commit that made it, None for version 0."""
 
     versions: list[tuple[Library, ev.LibraryCommitted | None]] = field(default_factory=list)
-    labels: list[ev.LibraryLabelled] = field(default_factory=list)
+    labels: list[tuple[float, ev.LibraryLabelled]] = field(default_factory=list)  # and when
     copied_from: str | None = None
 
 
-def fold_library_history(history: LibraryHistory, event: ev.DurableEvent) -> None:
+def fold_library_history(history: LibraryHistory, event: ev.DurableEvent, at: float = 0.0) -> None:
     """Take one event of a library's journal in; raises as `fold_library` does."""
     versions = history.versions
     library = fold_library(versions[-1][0] if versions else None, event)
@@ -330,7 +330,7 @@ def fold_library_history(history: LibraryHistory, event: ev.DurableEvent) -> Non
         case _:
             versions[-1] = (library, versions[-1][1])
             if isinstance(event, ev.LibraryLabelled):
-                history.labels.append(event)
+                history.labels.append((at, event))
 
 
 def replay_commit(library: Library, event: ev.LibraryCommitted) -> CommitResult:

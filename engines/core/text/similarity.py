@@ -2,7 +2,6 @@
 
 import difflib
 import re
-from array import array
 from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import lru_cache
@@ -32,7 +31,10 @@ def similarity(one: str, other: str) -> float:
     Words catch reordered wordings, trigrams inflected ones and languages that do
     not put blanks between words.
     """
-    a, b = _features(one), _features(other)
+    return _share(_features(one), _features(other))
+
+
+def _share(a: frozenset[str], b: frozenset[str]) -> float:
     total = len(a) + len(b)
     return 2 * len(a & b) / total if total else 1.0
 
@@ -55,11 +57,8 @@ def index_words(documents: Sequence[Sequence[str]]) -> FindBest:
         if not words or not any(documents):
             return list(range(most))
         scores = index.get_scores(list(words))
-        parted = scores.copy()
-        parted.partition(-most)  # a tenth of what sorting all of them takes
-        (at,) = (scores >= parted[-most]).nonzero()
-        chosen: list[int] = at[(-scores[at]).argsort(kind="stable")][:most].tolist()
-        return chosen
+        best: list[int] = (-scores).argsort(kind="stable")[:most].tolist()
+        return best
 
     return find_best
 
@@ -127,43 +126,22 @@ class SimilarTexts:
 
     def __init__(self, at_least: float) -> None:
         self._at_least = at_least
-        self._clear()
-
-    def _clear(self) -> None:
-        self._held: dict[str, tuple[str, int]] = {}  # each text, and its place in what follows
-        self._names: list[str] = []  # "": it is held no more
-        self._sizes = array("i")
-        self._holders: defaultdict[str, array[int]] = defaultdict(lambda: array("i"))
+        self._held: dict[str, tuple[str, frozenset[str]]] = {}  # each with its features
 
     def hold(self, texts: Mapping[str, str]) -> None:
         """Hold these texts and no others; what was held before costs nothing again."""
-        for name, (text, at) in list(self._held.items()):
-            if texts.get(name) != text:
-                self._names[at] = ""
-                del self._held[name]
-        if len(self._names) > 2 * len(texts) + 100:  # most of them are gone
-            self._clear()
+        before, self._held = self._held, {}
         for name, text in texts.items():
-            if name not in self._held:
-                features = list_features(text)
-                for feature in features:
-                    self._holders[feature].append(len(self._names))
-                self._held[name] = text, len(self._names)
-                self._names.append(name)
-                self._sizes.append(len(features))
+            if name in before and before[name][0] == text:
+                self._held[name] = before[name]
+            else:
+                self._held[name] = text, frozenset(list_features(text))
 
     def alike(self, text: str) -> dict[str, float]:
-        """The texts that are alike, and how much."""
-        import numpy as np  # takes longer to import than a short command lasts
-
-        features = list_features(text)
-        held = [self._holders[feature] for feature in features if feature in self._holders]
-        places = np.concatenate([np.array(at, np.intc) for at in (array("i"), *held)])
-        totals = np.array(self._sizes, np.intc) + len(features)
-        shared = np.bincount(places, minlength=len(totals))
-        scores = np.where(totals > 0, 2 * shared / np.maximum(totals, 1), 1.0)
-        hits = np.flatnonzero(scores >= self._at_least)
-        return {name: float(scores[at]) for at in hits if (name := self._names[at])}
+        """Return the texts that are alike, and how much."""
+        features = _features(text)
+        scores = {name: _share(features, other) for name, (_, other) in self._held.items()}
+        return {name: score for name, score in scores.items() if score >= self._at_least}
 
     def nearest(self, text: str, without: Sequence[str | None] = ()) -> tuple[str, float] | None:
         """The text that is most alike, some left out; of several the first."""

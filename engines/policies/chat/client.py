@@ -11,7 +11,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from copy import copy
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import orjson
@@ -34,20 +34,11 @@ from engines.policies.chat.endpoint import (
     retry_call,
 )
 from engines.policies.chat.exchange import Dialect, ReplyError, StreamedReply, chat_request
-from engines.policies.limits import CROWDED, Congestion
+from engines.policies.limits import CROWDED, Slots
 
 PING_S = 30.0
 DRAIN_S = 0.5
 """How long to wait for the end of the body after [DONE], so the connection is reused."""
-
-
-@dataclass(frozen=True, slots=True)
-class Caller:
-    """What one caller of an endpoint brings: what hears of its calls, and what they differ in."""
-
-    congestion: Congestion | None = None  # that of the slots from which it calls
-    reservation: Reservation | None = None  # of the money for one call
-    fields: Mapping[str, Any] = field(default_factory=dict)  # further ones of the request
 
 
 class OpenAICompat:
@@ -68,7 +59,11 @@ class OpenAICompat:
         self.settings = settings
         self.name = name or f"openai:{settings.model}"
         self.dialect = Dialect()
-        self.caller = Caller()
+        # What differs between its views: the slots from which it is called, the money reserved
+        # for one call, and further fields of its request.
+        self.slots: Slots | None = None
+        self.reservation: Reservation | None = None
+        self.fields: Mapping[str, Any] = {}
         self.sleep = sleep
         self.clients = [
             EndpointClient(replace(settings, base_url=url), self.name, transport)
@@ -89,25 +84,26 @@ class OpenAICompat:
         call = _Call(self, messages, sampling, on_text)
         return await call.complete(self.settings)
 
-    def with_congestion(self, congestion: Congestion) -> Policy:
+    def with_slots(self, slots: Slots) -> Policy:
         """The same endpoint and connections, as seen from certain slots.
 
-        What the congestion control hears of being refused is no failure of the call, which
-        waits its turn and has its deadline.
+        What the slots hear of being refused is no failure of the call, which waits its turn and
+        has its deadline.
         """
-        return self._view(congestion=congestion)
+        view = copy(self)
+        view.slots = slots
+        return view
 
     def with_reservation(self, reservation: Reservation) -> Policy:
         """The same for one call, whose money is reserved for each attempt anew."""
-        return self._view(reservation=reservation)
+        view = copy(self)
+        view.reservation = reservation
+        return view
 
     def with_fields(self, fields: Mapping[str, Any]) -> Policy:
         """The same for one call, whose request has further fields."""
-        return self._view(fields=fields)
-
-    def _view(self, **changes: Any) -> "OpenAICompat":
         view = copy(self)
-        view.caller = replace(self.caller, **changes)
+        view.fields = fields
         return view
 
     async def ping(self) -> None:
@@ -207,11 +203,11 @@ class _Call(RetryHooks):
     async def _ask(self) -> Completion:
         """Ask once, where the endpoint has room for it."""
         policy = self._policy
-        own, congestion = policy.settings, policy.caller.congestion
+        own, slots = policy.settings, policy.slots
         self._body = chat_request(
             own.model, self._messages, self._sampling, own.max_tokens, policy.dialect
         )
-        began = congestion.note_request() if congestion else 0
+        began = slots.note_request() if slots else 0
         try:
             if self._client is not None:
                 completion = await self._ask_at(self._client)
@@ -219,11 +215,11 @@ class _Call(RetryHooks):
                 with policy.replicas.take(self._messages) as replica:
                     completion = await self._ask_at(policy.clients[replica.place])
         except EndpointFailed as failed:
-            if congestion and self._is_crowded(failed):
-                congestion.note_refusal(began)
+            if slots and self._is_crowded(failed):
+                slots.note_refusal(began)
             raise
-        if congestion:
-            congestion.note_answer()
+        if slots:
+            slots.note_answer()
         return replace(completion, usage=self.usage + completion.usage)
 
     async def _ask_at(self, client: EndpointClient) -> Completion:
@@ -267,7 +263,7 @@ class _Call(RetryHooks):
         return replace(completion, usage=replace(paid, cost_usd=own.cost_usd(paid)))
 
     async def _read_stream(self, client: EndpointClient, reply: StreamedReply) -> None:
-        body = {**self._body, **client.settings.extra_body, **self._policy.caller.fields}
+        body = {**self._body, **client.settings.extra_body, **self._policy.fields}
         try:
             async with client.stream("chat/completions", body) as chunks:
                 async for chunk in chunks:
@@ -295,7 +291,7 @@ class _Call(RetryHooks):
     def _is_crowded(self, failed: EndpointFailed) -> bool:
         """Refused for the crowd alone, which is no failure of this call."""
         crowded = failed.transient and failed.status in CROWDED and not self._has_other()
-        return bool(self._policy.caller.congestion and crowded)
+        return bool(self._policy.slots and crowded)
 
     def _has_other(self) -> bool:
         """Whether an attempt that failed can be made at another address at once."""
@@ -311,13 +307,12 @@ class _Call(RetryHooks):
 
     @asynccontextmanager
     async def waiting(self, failed: EndpointFailed) -> AsyncIterator[None]:
-        caller = self._policy.caller
-        congestion, reservation = caller.congestion, caller.reservation
+        slots, reservation = self._policy.slots, self._policy.reservation
         # Who waits for a slot or for time must not hold money that others wait for.
         if reservation is not None:
             reservation.settle(self.usage)
-        if congestion and self._is_crowded(failed):
-            async with congestion.lend_slot():
+        if slots and self._is_crowded(failed):
+            async with slots.lend():
                 yield
         else:
             yield

@@ -351,10 +351,10 @@ class StreamedReply:
         part = choice.get("delta") or choice.get("message") or {}
         if not isinstance(part, dict):
             raise _shape_failure('"delta" is no object', data)
-        for name in ("reasoning_content", "reasoning"):
-            if isinstance(thought := part.get(name), str) and thought:
-                self._append_text(self._reasoning, thought)
-                break  # endpoints in transition send both with equal text
+        # Endpoints in transition send both with equal text.
+        thought = part.get("reasoning_content") or part.get("reasoning")
+        if isinstance(thought, str):
+            self._append_text(self._reasoning, thought)
         asked = part.get("tool_calls") or ()
         if not isinstance(asked, list | tuple):
             raise _shape_failure('"tool_calls" is no list', data)

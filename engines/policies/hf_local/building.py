@@ -1,12 +1,9 @@
 """Builds a LocalModel with transformers and peft, and words what they refuse."""
 
 import contextlib
-import math
 import os
-import time
 import warnings
 from collections.abc import Callable, Iterator
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +25,6 @@ from engines.policies.hf_local.settings import LocalSettings
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 _HUB_S = 10.0
-CLEARLY_FASTER = 1.3
-_ROUNDS = 5
 _LANGUAGE_MODEL = ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration")
 
 
@@ -148,40 +143,16 @@ def _quantising_options(
 def choose_threads(wanted: int | None, device: torch.device) -> int:
     """Set and return how many threads torch computes with: as many as wanted, or the best.
 
-    More help on a quiet machine and cost three to four times the time on a loaded one, so they
-    must be clearly faster. Those wanted are not measured: a resumed run computes as it did before.
+    More help on a quiet machine and cost three to four times the time on a loaded one. Those
+    wanted do not follow the load: a resumed run computes as it did before.
     """
-    count = wanted if wanted is not None else _probe_threads(device)
+    count = wanted or 1
+    if wanted is None and device.type == "cpu":
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+        if cores and os.getloadavg()[0] < cores / 2:
+            count = cores
     torch.set_num_threads(count)
     return count
-
-
-@cache  # a third of a second, and every stage of a training opens its model
-def _probe_threads(device: torch.device) -> int:
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    if device.type != "cpu" or not cores or cores < 2:
-        return 1
-    enough_s = _workload_s(1, math.inf) / CLEARLY_FASTER
-    return cores if _workload_s(cores, enough_s) <= enough_s else 1
-
-
-def _workload_s(threads: int, enough_s: float) -> float:
-    """Seconds of matrix products like those of a small model, about 5 ms; the median counts.
-
-    A round ends at more than enough: threads that wait for each other would need seconds.
-    """
-    torch.set_num_threads(threads)
-    rows, weights = torch.ones(128, 128), torch.ones(128, 640)
-    times = []
-    for _ in range(_ROUNDS):
-        began = time.perf_counter()
-        for _ in range(20):
-            (rows @ weights).relu_() @ weights.T
-            took_s = time.perf_counter() - began
-            if took_s > enough_s:
-                break
-        times.append(took_s)
-    return sorted(times)[_ROUNDS // 2]
 
 
 def _check_config(config: Any, place: str) -> None:

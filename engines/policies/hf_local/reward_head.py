@@ -99,8 +99,7 @@ def fit_head(features: Tensor, rewards: Tensor, groups: Tensor) -> RewardHead:
     """
     mean, std = features.mean(0), features.std(0, correction=0) + 1e-4
     scaled = (features - mean) / std
-    better = (rewards[:, None] > rewards[None, :]) & (groups[:, None] == groups[None, :])
-    wins, losses = better.nonzero(as_tuple=True)
+    wins, losses = _unequal_pairs(rewards, groups)
     weight = torch.zeros(features.shape[1], requires_grad=True)
     bias = torch.zeros((), requires_grad=True)
     optimiser = torch.optim.LBFGS([weight, bias], max_iter=_ROUNDS, line_search_fn="strong_wolfe")
@@ -119,9 +118,14 @@ def fit_head(features: Tensor, rewards: Tensor, groups: Tensor) -> RewardHead:
     return RewardHead(weight.detach(), bias.detach(), mean, std)
 
 
+def _unequal_pairs(rewards: Tensor, groups: Tensor) -> tuple[Tensor, ...]:
+    """Places of the better and of the worse one, (pairs,) each, of every pair of one group."""
+    better = (rewards[:, None] > rewards[None, :]) & (groups[:, None] == groups[None, :])
+    return better.nonzero(as_tuple=True)
+
+
 def pair_accuracy(scores: Tensor, rewards: Tensor, groups: Tensor) -> tuple[float, int]:
     """The share of pairs of one group that the scores order as the rewards do, and their number."""
-    better = (rewards[:, None] > rewards[None, :]) & (groups[:, None] == groups[None, :])
-    wins, losses = better.nonzero(as_tuple=True)
+    wins, losses = _unequal_pairs(rewards, groups)
     right = (scores[wins] > scores[losses]).float()
     return (float(right.mean()) if len(right) else 0.0), len(right)

@@ -4,7 +4,7 @@ Knows nothing of the problems themselves: what is not in the text is not known h
 """
 
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -62,8 +62,11 @@ def fence(json: str, fenced: bool) -> str:
 
 
 def parse_sections(prompt: str) -> dict[str, list[str]]:
-    """Return the lines below each `## ` heading; of headings that occur twice the last one."""
-    sections: dict[str, list[str]] = {}
+    """Return the lines below each `## ` heading; of headings that occur twice the last one.
+
+    A heading that does not occur has no lines.
+    """
+    sections: dict[str, list[str]] = defaultdict(list)
     lines: list[str] = []
     for line in prompt.splitlines():
         if heading := _SECTION.match(line):
@@ -93,7 +96,7 @@ def unquote_lines(lines: Sequence[str]) -> list[str]:
 
 
 def quoted_text(sections: Mapping[str, Sequence[str]], name: str) -> str:
-    return " ".join(unquote_lines(sections.get(name, ())))
+    return " ".join(unquote_lines(sections[name]))
 
 
 def parse_library(lines: Sequence[str]) -> dict[str, str]:

@@ -1,8 +1,7 @@
 """Rehearsal as reflector: finds where attempts part, and retells, extracts and consolidates.
 
-Reads nothing but its prompt. Steps tell most; where attempts are plain sentences with calculations,
-the kind of calculation that differs is the lesson. On purpose it is careless here and there, so
-that a reviewer has something to find.
+Reads nothing but its prompt. Steps with labels tell most; where they have none, how far attempts go
+is the lesson. On purpose it is careless here and there, so that a reviewer has something to find.
 """
 
 import re
@@ -34,14 +33,12 @@ for from on so than then there with you your do does up
 """
 _PLAIN = frozenset(_SMALL_WORDS.split())
 _NEGATION = re.compile(r"\b(?:never|not|no|don't|dont|without|avoid|instead)\b", re.I)
-_NAMED = re.compile(r"\s*(?:([^:]{1,80}):\s+)?(.*)", re.S)
 
 
 def split_experience(text: str) -> tuple[str, str]:
     """Return name and sentence of an experience; the name is empty where there is none."""
-    match = _NAMED.fullmatch(text)
-    assert match is not None
-    return (match[1] or "").strip(), match[2].strip()
+    name, colon, sentence = text.partition(": ")
+    return (name.strip(), sentence.strip()) if colon else ("", text.strip())
 
 
 def content_words(text: str) -> frozenset[str]:
@@ -101,11 +98,10 @@ def find_lessons(
     lessons: dict[str, Lesson] = {}
     for loser in losers:
         # The winner that goes along longest shows the parting most clearly.
-        winner = max(winners, key=lambda w: _shared_count(_chain(w), _chain(loser)))
+        winner = max(winners, key=lambda winner: _shared_count(winner.lines, loser.lines))
+        lesson: Lesson | None = _lesson_from_lengths(winner, loser)
         if any(line.label for line in winner.lines):
             lesson = _lesson_from_labels(winner, loser, winners, losers, problem)
-        else:
-            lesson = _lesson_from_calculations(winner, loser)
         if lesson:
             first = lessons.setdefault(lesson.name, lesson)
             attempts = tuple(sorted({*first.attempts, *lesson.attempts}))
@@ -113,15 +109,8 @@ def find_lessons(
     return sorted(lessons.values(), key=lambda lesson: -len(lesson.attempts))
 
 
-def _chain(attempt: ShownAttempt) -> Sequence[object]:
-    """Return the steps of an attempt, or its calculations where no step has a label."""
-    if any(line.label for line in attempt.lines):
-        return attempt.lines
-    return parse_calculations(attempt)
-
-
-def _shared_count(a: Sequence[object], b: Sequence[object]) -> int:
-    """Return how many steps two chains have in common from their start."""
+def _shared_count(a: Sequence[AttemptLine], b: Sequence[AttemptLine]) -> int:
+    """Return how many steps two attempts have in common from their start."""
     shared = 0
     for step_a, step_b in zip(a, b, strict=False):
         if step_a != step_b:
@@ -147,11 +136,11 @@ def _lesson_from_labels(
         return None  # a calculation, or the same thing with another outcome: nothing general in it
     condition, rule = _split_condition(clause)
     condition = condition or _condition_before(winner.lines[:n], problem)
-    better_numbers = [w.number for w in winners if step in w.lines]
+    better_numbers = [attempt.number for attempt in winners if step in attempt.lines]
     worse_numbers = [
-        s.number
-        for s in losers
-        if s.lines[:n] == winner.lines[:n] and s.lines[n : n + 1] != (step,)
+        attempt.number
+        for attempt in losers
+        if attempt.lines[:n] == winner.lines[:n] and attempt.lines[n : n + 1] != (step,)
     ]
     contrast = f"“{worse}”" if worse else "nothing of the kind"
     return Lesson(
@@ -196,92 +185,23 @@ def _attempts_text(numbers: Sequence[int]) -> str:
     return f"attempts {', '.join(most)} and {last}" if most else f"attempt {last}"
 
 
-_MARKED = re.compile(r"<<([^=<>]+)=([^<>]+)>>")
-_WRITTEN = re.compile(
-    r"(\$?\d[\d,.]*%?(?:\s*[-+*/x×÷]\s*\$?\d[\d,.]*%?)+)\s*=\s*\$?\s*(-?\d[\d,]*(?:\.\d+)?)"
-)
-_SIGNS = str.maketrans("×x÷", "**/", ",$%")
-_NOUN = {"+": "addition", "-": "subtraction", "*": "multiplication", "/": "division"}
-_USE = {
-    "+": "add what belongs to one whole",
-    "-": "subtract what is used up, given away or compared",
-    "*": "multiply where the same amount comes again and again",
-    "/": "divide where something is shared out in equal parts",
-}
-
-
-@dataclass(frozen=True, slots=True)
-class Calculation:
-    """One calculation of an attempt. Order counts only where it changes the result."""
-
-    sign: str
-    numbers: tuple[str, ...]
-    result: str
-
-
-def parse_calculations(attempt: ShownAttempt) -> tuple[Calculation, ...]:
-    calculations: list[Calculation] = []
-    for line in attempt.lines:
-        for expression, result in _MARKED.findall(line.body) or _WRITTEN.findall(line.body):
-            plain = expression.translate(_SIGNS)
-            signs = re.findall(r"(?<=[\d.)\s])[-+*/]", plain)
-            numbers = re.findall(r"\d*\.?\d+", plain)
-            if not signs or not numbers:
-                continue
-            if set(signs) in ({"+"}, {"*"}):
-                numbers.sort()
-            answer = prompt.normalise_answer(result)
-            calculations.append(Calculation(signs[0], tuple(numbers), answer))
-    return tuple(calculations)
-
-
-def _lesson_from_calculations(winner: ShownAttempt, loser: ShownAttempt) -> Lesson | None:
-    """Return the lesson from the first calculation at which two attempts part, if they do."""
-    better, worse = parse_calculations(winner), parse_calculations(loser)
-    n = _shared_count(better, worse)
-    if n == len(better):
-        return None  # the loser only goes on longer
-    good = better[n]
-    noun = _NOUN[good.sign]
-    if n == len(worse):
+def _lesson_from_lengths(winner: ShownAttempt, loser: ShownAttempt) -> Lesson:
+    """Return a lesson from two attempts whose steps have no labels: which of them goes further."""
+    if len(loser.lines) < len(winner.lines):
         name = "Go on to what is asked"
         sentence = (
             "when a number has been found, compare it with what the problem asks for and go on "
             "while something is left to do"
         )
-        seen = f"the better one goes on with {_with_article(noun)} where the other ends"
-    elif (good.sign, good.numbers) == (worse[n].sign, worse[n].numbers):
+    else:
         name = "Check each result"
         sentence = "when a calculation is done, work it out a second time before you go on"
-        seen = f"both do the same {noun} with different results"
-    elif good.sign == worse[n].sign:
-        name = "Right amounts"
-        sentence = (
-            "when a problem gives several amounts, say what each of them counts before you "
-            "calculate with them"
-        )
-        seen = f"both do {_with_article(noun)} there, with different amounts"
-    else:
-        # The same lesson whichever of the two was right: it tells how to choose.
-        first, second = (sign for sign in _NOUN if sign in (good.sign, worse[n].sign))
-        name = f"{_NOUN[first].capitalize()} or {_NOUN[second]}"
-        sentence = (
-            f"when a step could be {_with_article(_NOUN[first])} or "
-            f"{_with_article(_NOUN[second])}, look at what happens to the amounts: "
-            f"{_USE[first]}, and {_USE[second]}"
-        )
-        other = _with_article(_NOUN[worse[n].sign])
-        seen = f"the better one does {_with_article(noun)} there, the other {other}"
     return Lesson(
         name=name,
         sentence=sentence,
-        reason=f"Attempt {winner.number} against attempt {loser.number}: {seen}.",
+        reason=f"Attempt {winner.number} is better than attempt {loser.number}.",
         attempts=(winner.number, loser.number),
     )
-
-
-def _with_article(noun: str) -> str:
-    return f"an {noun}" if noun == "addition" else f"a {noun}"
 
 
 _TASK = re.compile(r"# Task: (summarise|extract|consolidate|repair|judge)\s*$", re.M)
@@ -338,7 +258,7 @@ def reflector_reply(
     problem = prompt.quoted_text(sections, "Problem")
     slip = next((slip for words, slip in slips.items() if words in problem), None)
     rows = [_row(operation, "attempts") for operation in extract(sections, slip)]
-    if any('{"credit"' in line for line in sections.get("Reply", ())):
+    if any('{"credit"' in line for line in sections["Reply"]):
         rows += credit_rows(sections)
     reply = _json_reply(rows, fenced and slip != "broken")
     return reply.rstrip("]}\n") if slip == "broken" else reply
@@ -363,7 +283,7 @@ def repair(sections: Mapping[str, Sequence[str]], *, careful: bool) -> str:
 
     Where it is not `careful` the reply comes back as it was.
     """
-    shown = "\n".join(line[2:] for line in sections.get("The reply", ()) if line.startswith("|"))
+    shown = "\n".join(line[2:] for line in sections["The reply"] if line.startswith("|"))
     if not careful:
         return shown
     with suppress(ReplyProblem):
@@ -382,10 +302,10 @@ def summarise(sections: Mapping[str, Sequence[str]]) -> str:
 
 
 def extract(sections: Mapping[str, Sequence[str]], slip: Slip | None = None) -> list[Operation]:
-    library = prompt.parse_library(sections.get("Library now", ()))
-    truth = prompt.parse_expected_answers(sections.get("Expected answer", ()))
+    library = prompt.parse_library(sections["Library now"])
+    truth = prompt.parse_expected_answers(sections["Expected answer"])
     problem = prompt.quoted_text(sections, "Problem")
-    attempts = prompt.parse_attempts(sections.get("Attempts", ()))
+    attempts = prompt.parse_attempts(sections["Attempts"])
     operations: list[Operation] = []
     for lesson in find_lessons(*prompt.split_winners(attempts, truth), problem):
         if slip in ("copy", "opposite", "leak"):
@@ -418,9 +338,9 @@ def _reword_carelessly(lesson: Lesson, slip: Slip, problem: str, truth: Sequence
 
 def credit_rows(sections: Mapping[str, Sequence[str]]) -> list[dict[str, Any]]:
     """Return what each experience did in the attempts shown."""
-    attempts = prompt.parse_attempts(sections.get("Attempts", ()))
+    attempts = prompt.parse_attempts(sections["Attempts"])
     rows: list[dict[str, Any]] = []
-    for id, text in prompt.parse_library(sections.get("Library now", ())).items():
+    for id, text in prompt.parse_library(sections["Library now"]).items():
         rule = split_experience(text)[1]
         uses: dict[str, list[int]] = {"used": [], "ignored": []}
         for attempt in attempts:
@@ -437,7 +357,7 @@ def credit_rows(sections: Mapping[str, Sequence[str]]) -> list[dict[str, Any]]:
 
 def _parse_limit(number: re.Pattern[str], sections: Mapping[str, Sequence[str]]) -> int | None:
     """Return a number that the instructions for the reply name; None where they do not."""
-    match = number.search("\n".join(sections.get("Reply", ())))
+    match = number.search("\n".join(sections["Reply"]))
     return int(match[1]) if match else None
 
 
@@ -471,9 +391,9 @@ def consolidate(
 
     Additions stay as they are where not `careful`.
     """
-    library = prompt.parse_library(sections.get("Library now", ()))
+    library = prompt.parse_library(sections["Library now"])
     groups: list[list[Operation]] = []
-    for heading, lines in prompt.split_blocks(sections.get("Proposals", ()), _PROPOSAL):
+    for heading, lines in prompt.split_blocks(sections["Proposals"], _PROPOSAL):
         text = " ".join(line for line in lines if not line.startswith(_BECAUSE))
         reason = " ".join(
             line.removeprefix(_BECAUSE) for line in lines if line.startswith(_BECAUSE)

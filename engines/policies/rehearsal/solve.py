@@ -389,13 +389,13 @@ def judge_reply(text: str, fenced: bool) -> str:
     worked out, if it is of a kind that is known; on others there is no verdict.
     """
     sections = prompt.parse_sections(text)
-    answers = prompt.unquote_lines(sections.get("Expected answer", ()))
+    answers = prompt.unquote_lines(sections["Expected answer"])
     expected = [prompt.normalise_answer(line) for line in answers]
     if not expected and (task := recognise(prompt.quoted_text(sections, "Problem"))):
         expected = [str(task.answer)]
     if not expected:
         return "This is a rehearsal: no answer is expected, and the problem is of no known kind."
-    lines, final = prompt.parse_attempt(prompt.unquote_lines(sections.get("Response", ())))
+    lines, final = prompt.parse_attempt(prompt.unquote_lines(sections["Response"]))
     words = {word.strip("()[]:;!?") for line in lines for word in line.body.split()}
     if final in expected:
         score, why = 1.0, f"the stated answer {final} is the expected one."
@@ -404,7 +404,7 @@ def judge_reply(text: str, fenced: bool) -> str:
         score = 0.5 if reached else 0.0  # the expected answer was reached and then not stated
         stated = f"it states {final or 'no answer'}, expected is {' or '.join(expected)}"
         why = f"{stated}, which stands in a step of it." if reached else f"{stated}."
-    graded = any('"score"' in line for line in sections.get("Reply", ()))
+    graded = any('"score"' in line for line in sections["Reply"])
     verdict = {"score": score} if graded else {"correct": score == 1.0}
     reply = {"reasoning": f"rehearsal (scripted): {why}", **verdict}
     return prompt.fence(orjson.dumps(reply).decode(), fenced)

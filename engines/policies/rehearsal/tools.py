@@ -454,9 +454,9 @@ def team_reply(text: str, draw: Draw) -> str:
     question = prompt.quoted_text(sections, "Question")
     lookup = recognise_lookup(question)
     right = lookup is not None and draw.takes_right(lookup.kind.family, question)
-    memory = prompt.split_blocks(sections.get("Memory", ()), _STEP)
+    memory = prompt.split_blocks(sections["Memory"], _STEP)
     results = ["\n".join(lines).partition("Result:")[2].strip() for _, lines in memory]
-    offers = (*sections.get("Tools", ()), *sections.get("Tool", ()))
+    offers = (*sections["Tools"], *sections["Tool"])
     tools = [match for line in offers if (match := _TOOL.match(line))]
     task = _TASK.match(text)
     match task[1] if task else "":

@@ -37,8 +37,6 @@ Row = dict[str, Any]
 KINDS = ("operation", "experience", "rejection", "version", "evaluation")
 """A rejection is an operation that was rejected, or that did not fit."""
 _REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS)
-MANY_JOURNALS = 20
-"""So many are read in a few seconds; of more the user is told."""
 
 
 class AtomicStorage(Storage):
@@ -102,54 +100,43 @@ def write_dataset_row(workspace: Workspace, row: dict[str, Any]) -> list[str]:
     return [name for name in same if name != row["name"]]
 
 
-def refresh_catalogue(
-    workspace: Workspace, tell: Callable[[str], None] = lambda _: None
-) -> list[dict[str, Any]]:
+def refresh_catalogue(workspace: Workspace) -> list[dict[str, Any]]:
     """Make the catalogue say what the journals do; returns a row for every run, oldest first.
 
     The row of a run whose journal is damaged has an "error". Where the catalogue cannot be written,
     as that of another user, every journal is read.
     """
-    runs = workspace.runs()
     try:
-        return _refresh(workspace, runs, tell)
-    except RecordError:
-        return [_row_or_error(run) for run in runs]
-    except OSError as error:
-        if error.errno not in _REFUSED:
+        rows = _refresh(workspace)
+    except (RecordError, OSError) as error:
+        if isinstance(error, OSError) and error.errno not in _REFUSED:
             raise
-        return [_row_or_error(run) for run in runs]
+        rows = [_refresh_row(run, {}) for run in workspace.runs()]
+    for row in rows:
+        row.pop("made_from", None)
+    return rows
 
 
-def _refresh(
-    workspace: Workspace, runs: Iterable[RunDir], tell: Callable[[str], None]
-) -> list[dict[str, Any]]:
+def _refresh(workspace: Workspace) -> list[dict[str, Any]]:
     with open_catalogue(workspace) as database:
         table = database.table("runs")
         before = {row["run"]: dict(row) for row in table}
-        rows: dict[str, dict[str, Any]] = {}
-        stale: list[tuple[RunDir, dict[str, Any]]] = []
-        for run in runs:
-            rows[run.run] = before.get(run.run, {})
-            try:
-                mark = journal_mark(run.journal)
-            except StudioError as error:
-                rows[run.run] = _damaged_row(run, error)
-                continue
-            if rows[run.run].get("made_from") != mark:
-                stale.append((run, mark))
-        if len(stale) > MANY_JOURNALS:
-            tell(f"reading {len(stale)} journals once; an index is kept for next time")
-        for run, mark in stale:
-            rows[run.run] = {**_row_or_error(run), "made_from": mark}
-        whole = {name: row for name, row in rows.items() if "error" not in row}
-        if whole != before:  # of removed runs, too
+        rows = [_refresh_row(run, before.get(run.run, {})) for run in workspace.runs()]
+        whole = [row for row in rows if "error" not in row]
+        if whole != list(before.values()):  # of removed runs, too
             table.truncate()
-            table.insert_multiple(whole.values())
+            table.insert_multiple(whole)
         _refresh_libraries(database, workspace)
-    for row in rows.values():
-        row.pop("made_from", None)
-    return [*rows.values()]
+    return rows
+
+
+def _refresh_row(run: RunDir, before: dict[str, Any]) -> dict[str, Any]:
+    """Return the row of a run: the one before, where it was made from the journal as it is."""
+    try:
+        mark = journal_mark(run.journal)
+        return before if before.get("made_from") == mark else run_row(run) | {"made_from": mark}
+    except StudioError as error:
+        return _damaged_row(run, error)
 
 
 def _refresh_libraries(database: TinyDB, workspace: Workspace) -> None:
@@ -169,13 +156,6 @@ def run_row(run: RunDir, *, anew: bool = False) -> dict[str, Any]:
     row = read_run(run.journal, anew=anew).row
     name = {"run": run.run, "exp_id": row["exp_id"] or run.run}  # its folder may be a copy
     return {**row, **name, "journal_bytes": journal_bytes(run.journal)}
-
-
-def _row_or_error(run: RunDir) -> dict[str, Any]:
-    try:
-        return run_row(run)
-    except StudioError as error:
-        return _damaged_row(run, error)
 
 
 def _damaged_row(run: RunDir, error: StudioError) -> dict[str, Any]:

@@ -21,12 +21,10 @@ from engines.record.seal import refuse_altered
 from engines.record.yaml_text import load_yaml
 
 MOST_BYTES = 16 << 20
-MOST_ENTRIES = 100_000
 LONGEST_TEXT = 100_000  # characters
 _ID = re.compile(r"[^\W_][\w.-]{0,99}")
 _TITLE = re.compile(r"library ([^\W_][\w.-]{0,99})@(\d{1,18})\b")
 _MOVE = "Correct the file, give another, or name its format; `studio guide libraries` shows each."
-_KINDS = {dict: "an object", list: "a list", str: "text", bool: "a yes or no", type(None): "empty"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,11 +108,11 @@ class Source:
     def mapping(self, value: object, inside: str = "") -> dict[str, Any]:
         if isinstance(value, dict):
             return value
-        raise self.error(f"it is {_kind(value)}, not an object.", inside)
+        raise self.error(f"it is no object, but of type {type(value).__name__}.", inside)
 
     def string(self, value: object, inside: str) -> str:
         if not isinstance(value, str):
-            raise self.error(f"it is {_kind(value)}, not text.", inside)
+            raise self.error(f"it is no text, but of type {type(value).__name__}.", inside)
         if re.search("[\ud800-\udfff]", value):  # JSON can write one, UTF-8 cannot
             raise self.error("it holds half of a surrogate pair.", inside)
         return value
@@ -138,7 +136,7 @@ class Source:
 
     def _check(self, found: Placed) -> Iterable[ForeignEntry]:
         places: dict[str, str] = {}
-        for number, (inside, entry) in enumerate(found):
+        for inside, entry in found:
             name, text = entry.id, one_line(entry.text[: LONGEST_TEXT + 1])
             if name and not _ID.fullmatch(name):
                 cause = f"{name[:60]!r} is no id: at most 100 letters, digits, '.', '_' or '-'."
@@ -151,8 +149,6 @@ class Source:
                 raise self.error(cause, inside)
             if not text:
                 raise self.error("its text is empty.", inside)
-            if number == MOST_ENTRIES:
-                raise self.error(f"it holds more than {MOST_ENTRIES:,} entries.")
             if name:
                 places[name] = inside
             section, note = one_line(entry.section), one_line(entry.note)
@@ -183,11 +179,6 @@ def count_lines(lines: Iterable[str], what: str) -> tuple[str, ...]:
     """`("3 lines that …",)`, of those with anything on them; () where there is none."""
     n = sum(bool(line.strip()) for line in lines)
     return (f"{n} line{'s' * (n != 1)} {what}",) if n else ()
-
-
-def _kind(value: object) -> str:
-    # Of a list, str() could unfold a bomb of aliases.
-    return _KINDS.get(type(value)) or f"the number {str(value)[:20]}"
 
 
 @dataclass(frozen=True, slots=True)

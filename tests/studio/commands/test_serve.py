@@ -73,7 +73,7 @@ async def tried(workspace: Path, problem: Problem, file: str, *words: str, name:
     """What `studio try` does."""
     loaded = load_run(file, words, workspace)
     trial = Trial(loaded, problem, *choose_library(loaded, Workspace(workspace), name))
-    return (await run_trial(trial, Workspace(workspace))).rollout.attempt
+    return (await run_trial(trial, Workspace(workspace)))[0].attempt
 
 
 @pytest.mark.parametrize("kind", ["agent", "library"])

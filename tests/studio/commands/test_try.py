@@ -143,5 +143,5 @@ def test_what_is_typed_in_no_utf_8_is_refused(option: str, tmp_path: Path) -> No
     done = studio("try", "rehearsal", *words, workspace=tmp_path)
     assert done.code == 2
     assert done.stderr.strip().endswith(
-        f"{option}: it holds bytes that are not UTF-8. Write it anew."
+        "--question, --answer: they are not UTF-8. Write them again."
     )

@@ -203,8 +203,8 @@ def test_who_waits_for_a_trial_that_failed_hears_why(
 
         async def close(self) -> None: ...
 
-    monkeypatch.setattr("studio.evaluation.effects.LiveSession", Failing)
-    monkeypatch.setattr("studio.evaluation.effects.is_alive", lambda run: True)
+    monkeypatch.setattr("studio.session.live.LiveSession", Failing)
+    monkeypatch.setattr("studio.session.control_socket.is_alive", lambda run: True)
     done = studio("gate", "rehearsal", "op1.1", workspace=workspace)
     assert done.code == 2 and "could not be tried: no room on the disk" in done.stderr
 

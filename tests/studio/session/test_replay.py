@@ -93,12 +93,6 @@ async def test_a_replay_ends_in_the_state_of_the_run_and_its_text_is_what_was_sa
     for one in finished:
         said = transcript_text(read_trajectory(run.records, one.refs))
         assert texts[rollout_id(one.step, one.position, one.index)] == said
-    held_out = [e for e in events if isinstance(e, ev.EvaluationProgressed)]
-    last = {(e.step, e.data): e for e in held_out}  # of each set, once it is through
-    for one in durable:
-        if isinstance(one, ev.EvaluationFinished) and not one.reused:
-            seen = last[one.step, one.data]
-            assert seen.done == seen.total and seen.known == one.n
     stages = [event.stage for event in events if isinstance(event, ev.StageEntered)]
     assert stages == ["consolidation", "review"] * len(
         [event for event in durable if isinstance(event, ev.LessonProposed)]
@@ -225,7 +219,7 @@ def test_a_try_that_was_made_again_is_another_try(tmp_path: Path) -> None:
     again = replace(record, at=record.at + 9)
     file.write_bytes(b"".join(lines.encode(dumps(one))[0] for one in (record, again)))
     for ends, tries in ([record.at + 1, again.at], 2), ([again.at], 1):
-        assert len(read_texts(run, file.name, {place: ends})) == tries
+        assert len(read_texts(run, 1, {place: ends})) == tries
 
 
 def test_the_command_refuses_a_speed_out_of_bounds_no_terminal_and_an_unknown_run(

@@ -117,7 +117,7 @@ def test_what_a_library_achieved_is_learnt_without_it(workspace: Path) -> None:
         ("all", ["practice.algorithm=training_free"], "Set practice.algorithm=grpo"),
         ("all", ["data.practice=nowhere"], 'data set "nowhere": It is not found'),
         ("all", ["--restart-step", "3"], "the steps of two runs"),
-        ("both", [], "there is no such stage"),
+        ("both", [], "'both' is not one of"),
     ],
 )
 def test_a_stage_that_cannot_begin_says_why_and_leaves_nothing(

@@ -296,7 +296,7 @@ def test_a_journal_that_is_a_folder_is_told_and_hides_no_other_run(practised: Pa
         assert f"{odd}: cannot be read: it is a folder. Move it away" in refused.stderr
     code, told = doctor(practised)
     assert code == 2
-    assert f"{odd}: cannot be read: it is a folder." in causes(told)
+    assert f"{odd}: it is gone, or a folder, and its run is there." in causes(told)
 
 
 @pytest.mark.skipif(not Path("/proc/self/mem").exists(), reason="needs a file that fails to read")
@@ -323,7 +323,7 @@ def test_what_stands_beside_runs_and_libraries_and_is_none_is_listed(practised: 
     assert code == 0
     for place, why in (
         ("runs/empty", "it is no run: it has no journal."),
-        ("runs/notes.txt", "it is no run: it is a file."),
+        ("runs/notes.txt", "it is no run: it has no journal."),
         ("libraries/copy", "it is no library: it has no journal."),
     ):
         assert f"{practised / place}: {why}" in causes(told)
@@ -334,7 +334,7 @@ def test_a_run_without_its_journal_is_damaged(practised: Path) -> None:
     journal.unlink()
     code, told = doctor(practised)
     assert code == 2
-    assert f"{journal}: it is gone, and its run's records are there." in causes(told)
+    assert f"{journal}: it is gone, or a folder, and its run is there." in causes(told)
 
 
 @pytest.mark.parametrize("name", ["runs", "libraries"])
@@ -358,7 +358,7 @@ def test_replies_of_finished_steps_that_are_gone_are_a_note_and_send_nobody_in_a
         path.write_bytes(data[: data.index(b"\n") + 1])
     code, told = doctor(practised)
     assert code == 0
-    assert f"{path}: " in causes(told) and "replies that the journal names." in causes(told)
+    assert f"{path}: replies that the journal names are gone: " in causes(told)
     assert "The run needs none of them to go on." in causes(told)
     assert "doctor" not in causes(
         {"findings": [f for f in told["findings"] if f["place"] == str(path)]}
@@ -377,7 +377,7 @@ def test_a_record_file_that_is_a_folder_is_damage_and_more_is_looked_at(practise
     code, told = doctor(practised)
     assert code == 2
     assert f"{odd}: cannot be read: it is a folder." in causes(told)
-    assert "step-0002.jsonl: it is gone" in causes(told)
+    assert "step-0002.jsonl: replies that the journal names are gone" in causes(told)
 
 
 def test_more_troubles_than_a_hundred_are_all_mended(practised: Path) -> None:

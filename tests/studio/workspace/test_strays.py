@@ -68,5 +68,5 @@ def test_a_run_behind_a_link_is_used_and_told(
 def test_a_link_that_leads_nowhere_is_told_and_hides_no_run(practised: Path) -> None:
     (practised / "runs/lost").symlink_to(practised / "nowhere")
     (found,) = diagnose(Workspace(practised), repair=True).findings
-    assert "a link that leads nowhere" in found.cause and found.grade == "note"
+    assert "it has no journal" in found.cause and found.grade == "note"
     assert "rehearsal" in studio("runs", "list", workspace=practised).stdout

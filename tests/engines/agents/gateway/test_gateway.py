@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
+import httpx2
 import pytest
 
 from engines.agents.gateway.server import Gateway
@@ -298,6 +299,14 @@ async def test_only_the_token_of_the_try_opens_it() -> None:
         assert status == 404
         async with openai_client(gateway) as client:
             assert [model.id async for model in client.models.list()] == ["fake:m"]
+
+
+async def test_without_a_token_no_web_page_is_answered() -> None:
+    guided = GuidedTry(answering("5"), OURS)
+    async with Gateway(guided, token="") as gateway, httpx2.AsyncClient(trust_env=False) as client:
+        url = f"http://127.0.0.1:{gateway.port}/v1/models"
+        assert (await client.get(url)).status_code == 200
+        assert (await client.get(url, headers={"origin": "http://page"})).status_code == 403
 
 
 class Slow(FakePolicy):

@@ -15,7 +15,7 @@ from engines.core.types import CallKey, Completion, Job, Message, Problem, Sampl
 from engines.pipeline.budget import Budget, BudgetedPolicy, BudgetLimits, CallPricing
 from engines.policies.chat.client import OpenAICompat
 from engines.policies.chat.endpoint import EndpointSettings
-from engines.policies.limits import Congestion, Slots, Throttled
+from engines.policies.limits import Slots, Throttled
 from engines.record.ledger import RecordLedger
 from engines.rollouts.manager import RolloutManager
 from studio.config.settings.policy import PolicyConfig
@@ -38,56 +38,51 @@ async def at_once(_: float) -> None:
     """A sleep that returns at once."""
 
 
-def a_control(limit: int, tell: Callable[[str], None] | None = None) -> tuple[Slots, Congestion]:
-    slots = Slots(limit, tell)
-    return slots, slots.congestion
-
-
 def test_refusals_of_one_round_halve_the_limit_once() -> None:
-    slots, control = a_control(16)
-    round_one = [control.note_request() for _ in range(16)]
+    slots = Slots(16)
+    round_one = [slots.note_request() for _ in range(16)]
     for began in round_one:
-        control.note_refusal(began)
+        slots.note_refusal(began)
     assert slots.limit == 8
-    for began in [control.note_request() for _ in range(8)]:
-        control.note_refusal(began)
+    for began in [slots.note_request() for _ in range(8)]:
+        slots.note_refusal(began)
     assert slots.limit == 4
 
 
 def test_the_limit_never_falls_below_one() -> None:
-    slots, control = a_control(3)
+    slots = Slots(3)
     limits = []
     for _ in range(4):
-        control.note_refusal(control.note_request())
+        slots.note_refusal(slots.note_request())
         limits.append(slots.limit)
     assert limits == [1, 1, 1, 1]
 
 
 def test_one_more_runs_after_as_many_answers_as_run_at_a_time_up_to_the_first_limit() -> None:
-    slots, control = a_control(4)
-    control.note_refusal(control.note_request())
+    slots = Slots(4)
+    slots.note_refusal(slots.note_request())
     limits = []
     for _ in range(9):
-        control.note_answer()
+        slots.note_answer()
         limits.append(slots.limit)
     # 2 answers for the third, 3 for the fourth, none for a fifth
     assert limits == [2, 3, 3, 3, 4, 4, 4, 4, 4]
 
 
 def test_answers_before_a_cut_do_not_count_towards_the_recovery_from_it() -> None:
-    slots, control = a_control(4)
+    slots = Slots(4)
     for _ in range(100):
-        control.note_answer()
-    control.note_refusal(control.note_request())
-    control.note_answer()
+        slots.note_answer()
+    slots.note_refusal(slots.note_request())
+    slots.note_answer()
     assert slots.limit == 2
 
 
 def test_the_first_fall_is_told_once() -> None:
     told: list[str] = []
-    _, control = a_control(8, told.append)
+    slots = Slots(8, told.append)
     for _ in range(3):
-        control.note_refusal(control.note_request())
+        slots.note_refusal(slots.note_request())
     assert len(told) == 1
     assert "fewer than 8" in told[0]
 
@@ -166,7 +161,7 @@ def test_a_role_with_slots_of_its_own_falls_alone_and_tells_too() -> None:
     told: list[str] = []
     shared = Slots(8, told.append)
     own = slots_for(PolicyConfig(model="openai:m", concurrency=4), shared)
-    own.congestion.note_refusal(own.congestion.note_request())
+    own.note_refusal(own.note_request())
     assert (own.limit, shared.limit, len(told)) == (2, 8, 1)
     assert slots_for(PolicyConfig(model="openai:m"), shared) is shared
 

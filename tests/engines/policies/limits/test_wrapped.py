@@ -13,7 +13,6 @@ from engines.core.protocols import Policy
 from engines.core.types import CallKey, Completion, Job, Message, Problem, Sampling
 from engines.pipeline.budget import Budget, BudgetedPolicy, BudgetLimits, CallPricing
 from engines.policies.limits import (
-    Congestion,
     PausablePolicy,
     Slots,
     StreamPacedPolicy,
@@ -59,7 +58,7 @@ async def test_it_is_named_and_reached_as_the_one_inside(
     inner = open_policy("rehearsal")
     policy = around(inner)
     assert policy.name == "rehearsal"  # in the records, and so in what is found there again
-    seen = policy.with_congestion(Congestion(Slots(1)))
+    seen = policy.with_slots(Slots(1))
     assert type(seen) is type(policy) and seen.inner is not inner  # a view of it
     inner = AsyncMock()
     await around(inner).ping()

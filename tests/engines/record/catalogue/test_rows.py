@@ -14,7 +14,6 @@ from engines.core import events as ev
 from engines.core.errors import ConflictError
 from engines.core.types import Usage, Verdict
 from engines.record.derived.catalogue import (
-    MANY_JOURNALS,
     open_catalogue,
     refresh_catalogue,
     run_row,
@@ -99,20 +98,6 @@ def test_a_copied_run_folder_goes_under_its_own_name(tmp_path: Path) -> None:
         ("copy", "running"),
         ("exp", "finished"),
     ]
-
-
-def test_of_many_journals_to_be_read_it_is_told_once(tmp_path: Path) -> None:
-    workspace, told = Workspace(tmp_path), list[str]()
-    for number in range(MANY_JOURNALS):
-        a_recorded_run(workspace, f"exp-{number}", ev.RunEnded("finished"))
-    refresh_catalogue(workspace, told.append)
-    assert told == []
-    workspace.catalogue.unlink()
-    a_recorded_run(workspace, "more", ev.RunEnded("finished"))
-    refresh_catalogue(workspace, told.append)
-    assert told == ["reading 21 journals once; an index is kept for next time"]
-    refresh_catalogue(workspace, told.append)
-    assert len(told) == 1
 
 
 def test_rows_older_than_their_journal_are_made_again(tmp_path: Path) -> None:
@@ -224,21 +209,6 @@ def test_the_state_of_a_living_run_is_read_from_its_journal(tmp_path: Path) -> N
     )
     state = workspace.run("exp").state()
     assert state.open_operations == (operation,)
-
-
-def test_a_clock_set_back_puts_no_later_run_of_a_name_before_an_earlier_one(
-    tmp_path: Path,
-) -> None:
-    workspace = Workspace(tmp_path)
-    a_recorded_run(workspace, "exp", at=100)
-    a_recorded_run(workspace, "exp-2", at=50)
-    a_recorded_run(workspace, "exp-10", at=60)
-    a_recorded_run(workspace, "before", at=10)
-    a_recorded_run(workspace, "after", at=200)
-    assert [run.run for run in workspace.runs()] == ["before", "exp", "exp-2", "exp-10", "after"]
-    newest = workspace.newest_run("exp")
-    assert newest is not None
-    assert [row["run"] for row in refresh_catalogue(workspace)][-2] == "exp-10"
 
 
 def test_a_catalogue_that_finds_no_room_stays_as_it_was(tmp_path: Path) -> None:
