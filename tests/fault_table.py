@@ -629,6 +629,44 @@ FAULTS = (
         ("tests/studio/tui/pages/test_library_view.py",),
     ),
     Fault(
+        "evidence of another run is offered to be opened",
+        "studio/tui/pages/library/page.py",
+        "        if mark.run == run:\n",
+        "        if mark.run:\n",
+        ("tests/studio/tui/pages/test_library_view.py",),
+    ),
+    Fault(
+        "a place beyond the problems of a step is taken for a group",
+        "studio/tui/pages/inspect/page.py",
+        "int(match[2]) < len(step.problems)",
+        "int(match[2]) <= len(step.problems)",
+        ("tests/studio/tui/pages/test_inspect_view.py",),
+    ),
+    Fault(
+        "money that is not known is shown as zero",
+        "studio/tui/pages/runs/page.py",
+        'f"${cost:.2f}" if cost is not None else',
+        'f"${cost or 0:.2f}" if row else',
+        ("tests/studio/tui/pages/test_runs_view.py",),
+    ),
+    Fault(
+        "a run that asks a model for money starts without a question",
+        "studio/tui/pages/start/page.py",
+        "        if is_there or facts.costs:\n",
+        "        if is_there:\n",
+        (
+            "tests/studio/tui/pages/test_start.py"
+            "::test_what_costs_money_shows_its_estimate_and_waits_for_a_yes",
+        ),
+    ),
+    Fault(
+        "a pipe hears of each rollout that was judged",
+        "studio/report/progress.py",
+        "        if self._detailed:\n",
+        "        if lines is not None:\n",
+        ("tests/studio/report/test_progress.py",),
+    ),
+    Fault(
         "tries without a reward count in the score of a group",
         "studio/tui/pages/live/view.py",
         'one.state in ("won", "lost") for one',

@@ -39,15 +39,24 @@ _DECIDED = ("approved", "edited", "rejected", "deferred")
 
 
 class LinePrinter:
-    """A plain line for each thing that matters, as `say` prints it."""
+    """A plain line for each thing that matters, as `say` prints it.
 
-    def __init__(self, state: RunState, say: Callable[[str], None]) -> None:
+    With `detailed` also of each rollout, group and decision, which a pipe does not want to hear.
+    """
+
+    def __init__(
+        self, state: RunState, say: Callable[[str], None], *, detailed: bool = False
+    ) -> None:
         self._state = state
         self._say = say
+        self._detailed = detailed
         self._waited_for = 0  # the step whose waiting update was printed last
 
     def __call__(self, event: ev.DurableEvent | ev.TransientEvent) -> None:
-        for line in self._event_lines(event):
+        lines = self._event_lines(event)
+        if self._detailed:
+            lines += _detail_lines(event, self._state)
+        for line in lines:
             self._say(line)
 
     def _event_lines(self, event: ev.DurableEvent | ev.TransientEvent) -> list[str]:
@@ -58,7 +67,11 @@ class LinePrinter:
             case ev.StepStarted() | ev.LessonProposed() if state.step_trains:
                 return []  # one line a step, once it is known what came of its update
             case ev.LessonCommitted() if state.step_trains and event.step in state.steps:
-                return [training_line(state, event.step)]
+                trained = trained_step(state, event.step)
+                assert trained is not None
+                outcome = update_outcome_text(trained, state.policy_version)
+                begin = f"step {event.step}/{run_progress(state).steps}"
+                return [f"{begin} {figures_text(trained)}, {outcome}"]
             case ev.StageEntered():
                 return self._stage_lines(event)
             case ev.CheckpointSaved():
@@ -157,14 +170,6 @@ def _review_lines(event: ev.DurableEvent | ev.TransientEvent) -> list[str]:
     return []
 
 
-def training_line(state: RunState, step: int) -> str:
-    """A training step in one line: reward with its n, figures of its update, and its outcome."""
-    found = trained_step(state, step)
-    assert found is not None
-    outcome = update_outcome_text(found, state.policy_version)
-    return f"step {step}/{run_progress(state).steps} {figures_text(found)}, {outcome}"
-
-
 def _review_command(state: RunState) -> str:
     return f"studio review {quote(state.started.run) if state.started else ''}".rstrip()
 
@@ -253,94 +258,45 @@ def duration_text(seconds: float) -> str:
     return f"{minutes}m {rest:02d}s" if minutes < 60 else f"{minutes // 60}h {minutes % 60:02d}m"
 
 
-_STAGES = {
-    "restore": "restoring the weights after it …",
-    "consolidation": "drawing operations from its groups",
-    "choice": "trying {lessons} lessons to choose one",
-    "gate": "trying what it proposes: {made} of at most {most} tries",
-    "review": "its operations can be reviewed: press 2",
-    "hold": "no rule settled {undecided}, a person is waited for: press 2",
-    "ready": "everything is decided, c commits",
-    "commit": "committing",
-}
-_TRAINING_STAGES = {
-    "consolidation": "computing its weight update",
-    "review": "its weight update can be reviewed: press 2",
-    "hold": "its weight update is to be decided: press 2",
-}
-
-
-class ActivityPrinter(LinePrinter):
-    """Says more of each rollout than a pipe wants to hear, as the Live page does."""
-
-    def _event_lines(self, event: ev.DurableEvent | ev.TransientEvent) -> list[str]:
-        trains, shown = self._state.step_trains, is_fine_tuning(self._state)
-        lines = activity_lines(event, trains=trains, shown=shown)
-        return super()._event_lines(event) if lines is None else lines
-
-
-def activity_lines(
-    event: ev.DurableEvent | ev.TransientEvent, *, trains: bool = False, shown: bool = False
-) -> list[str] | None:
-    """What the activity says of it; None where `LinePrinter` has the words.
-
-    `trains`: the run updates weights, so that a group gives no proposals; `shown`: it learns from
-    demonstrations, so that there are no groups to tell of.
-    """
+def _detail_lines(event: ev.DurableEvent | ev.TransientEvent, state: RunState) -> list[str]:
+    """What the activity of the screen says besides."""
     match event:
-        case ev.StageEntered():
-            stages = {**_STAGES, **_TRAINING_STAGES} if trains else _STAGES
-            if event.stage not in stages:
-                return []
-            stage = stages[event.stage].format(**{"undecided": 0, **event.detail})
-            return [f"step {event.step}: {stage}"]
-        case ev.StepStarted() if trains:
-            problems = count_text(len(event.problems), "problem")
-            return [f"step {event.step}: {problems}, policy v{event.policy_version}"]
-        case ev.GroupReflected() if shown:
-            return []
-        case ev.GroupReflected(reflection=found) if trains and found.outcome == "used":
-            name = rollout_id(found.step, found.position, 0).removesuffix("r0")
-            return [f"{name}: winners and losers, so it has contrast"]
-        case ev.RunPaused():
-            return ["paused: what is under way ends, nothing new begins (s p goes on)"]
-        case ev.GroupReflected():
-            return _reflection_texts(event)
-        case ev.RolloutJudged(verdict=found) if found.reward is not None:
+        case ev.GroupReflected() if not is_fine_tuning(state):
+            return _reflection_lines(event)
+        case ev.RolloutJudged(verdict=verdict) if verdict.reward is not None:
             name = rollout_id(event.step, event.position, event.index)
-            why = f" ({one_line(found.critique, 80)})" if found.critique else ""
-            return [f"{name} reward {reward_text(found.reward)}{why}"]
+            why = f" ({one_line(verdict.critique, 80)})" if verdict.critique else ""
+            return [f"{name} reward {reward_text(verdict.reward)}{why}"]
         case ev.OperationDecided() | ev.OperationsDecided():
-            return [
-                f"{made.operation_id} "
-                + decided_text(made.action, one_line(made.reviewer, 40), one_line(made.reason, 160))
-                for made in event.decisions
-            ]
+            lines = []
+            for decision in event.decisions:
+                reviewer, reason = one_line(decision.reviewer, 40), one_line(decision.reason, 160)
+                text = decided_text(decision.action, reviewer, reason)
+                lines.append(f"{decision.operation_id} {text}")
+            return lines
         case ev.DecisionUndone():
             return [f"{event.operation_id}: its decision was taken back"]
-        case ev.OperationProposed():
-            return [f"{event.operation.id} proposed by {one_line(event.reviewer, 40)}"]
-        case ev.RunResumed():
-            return ["resumed"]
         case ev.RunEnded(how="finished" | "stopped" | "held"):
             return [event.how]
-    return None
+    return []
 
 
-def _reflection_texts(event: ev.GroupReflected) -> list[str]:
-    found, n = event.reflection, len(event.reflection.proposals)
-    drawn = f"{n} proposal{'s' * (n != 1)} drawn from it"
-    why = f": {one_line(found.losses[0].reason, 160)}" if found.losses else ""
+def _reflection_lines(event: ev.GroupReflected) -> list[str]:
+    reflection = event.reflection
+    drawn = f", {count_text(len(reflection.proposals), 'proposal')} drawn from it"
+    drawn = drawn if reflection.proposals else ""
+    why = f": {one_line(reflection.losses[0].reason, 160)}" if reflection.losses else ""
     outcomes = {
-        "used": f"winners and losers, {drawn}",
-        "critique": f"no good try, read for what the verifier says, {drawn}",
+        "used": f"winners and losers{drawn}",
+        "critique": f"no good rollout, read for what the verifier says{drawn}",
         "all-equal": "all equally good, nothing to compare, skipped",
         "all-right": "all right, nothing to learn, skipped",
         "all-wrong": "all wrong, nothing to compare, skipped",
         "unjudged": "no reward known, skipped",
     }
-    said = outcomes.get(found.outcome, f"failed{why}")
-    doubted = (
-        f"{d.rollout}: its verdict is doubted: {one_line(d.reason, 160)}" for d in found.doubts
-    )
-    return [f"{group_id(found.step, found.position)}: {said}", *doubted]
+    outcome = outcomes.get(reflection.outcome, f"failed{why}")
+    lines = [f"{group_id(reflection.step, reflection.position)}: {outcome}"]
+    for doubt in reflection.doubts:
+        reason = one_line(doubt.reason, 160)
+        lines.append(f"{doubt.rollout}: its verdict is doubted: {reason}")
+    return lines

@@ -46,16 +46,11 @@ LEFT = (
 def key_lines(title: str, keys: Sequence[Key], width: int) -> list[Line]:
     """A table of keys: how it is pressed, what it does, its id for `keys:` of the settings."""
     out: list[Line] = [line((title, "title"))]
-    id_width = 24 if width >= 90 else 0
     for key in keys:
-        pressed = ", ".join(key.written)
-        left = f"  {pressed:<14} "
-        rows = paragraph([(key.tooltip, "")], max(20, width - len(left) - id_width))
-        for number, row in enumerate(rows):
-            head = (left if number == 0 else " " * len(left), "key")
-            gap = max(1, width - len(left) - id_width - len(plain_text(row)))
-            tail = ((" " * gap + key.id, "dim"),) if id_width and number == 0 else ()
-            out.append((head, *row, *tail))
+        spans = [(key.tooltip, "")]
+        if width >= 90:
+            spans.append((f"  {key.id}", "dim"))
+        out += labelled_lines(f"  {', '.join(key.written)}", spans, width, label_width=18)
     return out
 
 
@@ -229,20 +224,15 @@ def with_next_value(settings: ScreenSettings, name: str) -> ScreenSettings:
     return replace(settings, **changed)
 
 
-def setting_rows(settings: ScreenSettings, keys: Sequence[Key], width: int) -> list[Row]:
-    """Settings first, then every key with its id, remapped ones marked."""
-    out = []
+def setting_rows(settings: ScreenSettings, width: int) -> list[Row]:
+    """A row each, and where keys are changed."""
+    rows = []
     for name, meaning in MEANING.items():
         value = one_line(value_text(settings, name), 12)
         head = (f"{name:<14}", "title"), (f"{value:<13}", "key")
-        out.append(Row(name, line(*head, (meaning, "") if width >= 60 else "")))
-    out.append(Row("", ()))
-    out.append(Row("", line(("Keys", "title"), " (write `keys:` of screen.yaml to change one)")))
-    for key in keys:
-        mark = ("  changed", "flag") if key.id in settings.keys else ""
-        shown = one_line(", ".join(key.written), 24)
-        out.append(Row("", line((f"  {shown:<24}", "key"), f"{key.id:<24}", key.label, mark)))
-    return out
+        rows.append(Row(name, line(*head, (meaning, "") if width >= 60 else "")))
+    text = "`keys:` of screen.yaml changes keys by their ids, which `?` shows"
+    return [*rows, Row("", ()), Row("", line((text, "dim")))]
 
 
 class SettingsScreen(PromptBox):
@@ -262,7 +252,7 @@ class SettingsScreen(PromptBox):
 
     def show(self) -> None:
         view, settings = self.view, self.host.settings
-        view.show_rows(setting_rows(settings, self.host.keys, view.line_width), self._at or None)
+        view.show_rows(setting_rows(settings, view.line_width), self._at or None)
         self._at = ""
 
     def action_turn(self) -> None:

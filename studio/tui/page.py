@@ -69,15 +69,15 @@ class Page(Container):
         """
         self.run_worker(work, group=group, exclusive=True)
 
-    def export_file(self, write: Callable[[], str], what: str) -> None:
-        """Write a file in a thread, and tell its path, or why there is none.
+    def export_file(self, name: str, read: Callable[[], bytes], what: str) -> None:
+        """Write what `read` returns into `exports/` of the workspace, in place of an older file.
 
-        `write` blocks and returns the path; `what` is such as "the difference is".
+        In a thread; then the path is told, or why there is none. `what` is such as "3 runs".
         """
 
         async def export() -> None:
             try:
-                path = await asyncio.to_thread(write)
+                path = await asyncio.to_thread(_write_export, self.host.workspace, name, read)
             except StudioError as error:
                 self.host.tell(str(error), "failed")
             else:
@@ -136,18 +136,14 @@ class Page(Container):
         return view.text() if isinstance(view, LineView) else ""
 
 
-def write_export(workspace: Workspace, name: str, data: bytes) -> str:
-    """Write into `exports/` of the workspace, in place of an older file; returns the path.
-
-    Raises RecordError: it cannot be written.
-    """
+def _write_export(workspace: Workspace, name: str, read: Callable[[], bytes]) -> str:
     target = workspace.path / "exports" / name
     try:
+        data = read()
         target.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise RecordError(
-            str(target.parent), f"it could not be made: {error.strerror}.", "Make room for it."
-        ) from error
+        cause = f"it could not be written: {error.strerror}."
+        raise RecordError(str(target), cause, "Look at `studio doctor`.") from error
     write_atomic(target, data)
     return str(target)
 

@@ -1,7 +1,7 @@
 """What the palette finds by its words: keys and pages, and what the workspace and the run hold.
 
 A key of another page only opens that page: what has not been seen is not acted on. What is to be
-found besides is one more function in `SOURCES` or `FOLDERS`.
+found besides is one more function in `SOURCES`.
 """
 
 import asyncio
@@ -18,7 +18,6 @@ from textual.screen import Screen
 from textual.widget import Widget
 
 from engines.core.errors import StudioError
-from studio.render.words import count_text
 from studio.secrets.sanitize import one_line
 from studio.tui.drawing.lines import holds_words
 from studio.tui.keymap import SCOPES, Key
@@ -28,9 +27,6 @@ from studio.tui.terminal.textual_parts import MOST_HITS, Palette
 
 _NOT_HERE = frozenset({"global.palette", "global.interrupt"})
 """One is open already, the other a key that is pressed twice."""
-
-_ALSO = {"global.detach": "quit, exit"}
-"""Words that people look for."""
 
 
 def commands(app: App[Any], host: Host, page: Widget) -> Iterator[SystemCommand]:
@@ -54,8 +50,6 @@ def commands(app: App[Any], host: Host, page: Widget) -> Iterator[SystemCommand]
         # What lists and other pages have is found by its words, and not listed unasked.
         near = key.scope in targets and key.scope != "list"
         yield SystemCommand(title, key.tooltip, call, near)
-        if words := _ALSO.get(key.id):
-            yield SystemCommand(f"{title}: {words}", key.tooltip, call, False)
 
 
 def _find(app: App[Any]) -> None:
@@ -83,27 +77,6 @@ def _settings(host: Host) -> Iterator[SystemCommand]:
     for name, meaning in MEANING.items():
         call = partial(_push, host, SettingsScreen, name)
         yield SystemCommand(f"setting: {name}", f"{meaning}.", call, False)
-
-
-def _steps(host: Host) -> Iterator[SystemCommand]:
-    state = host.session.state if host.session is not None else None
-    for number, step in state.steps.items() if state is not None else ():
-        mean = step.rewards.mean
-        reward = "" if mean is None else f", reward {mean:.3f} (n={step.rewards.n})"
-        about = f"epoch {step.epoch}, {count_text(len(step.problems), 'problem')}{reward}"
-        call = partial(host.open_page, "inspect", f"s{number}p0")
-        yield SystemCommand(f"step {number}", about, call, False)
-        for at, problem in enumerate(step.problems):
-            name = f"s{number}p{at}"
-            call = partial(host.open_page, "inspect", name)
-            yield SystemCommand(f"problem {one_line(problem, 60)}", f"group {name}", call, False)
-
-
-def _operations(host: Host) -> Iterator[SystemCommand]:
-    state = host.session.state if host.session is not None else None
-    for op in state.open_operations if state is not None else ():
-        call = partial(host.open_page, "review", op.id)
-        yield SystemCommand(f"operation {op.id}", one_line(op.text, 400), call, False)
 
 
 def _manual(host: Host) -> Iterator[SystemCommand]:
@@ -154,10 +127,8 @@ def _experiences(host: Host) -> Iterator[SystemCommand]:
 
 
 Source = Callable[[Host], Iterable[SystemCommand]]
-SOURCES: tuple[Source, ...] = (_settings, _steps, _operations)
-"""What is known at once."""
-FOLDERS: tuple[Source, ...] = (_runs, _presets, _experiences, _manual)
-"""What takes time to read; nothing waits for it until words are typed."""
+SOURCES: tuple[Source, ...] = (_settings, _runs, _presets, _experiences, _manual)
+"""Read in a thread; nothing waits for them until words are typed."""
 
 
 class StudioCommands(Provider):
@@ -170,8 +141,7 @@ class StudioCommands(Provider):
     async def startup(self) -> None:
         app, host = self.app, cast(Host, self.app)
         self._commands = [*app.get_system_commands(app.screen_stack[0])]
-        self._commands += (each for source in SOURCES for each in source(host))
-        self._commands += await asyncio.to_thread(_read_folders, host)
+        self._commands += await asyncio.to_thread(_read_sources, host)
 
     async def discover(self) -> Hits:
         for title, about, call, near in self.app.get_system_commands(self.app.screen_stack[0]):
@@ -222,19 +192,21 @@ def _open_hit(app: App[Any], row: Mapping[str, Any]) -> None:
     state = host.session.state if host.session is not None else None
     started = state.started if state is not None else None
     pages = {"version": "library", "experience": "library", "evaluation": "progress"}
-    if state is None or started is None or started.library != row["library"]:
-        host.tell(f"{decision_text(row)}; see {next_command(row, host.workspace)}")
-    elif row["status"] != "deleted" and (page := pages.get(row["kind"])):
-        host.open_page(page, name if row["kind"] == "experience" else "")
-    elif name in state.operations and started.run == row["run"]:
-        host.open_page("review", name)
+    page = ""
+    if state is not None and started is not None and started.library == row["library"]:
+        if row["status"] != "deleted":
+            page = pages.get(row["kind"], "")
+        if name in state.operations and started.run == row["run"]:
+            page = "review"
+    if page:
+        host.open_page(page, "" if row["kind"] in ("version", "evaluation") else name)
     else:
         host.tell(f"{decision_text(row)}; see {next_command(row, host.workspace)}")
 
 
-def _read_folders(host: Host) -> list[SystemCommand]:
+def _read_sources(host: Host) -> list[SystemCommand]:
     out: list[SystemCommand] = []
-    for source in FOLDERS:
+    for source in SOURCES:
         try:
             out += source(host)
         except (StudioError, OSError):

@@ -46,29 +46,22 @@ class Plot:
 
     def column(self, step: int) -> int:
         """The cell above which a step stands."""
-        return self.columns([step])[0]
-
-    def columns(self, steps: Iterable[int]) -> list[int]:
-        right = self.width * self._across - 1
-        across = right / self._span
-        dots = (int((step - self._first) * across + 0.5) for step in steps)
-        return [min(right, max(0, dot)) // self._across for dot in dots]
+        return self._places([Point(step, self._low)])[0][0] // self._across
 
     def row(self, value: float) -> int:
         """The cell in which a value lies, 0 on top."""
         return self._places([Point(0, value)])[0][1] // self._down
 
     def _places(self, points: Iterable[Point]) -> list[tuple[int, int]]:
-        """The dots of points, those beyond the edge on it; quick, for there may be many."""
+        """The dots of points, those beyond the edge on it."""
         right, bottom = self.width * self._across - 1, self.height * self._down - 1
         across, down = right / self._span, bottom / self._range
-        first, top = self._first, self._low + self._range
-        found = [
-            (int((p[0] - first) * across + 0.5), int((top - p[1]) * down + 0.5)) for p in points
-        ]
-        if all(0 <= x <= right and 0 <= y <= bottom for x, y in set(found)):
-            return found
-        return [(min(right, max(0, x)), min(bottom, max(0, y))) for x, y in found]
+        places = []
+        for point in points:
+            x = int((point.step - self._first) * across + 0.5)
+            y = int((self._low + self._range - point.value) * down + 0.5)
+            places.append((min(right, max(0, x)), min(bottom, max(0, y))))
+        return places
 
     def dots(self, points: Iterable[Point], style: str) -> None:
         """A dot a point: however many there are, the highest and the lowest of a column stay."""
@@ -136,17 +129,15 @@ class Plot:
         return [self._line(row) for row in range(self.height)]
 
     def _line(self, row: int) -> Line:
-        signs, out = self._signs[row], []
-        text, style = "", ""
+        cells: list[Span] = []
+        style = ""
         for column, dots in enumerate(self._dots[row]):
             drawn = _ASCII_DOTS[dots] if self._is_ascii else chr(0x2800 + dots) if dots else " "
-            sign = signs.get(column) or drawn
-            here = self._styles[row][column] if sign != " " else style
-            if here != style and text:
-                out.append((text, style))
-                text = ""
-            text, style = text + sign, here
-        return (*out, (text, style))
+            sign = self._signs[row].get(column) or drawn
+            if sign != " ":  # a blank goes on with the style before it
+                style = self._styles[row][column]
+            cells.append((sign, style))
+        return join_cells(cells)
 
 
 def thin(points: Sequence[Point], parts: int) -> Sequence[Point]:
@@ -178,16 +169,11 @@ def split_at(points: Sequence[Point], firsts: Sequence[int]) -> list[Sequence[Po
 
 def value_range(series: Iterable[Sequence[Point]], *, share: bool) -> tuple[float, float]:
     """The values to be drawn, intervals included; `share`: at least 0 to 1."""
-    ends: list[float] = []
+    ends = [0.0, 1.0] if share else [0.0]
     for points in series:
-        values = [point[1] for point in points]
-        ends += [min(values), max(values)] if values else []
-        ends += [
-            end for point in points if point[3] is not None for end in point[3:] if end is not None
-        ]
-    low, high = (min(0.0, *ends), max(1.0, *ends)) if share and ends else (0.0, 1.0)
-    if not share and ends:
-        low, high = min(0.0, *ends), max(0.0, *ends)
+        for point in points:
+            ends += [end for end in (point.value, point.low, point.high) if end is not None]
+    low, high = min(ends), max(ends)
     return (low, high) if high > low else (low, low + 1.0)
 
 

@@ -8,21 +8,10 @@ from typing import Any
 
 from engines.core.state.run_state import RunState
 from engines.core.types import Operation, operation_step
-from studio.facts.training import (
-    FIGURE_NAMES,
-    TrainedStep,
-    best_step,
-    measured_steps,
-    trained_steps,
-)
+from studio.facts import training
+from studio.facts.training import TrainedStep
+from studio.render import training_lines
 from studio.render.lines import LEVELS, LEVELS_ASCII, sparkline
-from studio.render.training_lines import (
-    change_text,
-    engine_text,
-    figure_text,
-    setback_lines,
-    value_curve,
-)
 from studio.secrets.sanitize import sanitize
 from studio.tui.drawing.cells import GLYPHS_ASCII, GLYPHS_UNICODE, Glyphs, fit, pad
 from studio.tui.drawing.lines import BLANK, Line, crop_line, line, paragraph
@@ -57,41 +46,35 @@ def panel_lines(state: RunState, width: int, signs: Glyphs = GLYPHS_UNICODE) -> 
 
     The rows stand still while a run goes on; only what went wrong comes below them.
     """
-    steps = trained_steps(state)
-    known = measured_steps(steps)
+    steps = training.trained_steps(state)
+    known = training.measured_steps(steps)
     out = [line(("training", "title"), (f"  policy v{state.policy_version}", ""))]
     if not known:
         out += paragraph(
             [("no step is through yet: the curve begins with the first", "dim")], width
         )
         if state.engine_facts:
-            out += paragraph([(engine_text(state.engine_facts), "dim")], width)
+            out += paragraph([(training_lines.engine_text(state.engine_facts), "dim")], width)
         return [crop_line(each, width) for each in out]
     last = known[-1]
-    best = best_step(known)
-    value = figure_text(best.measure, best.value or 0.0)
+    best = training.best_step(known)
+    value = training_lines.figure_text(best.measure, best.value or 0.0)
     saved = "none yet"
     if state.checkpoints:
         saved = f"step {state.checkpoints[-1].step}, v{state.checkpoints[-1].policy_version}"
     out += [
-        line((value_curve(known, width, levels(signs)), "bar")),
-        _row(last.measure, change_text(known), width),
+        line((training_lines.value_curve(known, width, levels(signs)), "bar")),
+        _row(last.measure, training_lines.change_text(known), width),
         _row("best", f"{value} in step {best.step} of {len(known)}", width),
         _last_update_line(last, width),
         *_figure_lines(known, width),
         _row("saved", saved, width),
     ]
-    setbacks = setback_lines(steps, len(steps)) if last.update != "rolled back" else []
-    # A rollback is the graver one: it stands also while later updates are rejected.
-    if last.update not in ("failed", "rejected"):
-        setbacks.sort(key=lambda text: not text.startswith("rolled back"))
-    for text in setbacks[:1]:
-        out += paragraph([(text, _style_of(text))], width, "  ")
+    if last.update != "rolled back":  # which the row of the last update says
+        for text in training_lines.setback_lines(steps, len(steps))[:1]:
+            style = "flag" if text.startswith("rolled back") else "failed"
+            out += paragraph([(text, style)], width, "  ")
     return [crop_line(each, width) for each in out]
-
-
-def _style_of(text: str) -> str:
-    return "flag" if text.startswith("rolled back") else "failed" if "failed" in text else "dim"
 
 
 def _row(label: str, text: str, width: int, style: str = "") -> Line:
@@ -130,7 +113,7 @@ def _figure_lines(known: list[TrainedStep], width: int) -> list[Line]:
 
 
 def _metric_text(metrics: Mapping[str, float], name: str) -> str:
-    return figure_text(name, metrics[name]) if name in metrics else "-"
+    return training_lines.figure_text(name, metrics[name]) if name in metrics else "-"
 
 
 def update_lines(
@@ -156,8 +139,8 @@ def update_lines(
         text = sanitize(operation.text) or "no figures came with it"
         return [*out, *paragraph([(text, "")], width)]
     names = [name for name in _FIRST if name in metrics]
-    others = [name for name in (*FIGURE_NAMES, *sorted(set(metrics) - set(FIGURE_NAMES)))
-              if name in metrics and name not in names]  # fmt: skip
+    others = [name for name in metrics if name not in names]
+    others.sort(key=[*training.FIGURE_NAMES, *sorted(metrics)].index)
     past = [figures for number, figures in sorted(state.training.items()) if number < step]
     for name in (*names, *(others if whole else ())):
         values = [figures[name] for figures in past if name in figures]
@@ -180,30 +163,22 @@ def _update_row(
 
     `room` is what there is for the curve.
     """
-    word = pad(sanitize(FIGURE_NAMES.get(name, name)), 14)
-    shown = figure_text(name, value)
+    word = pad(sanitize(training.FIGURE_NAMES.get(name, name)), 14)
+    shown = training_lines.figure_text(name, value)
     change = "the first"
     if past:
-        was = figure_text(name, past[-1])
+        was = training_lines.figure_text(name, past[-1])
         way = "same as" if was == shown else "up from" if value > past[-1] else "down from"
-        arrows = "=^v" if signs == GLYPHS_ASCII else "=↑↓"
-        arrow = arrows[("same as", "up from", "down from").index(way)]
-        change = f"{arrow} {way} {was}"
+        change = f"{way} {was}"
     cells = max(1, min(_TREND, room))
     curve = sparkline([*past, value][-cells:], cells, levels=levels(signs))
     verdict, style = "", ""
-    if name in _BOUNDS and (limit := _bound_of(name, settings)) is not None:
-        verdict, style = f"good: at most {limit:g}", "won"
-        if not value <= limit:  # also what is no number
-            verdict, style = f"OUT OF BOUNDS: above {limit:g}", "flag"
-    elif name in _BOUNDS:
+    if name in _BOUNDS:
+        limit = settings.get(f"grpo.{_BOUNDS[name]}")
         verdict, style = "no bound is set", "dim"
+        if limit is not None:
+            verdict, style = f"good: at most {limit:g}", "won"
+            if not value <= limit:  # also what is no number
+                verdict, style = f"OUT OF BOUNDS: above {limit:g}", "flag"
     return line((word, "dim"), f"{shown:>9}  ", pad(change, 18), (pad(verdict, 26), style),
                 (curve, "bar"))  # fmt: skip
-
-
-def _bound_of(name: str, settings: Mapping[str, Any]) -> float | None:
-    section = settings.get("grpo")
-    nested = section.get(_BOUNDS[name]) if isinstance(section, Mapping) else None
-    limit = settings.get(f"grpo.{_BOUNDS[name]}", nested)
-    return limit if isinstance(limit, int | float) else None

@@ -76,8 +76,8 @@ def test_the_helper_finds_a_figure_that_is_rounded_or_missing() -> None:
 def test_a_rollout() -> None:
     facts = rollout_facts(demo_workspace().run("demo"), "s1p0r0")
     assert missing_figures(rollout_text(facts), facts) == []
-    parts = view.rollout_parts(facts, 1, calls=True)
-    rows = view.rollout_rows(parts, 200, [part.key for part in parts if part.folds])
+    parts = view.rollout_parts(facts, calls=True)
+    rows = view.rollout_rows(parts, 200, [part.key for part in parts if part.label in view.FOLDED])
     assert missing_figures("\n".join(plain_text(row.line) for row in rows), facts) == []
 
 

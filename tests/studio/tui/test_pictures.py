@@ -21,7 +21,6 @@ THEMES = ("studio-dark", "studio-light", "studio-ansi", "studio-mono")
 def _as_on_any_day(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Paths are relative, and runs that were recorded before midnight began today."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("studio.tui.pages.runs.page.time_text", lambda at, now: "today 00:00")
 
 
 # What streams keeps its place when the terminal is resized: here each size begins anew.

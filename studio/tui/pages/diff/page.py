@@ -30,7 +30,6 @@ from studio.tui.drawing import lines as drawing
 from studio.tui.drawing.cells import cell_width, fit, pad
 from studio.tui.drawing.lines import Line, Row, Span, change_spans, display_text, line, paragraph
 from studio.tui.keymap import Key
-from studio.tui.page import write_export
 from studio.tui.pages.lists import Choice, ListPage, Loader, Picker
 from studio.tui.widgets.line_view import LineView
 
@@ -431,9 +430,8 @@ class DiffPage(ListPage):
         if compared is None:
             self.host.tell("nothing is compared, so there is nothing to write down", "failed")
         elif not self.picker.side:
-            data = f"{compared.text}\n".encode("utf-8", "replace")
-            write = partial(write_export, self.host.workspace, compared.file_name, data)
-            self.export_file(write, "the difference is")
+            read = partial(f"{compared.text}\n".encode, "utf-8", "replace")
+            self.export_file(compared.file_name, read, "the difference is")
 
     def go_back(self) -> bool:
         if self.picker.side:

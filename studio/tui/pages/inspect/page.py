@@ -309,8 +309,8 @@ class InspectPage(ListPage):
 
     def _parts(self, name: str) -> tuple[Part, ...]:
         whole = self.group.rollouts.get(name) if self.group is not None else None
-        if self.group is not None and whole is not None:
-            return view.rollout_parts(whole, self.group.library_version, calls=self._shows_calls)
+        if whole is not None:
+            return view.rollout_parts(whole, calls=self._shows_calls)
         return view.live_parts(self.live[name]) if name in self.live else ()
 
     def _compare(self) -> Pair | None:

@@ -37,8 +37,8 @@ LIVE_TAIL_CHARS = 20_000
 """Shown of a text under way: it is wrapped anew with every frame."""
 TOOLS = ("calls", "tool")
 """Labels of tool calls and their results."""
-_FIRST_LINES = {"system": 0, "think": 3, **dict.fromkeys(TOOLS, 1)}
-"""Lines of a part that stay when it is folded; other parts fold to one."""
+FOLDED = ("system", "think", *TOOLS)
+"""Labels of parts that begin folded."""
 _SHORT = {"planner_main": "planner", "planner_fixed": "analysis"}  # labels
 
 
@@ -74,7 +74,6 @@ class Part:
     text: str
     style: str = ""
     note: str = ""
-    folds: bool = False  # long ones may be folded away
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,18 +180,14 @@ def answer_lines(
     return out
 
 
-def rollout_parts(whole: RolloutFacts, library: int, *, calls: bool = False) -> tuple[Part, ...]:
-    """A rollout from prompt to verdict; with `calls`, tokens and times of each call.
-
-    `library` is the version in front of the prompt.
-    """
+def rollout_parts(whole: RolloutFacts, *, calls: bool = False) -> tuple[Part, ...]:
+    """A rollout from prompt to verdict; with `calls`, tokens and times of each call."""
     out: list[Part] = []
     for number, message in enumerate(whole.messages):
         key = f"m{number}"
         match message.role:
             case "system":
-                note = f"(library v{library})"
-                out.append(_make_part("system" + key, "system", message.content, "dim", note))
+                out.append(_make_part("system" + key, "system", message.content, "dim"))
             case "assistant":
                 if message.reasoning:
                     out.append(_make_part("think" + key, "think", message.reasoning, "dim"))
@@ -207,11 +202,11 @@ def rollout_parts(whole: RolloutFacts, library: int, *, calls: bool = False) -> 
             case role:
                 out.append(_make_part(role + key, role, message.content))
     if whole.finished.cited:
-        out.append(_make_part("cites", "cites", ", ".join(whole.finished.cited), folds=False))
+        out.append(_make_part("cites", "cites", ", ".join(whole.finished.cited)))
     out += _verdict_parts(whole)
     for number, call in enumerate(whole.calls if calls else ()):
         label = f"turn {call.turn}"
-        out.append(_make_part(f"calls{number}", label, _call_text(call), folds=False))
+        out.append(_make_part(f"calls{number}", label, _call_text(call)))
     return tuple(out)
 
 
@@ -237,13 +232,13 @@ def live_parts(text: str) -> tuple[Part, ...]:
     for number, part in enumerate(split_marks(last_chars(text, LIVE_TAIL_CHARS))):
         key, about = f"live{number}", note if not out else ""
         if isinstance(part, str):
-            out.append(_make_part(key, "answer", part.strip("\n"), "", about, folds=False))
+            out.append(_make_part(key, "answer", part.strip("\n"), "", about))
         elif isinstance(part, CallMark):
             out.append(_make_part(key, "calls", call_text(part.name, part.arguments), "", about))
         else:
             style = "" if part.status == "ok" else "failed"
             out.append(_make_part(key, "tool", model_text(part.status, part.text), style, about))
-    return tuple(out) or (_make_part("live", "answer", "", "", note, folds=False),)
+    return tuple(out) or (_make_part("live", "answer", "", "", note),)
 
 
 def _verdict_parts(whole: RolloutFacts) -> list[Part]:
@@ -254,7 +249,7 @@ def _verdict_parts(whole: RolloutFacts) -> list[Part]:
     elif verdict is not None and verdict.reward is not None:
         style = "won" if verdict.reward >= 0.5 else "lost"
         reward = f"{verdict.reward:g} {style}{metrics_text(verdict.metrics)}"
-    out = [_make_part("reward", "reward", reward, style, folds=False)]
+    out = [_make_part("reward", "reward", reward, style)]
     if verdict is not None and verdict.critique:
         out.append(_make_part("critique", "critique", verdict.critique))
     if rollout.error:
@@ -262,14 +257,12 @@ def _verdict_parts(whole: RolloutFacts) -> list[Part]:
     spent = f"{rollout.usage.prompt_tokens} + {rollout.usage.completion_tokens} tokens"
     finish = f", finish {whole.finish_reason}" if whole.finish_reason else ""
     ended = f"{rollout.status}{finish}; {spent}; {rollout.elapsed_s:.2f} s; seed {rollout.seed}"
-    return [*out, _make_part("ended", "ended", ended, folds=False)]
+    return [*out, _make_part("ended", "ended", ended)]
 
 
 @lru_cache(maxsize=512)  # sanitized once, not with every key
-def _make_part(
-    key: str, label: str, text: str, style: str = "", note: str = "", *, folds: bool = True
-) -> Part:
-    return Part(key, _SHORT.get(label, label), display_text(text), style, note, folds)
+def _make_part(key: str, label: str, text: str, style: str = "", note: str = "") -> Part:
+    return Part(key, _SHORT.get(label, label), display_text(text), style, note)
 
 
 def rollout_rows(
@@ -290,7 +283,7 @@ def rollout_rows(
     out: list[Row] = []
     for part in parts:
         found = by_part.get(part.key, [])
-        folded = part.folds and (part.label in _FIRST_LINES) != (part.key in turned)
+        folded = (part.label in FOLDED) != (part.key in turned)
         here = step if step is not None and step.part == part.key else None
         out += _part_rows(part, width, folded and not (found or here), found, here)
     return out
@@ -299,33 +292,27 @@ def rollout_rows(
 def _part_rows(
     part: Part, width: int, folded: bool, hits: Sequence[Hit], step: Hit | None = None
 ) -> list[Row]:
-    pieces = _wrap_text(part.text, max(1, width - LABEL))
+    room = max(1, width - LABEL)
+    pieces = _wrap_text(part.text, room)
     label: Span = (pad(part.label, LABEL), "key")
-    kept = min(len(pieces), _FIRST_LINES.get(part.label, 1)) if folded else len(pieces)
-    hidden = len(pieces) - kept
     indent: Span = (" " * LABEL, "")
+    if folded and len(pieces) > 1:
+        more = f"  [fold {count_text(len(pieces) - 1, 'line')}]"
+        text = fit(" ".join(part.text[:1_000].split()), max(1, room - len(more)))
+        return [Row(f"{part.key}:0", (label, (text, part.style), (more, "dim")))]
     rows: list[Row] = []
-    if folded and part.label in TOOLS:
-        more = f"  [fold {count_text(hidden, 'line')}]" if hidden else ""
-        said = fit(" ".join(part.text[:1_000].split()), max(1, width - LABEL - len(more)))
-        return [Row(f"{part.key}:0", (label, (said, part.style), (more, "dim")))]
-    if part.note or not kept:
-        mark: Span = (f"[fold {count_text(hidden, 'line')}] " if hidden and not kept else "", "dim")
-        for text in paragraph((mark, (part.note, "dim")), max(1, width - LABEL)):
-            rows.append(Row(f"{part.key}:", (label, *text)))
+    if part.note:
+        for note in paragraph([(part.note, "dim")], room):
+            rows.append(Row(f"{part.key}:", (label, *note)))
             label = indent
     at = 0
-    for number, piece in enumerate(pieces[:kept]):
+    for number, piece in enumerate(pieces):
         spans = _highlight_hits(piece, at, part.style, hits)
         if step is not None and step.start < at + len(piece) and at < step.end:
             label = (f"{label[0][: LABEL - 2]}> ", "flag")
         rows.append(Row(f"{part.key}:{number}", (label, *spans)))
         label = indent
         at += len(piece)
-    if hidden and kept:
-        rows.append(
-            Row(f"{part.key}:more", (label, (f"[fold {count_text(hidden, 'line')}]", "dim")))
-        )
     return rows
 
 

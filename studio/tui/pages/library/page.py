@@ -14,7 +14,7 @@ from textual.app import ComposeResult
 from textual.containers import Container
 from textual.widget import Widget
 
-from engines.core.errors import RecordError, StudioError
+from engines.core.errors import StudioError
 from engines.core.events import LessonCommitted, LessonProposed, LessonReturned, StepFinished
 from engines.core.library import Experience, Library
 from engines.core.library_notes import NO_USES, Effect, UseCounts
@@ -24,6 +24,7 @@ from engines.record.journal import HEAD_BYTES, Place, read
 from engines.record.libraries import LibraryFolder, version_path
 from engines.record.run_dir import RunDir, Workspace
 from studio.facts.library import ListedLibrary, history_facts, listed_library, prompt_tokens
+from studio.render.library_lines import history_lines, labels_text, list_lines, origin_line
 from studio.render.words import count_text, prompt_tokens_text
 from studio.review.decider import toggle_pin
 from studio.review.wording import Near, find_similar
@@ -34,7 +35,6 @@ from studio.tui.drawing import lines as drawing
 from studio.tui.drawing.cells import GLYPHS_UNICODE, Glyphs, cell_width, choose_glyphs, fit, pad
 from studio.tui.drawing.lines import Line, Row, Span, display_text, holds_words, line, paragraph
 from studio.tui.keymap import Key
-from studio.tui.page import write_export
 from studio.tui.pages.lists import ListPage, Loader
 from studio.tui.widgets.edit_box import EDIT_KEYS, EditBox
 from studio.tui.widgets.line_view import RowList
@@ -239,8 +239,6 @@ def detail_lines(
 
     `experience` is None of one that the draft adds, `near` while similar ones are looked for.
     """
-    from studio.render.library_lines import origin_line
-
     parts: list[tuple[str, str | Iterable[Span]]] = [("text", display_text(item.text))]
     if item.drafted is not None:
         words = word_diff(display_text(item.text), display_text(item.drafted))
@@ -319,8 +317,6 @@ def _use_row(rollout: str, use: Citation | None, width: int) -> Row:
 
 def library_rows(listed: Sequence[ListedLibrary], words: str, width: int) -> list[Row]:
     """The libraries of a workspace, as `studio library list` prints them."""
-    from studio.render.library_lines import list_lines
-
     rows = []
     for facts in listed:
         (text,) = list_lines([facts])
@@ -345,24 +341,7 @@ def list_libraries(workspace: Workspace) -> tuple[ListedLibrary, ...]:
 
 def load_commits(key: tuple[LibraryFolder, str]) -> list[str]:
     """Return what concerned an experience of a library, as it is printed. Blocks."""
-    from studio.render.library_lines import history_lines
-
     return history_lines(history_facts(*key), rejections=False)
-
-
-def export_library(workspace: Workspace, folder: LibraryFolder, library: Library) -> str:
-    """Copy a version's file into `exports/` of the workspace; returns the path.
-
-    Raises RecordError: it cannot be written, or the version's own file is not there.
-    """
-    source = version_path(folder.path, library.version)
-    try:
-        data = source.read_bytes()
-    except OSError as error:
-        raise RecordError(
-            str(source), f"it could not be copied: {error.strerror}.", "Look at `studio doctor`."
-        ) from error
-    return write_export(workspace, f"{folder.name}-v{library.version:04d}.yaml", data)
 
 
 # -- the page ----------------------------------------------------------------------------------
@@ -506,8 +485,6 @@ class LibraryPage(ListPage):
         self.draw_detail()
 
     def _draw_list(self, contents: LibraryState) -> None:
-        from studio.render.library_lines import labels_text  # heavy, and the first frame needs none
-
         everything = items(contents, self.sort)
         self.items = tuple(
             item
@@ -820,8 +797,9 @@ class LibraryPage(ListPage):
             self.host.tell("there is no library to export", "failed")
             return
         library = self.contents.library
-        write = partial(export_library, self.host.workspace, self._versions.key, library)
-        self.export_file(write, f"{library.name}@{library.version} is")
+        file = version_path(self._versions.key.path, library.version)
+        name = f"{library.name}-v{library.version:04d}.yaml"
+        self.export_file(name, file.read_bytes, f"{library.name}@{library.version} is")
 
     # -- what every page has ---------------------------------------------------------------
 

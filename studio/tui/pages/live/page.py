@@ -363,9 +363,9 @@ class Feed:
         if state is None:
             return
         if self._print_line is None:
-            from studio.report.progress import ActivityPrinter
+            from studio.report.progress import LinePrinter
 
-            self._print_line = ActivityPrinter(state, self.activity.say)
+            self._print_line = LinePrinter(state, self.activity.say, detailed=True)
         self._print_line(event)
 
     async def _load_history(self, session: Session, anew: bool, events: int | None) -> None:
@@ -390,7 +390,7 @@ def load_event_history(
     Only the growing part of a long journal is read, which holds a step at least. Of what happened
     the newest things, oldest first, each with its seconds since the epoch.
     """
-    from studio.report.progress import ActivityPrinter
+    from studio.report.progress import LinePrinter
 
     texts: deque[tuple[float, str]] = deque(maxlen=_HISTORY)
     now = 0.0
@@ -401,7 +401,7 @@ def load_event_history(
 
     try:
         state = load_closed(run.journal)[0].state
-        print_line = ActivityPrinter(state, say)
+        print_line = LinePrinter(state, say, detailed=True)
         for entry in read_journal(run.journal, since=state.events):
             now = entry.at
             fold(state, entry.event)

@@ -438,8 +438,8 @@ def beside(plot: Plot, labels: Mapping[int, str], values: Mapping[int, str]) -> 
 def _axis_line(run: RunCurves, plot: Plot) -> Line:
     """The line below the plot, with a sign at each commit."""
     cells = [(signs.AXIS, "dim")] * plot.width
-    at = plot.columns([commit.step for commit in run.commits])
-    for column, commit in zip(at, run.commits, strict=True):
+    for commit in run.commits:
+        column = plot.column(commit.step)
         if commit.outcome != "applied":
             cells[column] = (signs.REFUSED, "flag")
         elif cells[column][0] != signs.REFUSED:

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import csv
 import io
-import time
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING
 
 from engines.record.run_dir import Workspace
+from studio.render.library_lines import date_text
 from studio.render.training_lines import learned_text, row_curve
 from studio.render.words import to_decide_text
 from studio.secrets.sanitize import one_line
 from studio.tui.drawing.cells import cell_width as cells
 from studio.tui.drawing.cells import fit
 from studio.tui.drawing.lines import Line, Row, Span, holds_words, labelled_lines, line, width_of
-from studio.tui.page import resume_run, write_export
+from studio.tui.header import tokens_text
+from studio.tui.page import resume_run
 from studio.tui.pages.lists import ListPage, Loader
 
 if TYPE_CHECKING:
@@ -40,7 +40,6 @@ class WorkspacePage(ListPage):
 
     def __init__(self) -> None:
         super().__init__()
-        self.now: Callable[[], float] = time.time
         self.reader: Loader[Workspace, tuple[KnownRun, ...]] = Loader(self, load_runs)
 
     def on_mount(self) -> None:
@@ -76,7 +75,7 @@ class RunsPage(WorkspacePage):
         self.fit_height(len(runs))
         open_run = self.session.run.run if self.session is not None else ""
         self.show_list(
-            runs_rows(listed, self.list_width, self.now(), self.marked, open_run),
+            runs_rows(listed, self.list_width, self.marked, open_run),
             self.reader,
             f"Runs {len(listed)} of {len(runs)}" if self.filter_text else f"Runs {len(runs)}",
             nothing=line("no run yet: ", ("0", "key"), " starts one"),
@@ -86,7 +85,7 @@ class RunsPage(WorkspacePage):
 
     def draw_detail(self) -> None:
         pane, run = self.detail_pane, self.selected_run
-        pane.show_lines(detail_lines(run, pane.line_width, self.now()) if run else [])
+        pane.show_lines(detail_lines(run, pane.line_width) if run else [])
 
     def action_open(self) -> None:
         if (run := self._readable_run()) is not None:
@@ -135,9 +134,8 @@ class RunsPage(WorkspacePage):
             self.host.tell("there is no run to write down", "failed")
             return
         listed = self._listed_runs()
-        data = runs_csv(listed).encode("utf-8", "replace")
-        write = partial(write_export, self.host.workspace, "runs.csv", data)
-        self.export_file(write, f"{len(listed)} runs")
+        read = partial(runs_csv(listed).encode, "utf-8", "replace")
+        self.export_file("runs.csv", read, f"{len(listed)} runs")
 
     def _readable_run(self) -> KnownRun | None:
         """The run under the cursor, if its journal can be read; tells why not."""
@@ -173,7 +171,7 @@ _COLUMNS = (
     _Column("mean@1", 8, 8, right=True),
     _Column("held-out", 8, 7, right=True),
     _Column("spent", 9, 4, right=True),
-    _Column("when", 11, 6),
+    _Column("when", 10, 6),
 )
 
 
@@ -195,7 +193,7 @@ def filter_runs(runs: Iterable[KnownRun], filter_text: str, sort: str) -> list[K
 
 
 def runs_rows(
-    runs: Sequence[KnownRun], width: int, now: float, marked: Collection[str] = (), here: str = ""
+    runs: Sequence[KnownRun], width: int, marked: Collection[str] = (), here: str = ""
 ) -> list[Row]:
     """The table: a heading, then a row a run; `width` cells, without what the list draws before.
 
@@ -204,7 +202,7 @@ def runs_rows(
     if not runs:
         return []
     headings = [column.heading for column in _COLUMNS]
-    table = [_cells(run, now) for run in runs]
+    table = [_cells(run) for run in runs]
     widths = [
         min(column.most, max(map(cells, texts)))
         for column, texts in zip(_COLUMNS, zip(headings, *table, strict=True), strict=True)
@@ -251,7 +249,7 @@ def state_span(run: KnownRun) -> Span:
     return status, "won" if status == "finished" else ""
 
 
-def detail_lines(run: KnownRun, width: int, now: float) -> list[Line]:
+def detail_lines(run: KnownRun, width: int) -> list[Line]:
     """What stands behind a run, whole."""
     row, back, shown = run.listed.row, run.background, run.listed.shown
     facts: dict[str, str] = {}
@@ -282,8 +280,7 @@ def detail_lines(run: KnownRun, width: int, now: float) -> list[Line]:
         if row["losses"]:
             spent.append(f"{row['losses']} lost")
         facts["spent"] = f"{', '.join(spent)}; {steps}; {learned_text(row)}"
-        began, last = time_text(row["began"], now), time_text(row["last"], now)
-        facts["when"] = f"began {began}, last heard of {last}"
+        facts["when"] = f"began {date_text(row['began'])}, last heard of {date_text(row['last'])}"
         facts["ended"] = str(row["reason"] or "")
     out = [line((one_line(run.run, 60), "title"), "  ", state_span(run))]
     for label, text in facts.items():
@@ -300,26 +297,16 @@ def _held_out_text(measured: MeasuredSet) -> str:
     return f"{measured.data} {measured.first:.3f} (n={measured.first_n}) -> {last}"
 
 
-def time_text(at: float | None, now: float) -> str:
-    """`today 15:50`, `Nov 18`, `2025-11-18`; local time. "-" where it is not known."""
-    if at is None:
-        return "-"
-    then, today = datetime.fromtimestamp(at), datetime.fromtimestamp(now)
-    if then.date() == today.date():
-        return then.strftime("today %H:%M")
-    return then.strftime("%b %d" if then.year == today.year else "%Y-%m-%d")
-
-
 def runs_csv(runs: Sequence[KnownRun]) -> str:
     """The list as comma-separated values, a row a run, with the days on which runs began."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow([*(column.heading for column in _COLUMNS), "state"])
-    writer.writerows([*_cells(run, now=0.0), state_span(run)[0]] for run in runs)
+    writer.writerows([*_cells(run), state_span(run)[0]] for run in runs)
     return out.getvalue()
 
 
-def _cells(run: KnownRun, now: float) -> tuple[str, ...]:
+def _cells(run: KnownRun) -> tuple[str, ...]:
     row, back = run.listed.row, run.background
     scripted = "~" if row["rehearsal"] else ""
     reward, cost = _reward(run), row.get("cost_usd")
@@ -332,8 +319,8 @@ def _cells(run: KnownRun, now: float) -> tuple[str, ...]:
         row_curve(row["curve"], 12) or "-",
         "-" if reward is None else f"{scripted}{reward:.3f}",
         f"{scripted}{back.measured[0].last:.3f}" if back and back.measured else "-",
-        f"${cost:.2f}" if cost is not None else _tokens_text(int(row["tokens"])),
-        time_text(row.get("began"), now),
+        f"${cost:.2f}" if cost is not None else f"{tokens_text(row['tokens'])} tok",
+        date_text(row.get("began", 0.0))[:10] or "-",
     )
     return tuple(one_line(text, 80) for text in texts)
 
@@ -341,13 +328,6 @@ def _cells(run: KnownRun, now: float) -> tuple[str, ...]:
 def _reward(run: KnownRun) -> float | None:
     known = [pooled["mean"] for pooled in run.listed.row["rewards"].values() if pooled["n"]]
     return known[-1] if known else None
-
-
-def _tokens_text(tokens: int) -> str:
-    """`412k tok`: a cost that is not known is never shown as zero money."""
-    if tokens < 10_000:
-        return f"{tokens} tok" if tokens else "-"
-    return f"{tokens / 1e3:.0f}k tok" if tokens < 10_000_000 else f"{tokens / 1e6:.0f}M tok"
 
 
 def _search_text(run: KnownRun) -> str:

@@ -461,7 +461,7 @@ class StartPage(WorkspacePage):
         if facts is not None:
             out += check_lines(facts, width)
         if choice.run is not None:
-            out += detail_lines(choice.run, width, self.now())
+            out += detail_lines(choice.run, width)
         elif facts is not None:
             out += facts_lines(facts, width, self.overrides.get(choice.key, ""))
         if choice.do != "open" and not (facts is not None and facts.likely):
@@ -511,6 +511,12 @@ class StartPage(WorkspacePage):
         row = choice.run.listed.row if choice.run is not None else {}
         how, why = str(row.get("ending")), str(row.get("reason"))
         await resume_run(self.host, choice.argument, how, why, given)
+        self._watch_start()
+
+    def _watch_start(self) -> None:
+        """Show on Live what a process that starts says it does; a refusal leads back here."""
+        if self.host.session_status.starting:
+            self.host.open_page("live")
 
     async def _start_new_run(self, choice: Choice) -> None:
         """Start a new run: at once where nothing costs, else after the estimate was seen."""
@@ -542,6 +548,7 @@ class StartPage(WorkspacePage):
                 case "n":
                     words += ["--restart-step", "0"]
         self.host.start_run([choice.argument, *words, "--review", "wait"])
+        self._watch_start()
 
     def action_check(self) -> None:
         choice = self.selected_choice

@@ -9,7 +9,6 @@ from engines.core import events as ev
 from engines.core.state.fold import fold, fold_events
 from engines.core.state.run_state import RunState
 from engines.core.types import CallKey
-from studio.report.progress import activity_lines
 from studio.tui.pages.live.batch import BatchTracker
 from studio.tui.pages.live.page import load_event_history
 from tests.studio.tui.stage import finished_workspace, held_workspace
@@ -38,7 +37,6 @@ def test_weights_that_are_restored_are_told_until_something_else_begins() -> Non
     choosing = ev.StageEntered(7, "choice", {"lessons": 3})
     hear(tracker, state, choosing)
     assert tracker.doing == "trying 3 lessons to choose one"
-    assert activity_lines(choosing) == ["step 7: trying 3 lessons to choose one"]
     hear(tracker, state, ev.StageEntered(7, "restore"))
     assert tracker.doing == "restoring the weights after step 7 …"
     hear(tracker, state, ev.EvaluationProgressed(7, "aime", 0, 20))

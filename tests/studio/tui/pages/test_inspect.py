@@ -176,16 +176,16 @@ async def test_z_folds_the_part_under_the_cursor_or_all_from_the_list(app: Studi
         await has_read(pilot)
         page = page_of(app)
         pane = page.text_pane
-        assert "You solve one problem" not in pane.text()
+        assert "[fold 3 lines]" in pane.text()
         await pilot.press("z")
-        assert "You solve one problem" in pane.text()
+        assert "[fold 3 lines]" not in pane.text()
         await pilot.press("z")
-        assert "You solve one problem" not in pane.text()
+        assert "[fold 3 lines]" in pane.text()
         pane.focus()
         await pilot.press("z", "j", "j")
-        assert "You solve one problem" in pane.text()
+        assert "[fold 3 lines]" not in pane.text()
         await pilot.press("z")
-        assert "You solve one problem" not in pane.text() and pane.key == pane.keys[0]
+        assert "[fold 3 lines]" in pane.text() and pane.key == pane.keys[0]
 
 
 async def test_dollar_shows_tokens_and_times_of_each_call(app: StudioApp) -> None:

@@ -68,16 +68,16 @@ def drawn(rows: list[Row]) -> list[str]:
 
 
 def test_system_and_thinking_begin_folded_and_say_how_much_is_hidden() -> None:
-    lines = drawn(view.rollout_rows(view.rollout_parts(a_whole(), 12), 80))
-    assert lines[0] == "system    [fold 21 lines] (library v12)"
+    lines = drawn(view.rollout_rows(view.rollout_parts(a_whole()), 80))
+    assert lines[0].startswith("system    You are told. You are told. ")
+    assert lines[0].endswith("..  [fold 20 lines]")
     assert lines[1] == "user      How many?"
-    assert lines[2:5] == ["think     thinking", *["          thinking"] * 2]
-    assert lines[5] == "          [fold 62 lines]"
-    assert lines[6:8] == ["answer    So it is", "          #### 56"]
+    assert lines[2].startswith("think     thinking") and lines[2].endswith("[fold 64 lines]")
+    assert lines[3:5] == ["answer    So it is", "          #### 56"]
 
 
 def test_the_verdict_comes_with_metrics_critique_finish_and_seed() -> None:
-    found = view.rollout_parts(a_whole(critique="expected 66, got 56"), 1)
+    found = view.rollout_parts(a_whole(critique="expected 66, got 56"))
     text = "\n".join(drawn(view.rollout_rows(found, 100)))
     assert "reward    0 lost [closeness 0.8]" in text
     assert "critique  expected 66, got 56" in text
@@ -86,28 +86,30 @@ def test_the_verdict_comes_with_metrics_critique_finish_and_seed() -> None:
 
 
 def test_tokens_and_times_of_each_call_are_shown_when_asked_for() -> None:
-    lines = drawn(view.rollout_rows(view.rollout_parts(a_whole(), 1, calls=True), 120))
+    lines = drawn(view.rollout_rows(view.rollout_parts(a_whole(), calls=True), 120))
     assert lines[-1].startswith("turn 0    70 + 52 tokens  1.50 s  $0.0012  finish stop  small")
 
 
 def test_a_part_is_unfolded_and_folded_again() -> None:
-    parts = view.rollout_parts(a_whole(), 1)
+    parts = view.rollout_parts(a_whole())
     system = parts[0].key
     shown = len(view.rollout_rows(parts, 80, {system}))
-    assert shown == len(view.rollout_rows(parts, 80)) + 21
+    assert shown == len(view.rollout_rows(parts, 80)) + 20
     answer = next(part.key for part in parts if part.label == "answer")
-    assert "          [fold 1 line]" in drawn(view.rollout_rows(parts, 80, {answer}))
+    assert "answer    So it is #### 56  [fold 1 line]" in drawn(
+        view.rollout_rows(parts, 80, {answer})
+    )
 
 
 def test_a_reward_or_an_ending_cannot_be_folded_away() -> None:
-    parts = view.rollout_parts(a_whole(), 1)
+    parts = view.rollout_parts(a_whole())
     assert view.rollout_rows(parts, 80, {"reward", "ended"}) == view.rollout_rows(parts, 80)
 
 
 @pytest.mark.parametrize("width", [100, 60, 36])
 def test_hostile_text_is_inert_and_no_line_is_wider_than_the_pane(width: int) -> None:
     said = (Message("user", HOSTILE * 40), Message("assistant", HOSTILE * 40, HOSTILE * 40))
-    rows = view.rollout_rows(view.rollout_parts(a_whole(*said, critique=HOSTILE), 1), width)
+    rows = view.rollout_rows(view.rollout_parts(a_whole(*said, critique=HOSTILE)), width)
     assert max(width_of(row.line) for row in rows) <= width
     text = "".join(drawn(rows))
     assert "[red]" in text and not {"\x1b", "‮", "‍"} & set(text)
@@ -118,7 +120,7 @@ def test_hostile_text_is_inert_and_no_line_is_wider_than_the_pane(width: int) ->
 def test_every_call_of_a_tool_is_a_part_of_its_own_also_where_ids_repeat() -> None:
     calls = (ToolCall("a", "run", "{}"), ToolCall("a", "run", "{1}"))
     said = (Message("assistant", "", "", calls), Message("tool", "done", tool_call_id="a"))
-    rows = view.rollout_rows(view.rollout_parts(a_whole(*said), 1), 80)
+    rows = view.rollout_rows(view.rollout_parts(a_whole(*said)), 80)
     keys = [row.key for row in rows]
     assert len(keys) == len(set(keys))
     assert [line for line in drawn(rows) if "run {" in line] == [
@@ -128,7 +130,7 @@ def test_every_call_of_a_tool_is_a_part_of_its_own_also_where_ids_repeat() -> No
 
 
 def test_a_search_marks_hits_across_lines_unfolds_them_and_names_their_row() -> None:
-    parts = (Part("think", "think", "word " * 100 + "the needle is here", folds=True),)
+    parts = (Part("think", "think", "word " * 100 + "the needle is here"),)
     assert not any("needle" in line for line in drawn(view.rollout_rows(parts, 40)))
     (hit,) = view.find_hits(parts, "  NEEDLE   IS here ")
     rows = view.rollout_rows(parts, 40, hits=(hit,))
@@ -205,7 +207,7 @@ def test_a_pair_is_a_winner_and_a_loser_with_the_chosen_one_among_them() -> None
 def test_the_step_where_it_parts_is_marked_by_signs_beside_any_colour() -> None:
     right = Message("assistant", "First, 3 + 4 = 7.\nThen 7 * 2 = 14.\n#### 14")
     wrong = Message("assistant", "First, 3 + 4 = 7.\nThen 7 - 2 = 5.\n#### 5", "hm\n" * 9)
-    won, lost = (view.rollout_parts(a_whole(said), 1) for said in (right, wrong))
+    won, lost = (view.rollout_parts(a_whole(said)) for said in (right, wrong))
     found = find_divergence(view.said_pieces(won), view.said_pieces(lost))
     assert found is not None
     marked = view.mark_parting(lost, found.loser, "removed")

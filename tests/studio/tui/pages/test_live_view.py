@@ -6,7 +6,7 @@ from engines.core import events as ev
 from engines.core.state.fold import fold
 from engines.core.state.run_state import RunState
 from engines.core.types import CallKey, Reflection, Usage, Verdict
-from studio.report.progress import activity_lines
+from studio.report.progress import LinePrinter
 from studio.tui.drawing.cells import cell_width
 from studio.tui.drawing.lines import Line, plain_text, width_of
 from studio.tui.header import SessionStatus
@@ -222,7 +222,7 @@ def test_text_of_models_is_inert_and_on_one_line() -> None:
         of(state).rollout_at(0, 0, set()).trouble,
         plain_text(status_line(state, None, LIVES, None)),
         text(run_summary_lines(state, 60)),
-        *(activity_lines(ev.RolloutJudged(1, 0, 0, Verdict(1.0, bad))) or ()),
+        *detail_of(ev.RolloutJudged(1, 0, 0, Verdict(1.0, bad))),
     ]
     for one in shown:
         assert "\x1b" not in one
@@ -241,12 +241,15 @@ def test_a_pane_says_why_there_is_no_text() -> None:
     assert pane_model(batch.rollout_at(0, 1, {"s1p0r1"}), "group", 12, True).tokens == 12
 
 
-def test_narration_is_left_to_what_the_command_line_says() -> None:
-    assert activity_lines(a_step()) is None
-    assert activity_lines(ev.RunEnded("budget", "x")) is None
-    assert activity_lines(reflected(0, "all-right")) == [
-        "s1p0: all right, nothing to learn, skipped"
-    ]
+def detail_of(event: ev.DurableEvent) -> list[str]:
+    """What the activity says of an event."""
+    lines: list[str] = []
+    LinePrinter(RunState(), lines.append, detailed=True)(event)
+    return lines
+
+
+def test_the_activity_says_what_became_of_a_group() -> None:
+    assert detail_of(reflected(0, "all-right")) == ["s1p0: all right, nothing to learn, skipped"]
 
 
 class Measured:

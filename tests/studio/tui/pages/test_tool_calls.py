@@ -123,7 +123,7 @@ def a_recorded(index: int = 0) -> RolloutFacts:
 
 
 def test_inspect_folds_each_call_and_each_result_to_one_row() -> None:
-    parts = view.rollout_parts(a_recorded(), 1)
+    parts = view.rollout_parts(a_recorded())
     rows = drawn(view.rollout_rows(parts, 80))
     at = next(n for n, row in enumerate(rows) if row.startswith("calls"))
     assert rows[at].startswith("calls     python found = [n for n in range(9) if n % 2]")

@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 
 from engines.core.errors import ConfigError
-from studio.tui.help import setting_rows, value_text, with_next_value
-from studio.tui.keymap import KEYS, remap_keys
+from studio.tui.help import value_text, with_next_value
 from studio.tui.settings import (
     FILE,
     ScreenSettings,
@@ -141,13 +140,3 @@ def test_every_setting_turns_through_its_values_and_comes_back() -> None:
         assert now == start
         assert len(set(seen)) == count
     assert with_next_value(start, "command") == start
-
-
-def test_the_rows_name_every_key_and_mark_what_was_changed() -> None:
-    settings = ScreenSettings(keys={"review.approve": "f5"})
-    shown = setting_rows(settings, remap_keys(settings.keys, "screen.yaml"), 100)
-    texts = ["".join(text for text, _ in row.line) for row in shown]
-    for key in KEYS:
-        assert sum(f" {key.id} " in text for text in texts) == 1, key.id
-    assert [text for text in texts if "changed" in text and "review.approve" in text]
-    assert sum("changed" in text and "  changed" in text for text in texts) == 1
