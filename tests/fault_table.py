@@ -1187,4 +1187,32 @@ FAULTS = (
         'sum("=" in line',
         ("tests/engines/verifiers/test_shaping.py",),
     ),
+    Fault(
+        "a score beyond one is read from a log",
+        "studio/compare/foreign.py",
+        "if not 0 <= value <= 1:",
+        "if not 0 <= value:",
+        ("tests/studio/compare/test_formats.py",),
+    ),
+    Fault(
+        "a reply that comes all at once is told as streamed",
+        "studio/workspace/run_checks.py",
+        "streams |= pieces[-1] - pieces[0] >= AT_ONCE_S",
+        "streams = True",
+        ("tests/studio/workspace/checks/test_endpoint_checks.py",),
+    ),
+    Fault(
+        "the most that a run may cost leaves out replies that are asked for again",
+        "studio/estimate/cost.py",
+        "if stage in _REPAIRED:",
+        "if not _REPAIRED:",
+        ("tests/studio/estimate/test_estimate.py",),
+    ),
+    Fault(
+        "a rollout that was made again is played as one with the first",
+        "studio/session/replay.py",
+        "bisect_left(ends, record.at)].append(record)",
+        "0].append(record)",
+        ("tests/studio/session/test_replay.py",),
+    ),
 )
