@@ -445,7 +445,7 @@ def _axis_line(run: RunCurves, plot: Plot) -> Line:
 
 def _commits_line(run: RunCurves, plot: Plot) -> Line:
     """Versions below their steps, the newest first where not all have room."""
-    applied = [*run.moves, *(commit for commit in run.commits if commit.outcome == "applied")]
+    applied = [commit for commit in run.commits if commit.outcome == "applied"]
     labels = []
     for commit in sorted(applied, key=lambda commit: commit.step, reverse=True):
         text = f"library v{commit.version}" if commit.beside_weights else f"v{commit.version}"
