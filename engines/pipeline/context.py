@@ -26,7 +26,7 @@ from engines.data.sampler import Sampler
 from engines.pipeline.budget import Budget
 from engines.pipeline.control import Outage, RunControl
 from engines.pipeline.effect.effect_gate import EffectGate
-from engines.pipeline.effect.regression import dropout
+from engines.pipeline.effect.worth import dropout
 from engines.pipeline.evaluation.evaluate import Evaluation, FirstWeights, evaluate, measure_cells
 from engines.pipeline.gate.draft import ROLL_BACK, find_setback, revert_operations
 from engines.pipeline.gate.gate import Gate

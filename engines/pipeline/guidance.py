@@ -11,7 +11,7 @@ from engines.core.library import Experience, Library
 from engines.core.settings import SHOWN_WHOLE
 from engines.core.text.similarity import FindBest, index_words, tokens
 from engines.core.waiting import run_to_end
-from engines.pipeline.effect.regression import Keep
+from engines.pipeline.effect.worth import Keep
 
 Shown = tuple[str, ...] | None
 """Ids of the experiences that are chosen; None: all of them."""

@@ -30,7 +30,7 @@ from engines.core.types import (
 from engines.core.waiting import gather_all, run_to_end
 from engines.pipeline.context import RunContext
 from engines.pipeline.evaluation.evaluate import HeldOutSet
-from engines.pipeline.evaluation.statistics import diagnose
+from engines.pipeline.evaluation.verdict import diagnose
 from engines.record.ledger import find_trajectory
 
 

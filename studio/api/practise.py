@@ -20,7 +20,8 @@ from engines.core import codec, errors, user_code
 from engines.core.library import Experience, Library
 from engines.core.types import Usage
 from engines.pipeline import guidance, step
-from engines.pipeline.evaluation.statistics import Comparison, Interval, mean_at_k, mean_interval
+from engines.pipeline.evaluation.statistics import Interval, mean_at_k, mean_interval
+from engines.pipeline.evaluation.verdict import Comparison
 from engines.record import appender, yaml_text
 from engines.record.derived.catalogue import refresh_catalogue
 from engines.record.run_dir import RunDir, Workspace

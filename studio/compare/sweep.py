@@ -20,7 +20,8 @@ import orjson
 from engines.core.codec import digest
 from engines.core.errors import ConfigError, ConflictError
 from engines.core.state.run_state import RunState
-from engines.pipeline.evaluation.statistics import SAME, paired_changes, standard_error
+from engines.pipeline.evaluation.statistics import SAME, standard_error
+from engines.pipeline.evaluation.verdict import paired_changes
 from engines.record import appender, seal
 from engines.record.run_dir import Workspace
 from studio import exit_codes

@@ -22,7 +22,7 @@ from engines.core.state.run_state import RunState
 from engines.core.types import NO_USAGE, Operation, Problem, Usage
 from engines.data.dataset import read_problems
 from engines.pipeline.effect.effect_gate import EffectGate, open_trials
-from engines.pipeline.effect.regression import Effects, Observation, regress, smallest_effect
+from engines.pipeline.effect.worth import Effects, Observation, regress, smallest_effect
 from engines.pipeline.evaluation.evaluate import HeldOutSet, MeasurementSetup
 from engines.record.derived.run_state import read_history
 from engines.record.run_dir import RunDir, Workspace

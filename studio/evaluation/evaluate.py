@@ -21,8 +21,8 @@ from engines.core.library import Library
 from engines.core.types import NO_USAGE, Problem, Rollout, Usage, Verdict
 from engines.core.waiting import gather_all
 from engines.pipeline.control import Outage
-from engines.pipeline.effect.regression import random_half
-from engines.pipeline.evaluation import evaluate, statistics
+from engines.pipeline.effect.worth import random_half
+from engines.pipeline.evaluation import evaluate, statistics, verdict
 from engines.pipeline.guidance import PromptWriter, Shown
 from engines.policies.limits import PausablePolicy, Slots
 from engines.record import cassette, lock, scores
@@ -141,10 +141,10 @@ class SetResult:
         return statistics.group_by_question(ids, self.results[at][1].rewards)
 
     @property
-    def comparison(self) -> statistics.Comparison | None:
+    def comparison(self) -> verdict.Comparison | None:
         if len(self.results) < 2 or any(found.missing for _, found in self.results):
             return None  # the part that was measured first is no random sample
-        return statistics.compare(self.question_rewards(0), self.question_rewards(1))
+        return verdict.compare(self.question_rewards(0), self.question_rewards(1))
 
 
 @dataclass(frozen=True, slots=True)

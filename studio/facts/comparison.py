@@ -9,7 +9,7 @@ from statistics import fmean
 
 from engines.core.errors import ConflictError, suggest_name
 from engines.core.types import Usage
-from engines.pipeline.evaluation import statistics
+from engines.pipeline.evaluation import statistics, verdict
 from studio.facts.subject import LIFTED, Subject
 
 MOST_BOOTSTRAPPED = 1_000  # with more problems the t-interval is as good, and drawing takes seconds
@@ -81,7 +81,7 @@ class SetPair(Subject):
     log: str  # letter of the log
     before: str  # label of the baseline
     after: str
-    comparison: statistics.Comparison = field(metadata=LIFTED)
+    comparison: verdict.Comparison = field(metadata=LIFTED)
     p_adjusted: float  # by Holm over all sets and logs
     error: float | None  # standard error; None where there is no variance to measure
     smallest_effect: float | None  # that is shown 8 times in 10; None: none is, or as for the error
@@ -254,10 +254,10 @@ def _pair(
     )
     first, only_first = _match(before, after, by_name=by_name)
     last, only_last = _match(after, before, by_name=by_name)
-    comparison = statistics.compare(first, last, statistics.LEVEL)
+    comparison = verdict.compare(first, last, statistics.LEVEL)
     if comparison is None:
         return None
-    changes = statistics.paired_changes(first, last)
+    changes = verdict.paired_changes(first, last)
     sizes = {round(abs(change), 6) for change in changes if abs(change) > statistics.SAME}
     graded = len(sizes) > 1 and len(changes) <= MOST_BOOTSTRAPPED
     questions = first_log.questions

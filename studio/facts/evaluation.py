@@ -14,7 +14,7 @@ from engines.core.codec import fields_of
 from engines.core.events import CellMeasured, EvaluationFinished
 from engines.core.state.run_state import RunState
 from engines.core.types import GroupOutcome, Usage
-from engines.pipeline.evaluation import statistics
+from engines.pipeline.evaluation import statistics, verdict
 from studio.facts.subject import LIFTED, Subject
 
 Learned = Literal["library", "policy", "both"]
@@ -79,7 +79,7 @@ class RateChange:
 
     first: EvaluationFinished
     last: EvaluationFinished
-    comparison: statistics.Comparison
+    comparison: verdict.Comparison
 
 
 def rate_changes(evaluations: Sequence[EvaluationFinished]) -> list[RateChange]:
@@ -94,7 +94,7 @@ def rate_changes(evaluations: Sequence[EvaluationFinished]) -> list[RateChange]:
         first, last = alike[0], alike[-1]
         if last.step == first.step:
             continue
-        if comparison := statistics.compare(question_rewards(first), question_rewards(last)):
+        if comparison := verdict.compare(question_rewards(first), question_rewards(last)):
             changes.append(RateChange(first, last, comparison))
     return changes
 
@@ -109,7 +109,7 @@ class ChangeFacts(Subject):
     from_version: str
     to_version: str
     set_aside: int  # problems that the last one left out for the reflector
-    comparison: statistics.Comparison = field(metadata=LIFTED)
+    comparison: verdict.Comparison = field(metadata=LIFTED)
 
 
 def change_facts(change: RateChange, learned: Learned = "library") -> ChangeFacts:
@@ -132,10 +132,8 @@ class CellFacts(Subject):
     evaluation: EvaluationFacts = field(metadata=LIFTED)
     weights: Literal["trained", "first"]
     with_library: bool
-    against_neither: statistics.Comparison | None  # None of the cell with neither
-    against_one: dict[
-        str, statistics.Comparison
-    ]  # of the cell with both: what each adds to the other
+    against_neither: verdict.Comparison | None  # None of the cell with neither
+    against_one: dict[str, verdict.Comparison]  # of the cell with both: what each adds to the other
 
     @property
     def name(self) -> str:
@@ -164,7 +162,7 @@ def _make_cell(cell: CellMeasured, cells: Sequence[CellMeasured]) -> CellFacts:
     for other in cells:
         if other is cell or other.result.data != cell.result.data:
             continue
-        change = statistics.compare(question_rewards(other.result), question_rewards(cell.result))
+        change = verdict.compare(question_rewards(other.result), question_rewards(cell.result))
         if change is None:
             continue
         if not (other.trained or other.with_library):
@@ -228,7 +226,7 @@ class SetFacts(Subject):
     left_out: int
     smallest_effect: float | None
     results: tuple[MeasuredFacts, ...]
-    comparison: statistics.Comparison | None
+    comparison: verdict.Comparison | None
     paired: PairedMeans | None  # None: there is no baseline
 
 
@@ -314,9 +312,9 @@ class HeldOutChange(Subject):
     to_step: int
     versions: str
     k: int
-    counts: Mapping[statistics.Change, int]
+    counts: Mapping[verdict.Change, int]
     changed: tuple[tuple[str, float, float], ...]  # problem, mean before and after
-    comparison: statistics.Comparison = field(metadata=LIFTED)
+    comparison: verdict.Comparison = field(metadata=LIFTED)
     is_same_version: bool  # then no difference is an effect
 
     @property
@@ -385,24 +383,24 @@ def diagnose_epoch(state: RunState, last: int) -> EpochDiagnosis | None:
     return EpochDiagnosis(
         epoch=end.epoch,
         held_out=tuple(
-            _held_out_change(state, d) for d in statistics.diagnose(measured, steps[0].step - 1)
+            _held_out_change(state, d) for d in verdict.diagnose(measured, steps[0].step - 1)
         ),
         shown=tuple(spare.tries[0][0].problem for spare in state.shown if spare.step == last),
         causes=find_causes(symptoms, state.settings),
     )
 
 
-def _held_out_change(state: RunState, diagnosis: statistics.HeldOutDiagnosis) -> HeldOutChange:
+def _held_out_change(state: RunState, diagnosis: verdict.HeldOutDiagnosis) -> HeldOutChange:
     learned = learned_by(state)
     before, after = (evaluation_facts(e, learned) for e in (diagnosis.before, diagnosis.after))
-    names = (name for change in statistics.CHANGES[:2] for name in diagnosis.questions(change))
+    names = (name for change in verdict.CHANGES[:2] for name in diagnosis.questions(change))
     return HeldOutChange(
         data=after.data,
         from_step=before.step,
         to_step=after.step,
         versions=f"{before.version} -> {after.version}",
         k=diagnosis.after.k,
-        counts={change: len(diagnosis.questions(change)) for change in statistics.CHANGES},
+        counts={change: len(diagnosis.questions(change)) for change in verdict.CHANGES},
         changed=tuple((name, *diagnosis.means[name]) for name in names),
         comparison=diagnosis.comparison,
         is_same_version=before.version == after.version,

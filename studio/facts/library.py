@@ -10,7 +10,7 @@ from engines.core.events import EvaluationFinished, LibraryCommitted
 from engines.core.library import Library, Provenance, effective_operation, provenance
 from engines.core.text.similarity import Change, word_diff
 from engines.core.types import CONFLICT, Decision, Operation, OperationKind
-from engines.pipeline.evaluation.statistics import Comparison, compare
+from engines.pipeline.evaluation.verdict import Comparison, compare
 from engines.record.libraries import LibraryFolder
 from studio.facts.evaluation import EvaluationFacts, evaluation_facts, question_rewards
 from studio.facts.subject import LIFTED, Subject

@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Literal
 
-from engines.pipeline.evaluation.statistics import LEVEL, Comparison, beta_cdf
+from engines.pipeline.evaluation.statistics import LEVEL, beta_cdf
+from engines.pipeline.evaluation.verdict import Comparison
 from studio.facts.subject import LIFTED, Subject
 
 

@@ -12,7 +12,8 @@ from engines.core.events import EvaluationFinished
 from engines.core.library import Experience
 from engines.core.state.run_state import RunState
 from engines.core.text.sanitize import one_line
-from engines.pipeline.evaluation.statistics import compare, mean_at_k
+from engines.pipeline.evaluation.statistics import mean_at_k
+from engines.pipeline.evaluation.verdict import compare
 from engines.record.formats.source import Card, Result
 from engines.record.journal import read_journal
 from engines.record.run_dir import RunDir, Workspace

@@ -6,7 +6,8 @@ from engines.core.events import RolloutFinished
 from engines.core.settings import SHOWN_WHOLE
 from engines.core.state.run_state import Rewards, RunState
 from engines.core.types import GATE, GroupOutcome, Operation, ProposalFate, Usage
-from engines.pipeline.evaluation.statistics import Comparison, Interval
+from engines.pipeline.evaluation.statistics import Interval
+from engines.pipeline.evaluation.verdict import Comparison
 from studio.secrets.sanitize import one_line, sanitize
 
 

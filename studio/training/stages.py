@@ -18,11 +18,11 @@ from engines.core.errors import ConfigError, ConflictError
 from engines.pipeline.evaluation.statistics import (
     ByQuestion,
     Interval,
-    compare,
     mean_at_k,
     mean_interval,
     t_quantile,
 )
+from engines.pipeline.evaluation.verdict import compare
 from engines.record.derived.run_state import read_history
 from engines.record.ledger import read_trajectory
 from engines.record.run_dir import RunDir, Workspace

@@ -29,8 +29,9 @@ from studio.tui.drafts import Drafts
 from studio.tui.drawing.cells import cell_width, fit
 from studio.tui.drawing.lines import Line, Lines, crop_line, line
 from studio.tui.header import SessionStatus, header_line, tabs_line
-from studio.tui.keymap import KEYS, PAGES, Key, bindings, keys_of_scope, remap_keys
+from studio.tui.keymap import KEYS, Key, bindings, keys_of_scope, remap_keys
 from studio.tui.navigation import Navigation
+from studio.tui.pages import PAGES
 from studio.tui.pages.demo_hint import DemoHints, is_demo
 from studio.tui.palette import commands
 from studio.tui.settings import ScreenSettings

@@ -12,7 +12,7 @@ from studio.facts.next_command import curation_text
 from studio.secrets.sanitize import sanitize
 from studio.tui.drawing.cells import fit
 from studio.tui.drawing.lines import Line, Span, line, width_of
-from studio.tui.keymap import PAGES
+from studio.tui.pages import PAGES
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ from typing import Any, Literal
 from engines.core.codec import from_dict
 from engines.core.library import Experience, Library
 from engines.core.library_notes import Effect
-from engines.pipeline.effect.regression import (
+from engines.pipeline.effect.worth import (
     Effects,
     Keep,
     Observation,

@@ -12,12 +12,8 @@ from engines.core.library import CommitResult, Library, Reviewed, effective_oper
 from engines.core.protocols import Linter
 from engines.core.state.run_state import RunState
 from engines.core.types import GATE, NO_USAGE, Decision, Flag, Operation, OperationKind, Usage
-from engines.pipeline.evaluation.statistics import (
-    compare,
-    group_by_question,
-    pair_evaluations,
-    without_last,
-)
+from engines.pipeline.evaluation.statistics import group_by_question
+from engines.pipeline.evaluation.verdict import compare, pair_evaluations, without_last
 
 
 def find_objection(

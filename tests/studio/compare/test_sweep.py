@@ -17,7 +17,8 @@ from pathlib import Path
 import pytest
 
 from engines.core.errors import ConfigError, ConflictError
-from engines.pipeline.evaluation.statistics import Comparison, Interval
+from engines.pipeline.evaluation.statistics import Interval
+from engines.pipeline.evaluation.verdict import Comparison
 from engines.record.run_dir import Workspace
 from engines.record.seal import seal_fits
 from studio.compare import sweep

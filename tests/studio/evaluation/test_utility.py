@@ -12,7 +12,7 @@ import pytest
 
 from engines.core.library import Experience, Library
 from engines.core.library_notes import Effect
-from engines.pipeline.effect.regression import Effects
+from engines.pipeline.effect.worth import Effects
 from engines.record.run_dir import Workspace
 from studio.evaluation.effects import (
     ROLLOUTS,

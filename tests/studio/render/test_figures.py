@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from engines.core.types import Usage
-from engines.pipeline.evaluation.statistics import Interval, Rate, compare
+from engines.pipeline.evaluation.statistics import Interval, Rate
+from engines.pipeline.evaluation.verdict import compare
 from engines.record.repair import Finding
 from engines.record.run_dir import Workspace
 from studio.data.catalogue import add_data, check_data, listed_data, preview_data

@@ -17,8 +17,9 @@ from studio.tui.actions import MainScreen
 from studio.tui.app import StudioApp
 from studio.tui.drawing.lines import plain_text
 from studio.tui.help import HelpScreen, help_lines
-from studio.tui.keymap import KEYS, PAGES, SCOPES, keys_of_scope
+from studio.tui.keymap import KEYS, SCOPES, keys_of_scope
 from studio.tui.keymap import Key as TableKey
+from studio.tui.pages import PAGES
 from studio.tui.widgets.line_view import RowList
 from tests.studio.tui.scenes import SCENES, Scene, on_stage
 from tests.studio.tui.stage import picture

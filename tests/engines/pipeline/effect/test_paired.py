@@ -17,15 +17,14 @@ import scipy  # its parts are loaded where they are used: they take a second
 from engines.pipeline.evaluation import statistics as paired
 from engines.pipeline.evaluation.statistics import (
     bootstrap_interval,
-    compare,
     detectable_effect,
     holm_adjusted,
-    paired_changes,
     paired_interval_of,
     power_at,
     sign_flip_test,
     standard_error,
 )
+from engines.pipeline.evaluation.verdict import compare, paired_changes
 
 Tries = dict[str, list[float]]
 

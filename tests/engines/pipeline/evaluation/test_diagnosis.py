@@ -6,7 +6,7 @@ import pytest
 
 from engines.core.events import EvaluationFinished
 from engines.core.types import NO_USAGE
-from engines.pipeline.evaluation.statistics import change_of, diagnose
+from engines.pipeline.evaluation.verdict import change_of, diagnose
 
 Rows = tuple[tuple[float | None, ...], ...]
 

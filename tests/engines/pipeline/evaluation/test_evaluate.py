@@ -38,7 +38,7 @@ from engines.pipeline.evaluation.evaluate import (
     PinnedVersion,
     measure,
 )
-from engines.pipeline.evaluation.statistics import Comparison, compare
+from engines.pipeline.evaluation.verdict import Comparison, compare
 from engines.policies.limits import Slots
 from engines.policies.open import open_policy
 from engines.policies.rehearsal.reply import read_request, write_reply

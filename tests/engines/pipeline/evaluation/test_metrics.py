@@ -13,10 +13,8 @@ import pytest
 import scipy  # its parts are loaded where they are used: they take a second
 
 from engines.pipeline.evaluation.statistics import (
-    Comparison,
     Interval,
     Rate,
-    compare,
     group_by_question,
     mean_at_k,
     mean_interval,
@@ -27,6 +25,7 @@ from engines.pipeline.evaluation.statistics import (
     question_means,
     sign_test,
 )
+from engines.pipeline.evaluation.verdict import Comparison, compare
 
 Row = Sequence[float | None]
 

@@ -9,7 +9,8 @@ import pytest
 
 from engines.core.library import Library
 from engines.core.types import Decision
-from engines.pipeline.evaluation.statistics import Comparison, Interval
+from engines.pipeline.evaluation.statistics import Interval
+from engines.pipeline.evaluation.verdict import Comparison
 from studio.facts.evaluation import EvaluationFacts
 from studio.facts.library import FoundVersion, HeldOutPair, difference, experience_changes
 from studio.tui.drawing.lines import plain_text, width_of

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import scipy  # its parts are loaded where they are used: they take a second
 
-from engines.pipeline.effect.regression import (
+from engines.pipeline.effect.worth import (
     Observation,
     dropout,
     false_discovery_bounds,
