@@ -10,14 +10,7 @@ from dataclasses import dataclass, replace
 
 from engines.core import events as ev
 from engines.core.state.run_state import Live, RunState
-from engines.core.types import (
-    GroupOutcome,
-    RecordRef,
-    Reflection,
-    Verdict,
-    group_id,
-    rollout_id,
-)
+from engines.core.types import GroupOutcome, RecordRef, Reflection, Verdict, group_id, rollout_id
 from studio.render.words import acted_text, acts_cell, count_text, reward_text
 from studio.secrets.sanitize import one_line
 

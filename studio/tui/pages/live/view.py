@@ -11,12 +11,7 @@ from engines.core.types import GroupOutcome
 from studio.facts.next_command import curation_text
 from studio.facts.training import trained_step
 from studio.render.run_lines import NO_WORKER, sandbox_text, tool_texts
-from studio.render.words import (
-    count_text,
-    no_practice_text,
-    to_decide_text,
-    usage_text,
-)
+from studio.render.words import count_text, no_practice_text, to_decide_text, usage_text
 from studio.secrets.sanitize import one_line
 from studio.tui.drawing.canvas import Mode
 from studio.tui.drawing.cells import GLYPHS_UNICODE, Glyphs, fit
