@@ -80,7 +80,7 @@ class Appender:
         if isinstance(self._broken, RecordError):
             raise self._broken
         if self._broken is not None:
-            raise self._write_error(self._broken)
+            raise unwritable_error(self.path, self._broken)
         if (told := self._displaced_error(data)) is not None:
             self._broken = told
             raise told
@@ -94,7 +94,7 @@ class Appender:
             self._broken = error
             with contextlib.suppress(OSError):  # else it is a torn end, cut at the next opening
                 os.ftruncate(self._fd, self._end)
-            raise self._write_error(error) from error
+            raise unwritable_error(self.path, error) from error
         self._end += len(data)
 
     def _displaced_error(self, data: bytes) -> RecordError | None:
@@ -127,13 +127,15 @@ class Appender:
             return RecordError(place, cause, move)
         return None
 
-    def _write_error(self, error: OSError) -> RecordError:
-        return RecordError(
-            str(self.path),
-            f"cannot be written ({error.strerror}).",
-            "Make room or mend its permissions, then give the same command again: what was "
-            "recorded until then is kept.",
-        )
+
+def unwritable_error(path: Path, error: OSError) -> RecordError:
+    """What a user is told of a file or folder that cannot be written."""
+    return RecordError(
+        str(path),
+        f"cannot be written ({error.strerror}).",
+        "Make room, mend its permissions or name another place (--workspace), then give the same "
+        "command again: what was recorded until then is kept.",
+    )
 
 
 def sync_folder(folder: Path) -> None:
@@ -154,9 +156,7 @@ def make_folder(path: Path) -> None:
     try:
         make_private_folder(path)
     except OSError as error:
-        cause = f"the folder cannot be made ({error.strerror})."
-        move = "Mend the permissions above it or choose another --workspace."
-        raise RecordError(str(path), cause, move) from error
+        raise unwritable_error(path, error) from error
 
 
 def make_private_folder(path: Path) -> None:
@@ -178,8 +178,7 @@ def write_atomic(path: Path, data: bytes) -> None:
         temporary.replace(path)
     except OSError as error:
         temporary.unlink(missing_ok=True)
-        cause = f"cannot be written ({error.strerror})."
-        raise RecordError(str(path), cause, "Make room or choose another place.") from error
+        raise unwritable_error(path, error) from error
     sync_folder(path.parent)
 
 
@@ -188,6 +187,4 @@ def _open(path: Path) -> int:
         make_private_folder(path.parent)
         return os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
     except OSError as error:
-        cause = f"cannot be opened for writing ({error.strerror})."
-        move = "Mend its permissions or choose another --workspace."
-        raise RecordError(str(path), cause, move) from error
+        raise unwritable_error(path, error) from error

@@ -15,6 +15,7 @@ from typing import BinaryIO
 
 from engines.core.codec import digest_bytes
 from engines.core.errors import DamagedError, RecordError
+from engines.record.appender import unwritable_error
 
 HEAD = re.compile(rb'\{"n":(\d{1,12}),"h":"([0-9a-f]{16})","e":')
 TAIL = b"}\n"
@@ -130,9 +131,7 @@ def repair_end(path: Path, contents: Contents) -> None:
                 file.write(b"\n")
                 os.fsync(file.fileno())
     except OSError as error:
-        cause = f"its torn end cannot be mended ({error.strerror})."
-        move = "Make room or mend its permissions, then give the same command again."
-        raise RecordError(str(path), cause, move) from error
+        raise unwritable_error(path, error) from error
 
 
 def is_unchanged(path: Path, line: StoredLine) -> bool:

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from engines.core.errors import LockedError, RecordError
-from engines.record.appender import make_private_folder
+from engines.core.errors import LockedError
+from engines.record.appender import make_private_folder, unwritable_error
 
 ANOTHER = "another process"
 
@@ -36,7 +36,7 @@ def write_lock(
         cause = f"{holder if pid is None else f'{holder} (pid {pid})'} is writing here."
         raise LockedError(str(folder), cause, move) from error
     except OSError as error:
-        raise _unlockable_error(folder, error) from error
+        raise unwritable_error(folder, error) from error
     name = folder / ".holder"
     try:
         with suppress(OSError):  # it only tells others who we are; a full disk must not matter
@@ -53,12 +53,7 @@ def check_lockable(folder: Path) -> None:
     """Raise the RecordError that a lock would, before anything is spent; nothing is written."""
     there = next(place for place in (folder, *folder.parents) if place.is_dir())
     if not os.access(there, os.W_OK | os.X_OK):
-        raise _unlockable_error(folder, PermissionError(errno.EACCES, os.strerror(errno.EACCES)))
-
-
-def _unlockable_error(folder: Path, error: OSError) -> RecordError:
-    move = "Mend its permissions or choose another --workspace."
-    return RecordError(str(folder), f"cannot be locked ({error.strerror}).", move)
+        raise unwritable_error(folder, PermissionError(errno.EACCES, os.strerror(errno.EACCES)))
 
 
 def is_held(folder: Path) -> bool:

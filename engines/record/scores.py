@@ -20,10 +20,9 @@ from typing import Any
 import orjson
 
 from engines.core.codec import digest, digest_bytes, dumps, from_dict
-from engines.core.errors import RecordError
 from engines.core.types import NO_USAGE, AttemptStatus, Problem, Usage
 from engines.record import lines
-from engines.record.appender import make_folder, write_atomic
+from engines.record.appender import make_folder, unwritable_error, write_atomic
 from engines.secrets.mask import NO_SECRETS, Mask
 
 ID_BYTES = 8
@@ -114,9 +113,7 @@ class ScoreBook:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             end = os.lseek(file, 0, os.SEEK_CUR)
         except OSError as error:
-            cause = f"cannot be written ({error.strerror})."
-            move = "Make room or mend its permissions, then give the same command again."
-            raise RecordError(str(self._file), cause, move) from error
+            raise unwritable_error(self._file, error) from error
         if end - len(raw) == self._read_to:  # else another process has added before it
             self._read_to = end
         self._known[score.problem, score.index] = score
@@ -149,9 +146,7 @@ class ScoreBook:
         except FileNotFoundError:
             return
         except OSError as error:
-            cause = f"cannot be read ({error.strerror})."
-            move = "Mend its permissions, or take it away: it is measured anew then."
-            raise RecordError(str(self._file), cause, move) from error
+            raise lines.unreadable_error(self._file, error) from error
         whole = added[: added.rfind(b"\n") + 1]
         self._read_to += len(whole)
         for raw in whole.splitlines(keepends=True):

@@ -60,16 +60,13 @@ def refuse_altered(path: Path, data: bytes | None = None) -> None:
     except OSError:
         return
     if seal_fits(data) is False:
-        own = 'line "# sha256 …", and that of content_hash if there is one,'
-        own = 'member "sha256"' if path.suffix == ".json" else own
         move = (
-            f"Delete its {own} to use it as your own file; or restore it from a copy, or, in a "
-            "workspace, run `studio doctor --repair`."
+            'Delete its seal (the line `# sha256 …` or the member "sha256", and content_hash if it '
+            "is there) to use it as your own file; or restore it from a copy, or, in a workspace, "
+            "run `studio doctor --repair`."
         )
-        if (
-            path.name == "run.yaml" and path.with_name("journal.jsonl").exists()
-        ):  # of a run; no repair knows what stood there
-            move = own_run_file_move(path)
+        if path.name == "run.yaml" and path.with_name("journal.jsonl").exists():
+            move = own_run_file_move(path)  # of a run; no repair knows what stood there
         raise DamagedError(str(path), ALTERED, move)
 
 

@@ -40,10 +40,6 @@ LONGEST_TEXT = 20_000
 """Characters of a text of a span; collectors refuse requests of several megabytes."""
 
 
-def kind_of(kind: Kind) -> Attributes:
-    return {"openinference.span.kind": kind}
-
-
 def text_values(**texts: str | None) -> Attributes:
     """`input.value` and `output.value`, as far as there is something."""
     return {f"{name}.value": shorten(text) for name, text in texts.items() if text}
@@ -57,20 +53,6 @@ def shorten(text: str) -> str:
     return f"{text[:half]}\n[… {len(text) - 2 * half} characters left out …]\n{text[-half:]}"
 
 
-def usage_values(usage: Usage) -> Attributes:
-    """Of one call; Phoenix adds the tokens of its spans of models up itself."""
-    found: Attributes = {
-        "gen_ai.usage.input_tokens": usage.prompt_tokens,
-        "gen_ai.usage.output_tokens": usage.completion_tokens,
-        "llm.token_count.prompt": usage.prompt_tokens,
-        "llm.token_count.completion": usage.completion_tokens,
-        "llm.token_count.total": usage.tokens,
-    }
-    if usage.cost_usd is not None:
-        found["llm.cost.total"] = usage.cost_usd
-    return found
-
-
 def spent_values(usage: Usage) -> Attributes:
     """What several calls have cost: not by the names of one call, or it would count twice."""
     found: Attributes = {"studio.calls": usage.calls, "studio.tokens": usage.tokens}
@@ -79,7 +61,7 @@ def spent_values(usage: Usage) -> Attributes:
 
 def model_call(record: Record, before: tuple[Message, ...], content: bool) -> Attributes:
     """A reply of a model to the messages `before` it."""
-    sampling, reply = record.sampling, record.reply
+    sampling, reply, usage = record.sampling, record.reply, record.reply.usage
     provider, _, model = record.policy.partition(":")
     names = ("temperature", "top_p", "max_tokens", "seed")
     given: Attributes = {
@@ -88,7 +70,6 @@ def model_call(record: Record, before: tuple[Message, ...], content: bool) -> At
     if sampling.stop:
         given["stop_sequences"] = list(sampling.stop)
     found: Attributes = {
-        **kind_of("LLM"),
         "gen_ai.operation.name": "chat",
         "gen_ai.provider.name": provider,
         "gen_ai.request.model": model or provider,
@@ -99,8 +80,15 @@ def model_call(record: Record, before: tuple[Message, ...], content: bool) -> At
         "llm.finish_reason": reply.finish,
         "llm.invocation_parameters": json.dumps(given),
         **{f"gen_ai.request.{name}": value for name, value in given.items()},
-        **usage_values(reply.usage),
+        # Of one call; Phoenix adds the tokens of its spans of models up itself.
+        "gen_ai.usage.input_tokens": usage.prompt_tokens,
+        "gen_ai.usage.output_tokens": usage.completion_tokens,
+        "llm.token_count.prompt": usage.prompt_tokens,
+        "llm.token_count.completion": usage.completion_tokens,
+        "llm.token_count.total": usage.tokens,
     }
+    if usage.cost_usd is not None:
+        found["llm.cost.total"] = usage.cost_usd
     if content:
         said = reply.as_message()
         found |= _messages("llm.input_messages", before) | _messages("llm.output_messages", [said])
@@ -114,7 +102,6 @@ def tool_call(record: Record, before: tuple[Message, ...], content: bool) -> Att
     call = record.reply.tool_calls[0]
     asked = [one for message in before for one in message.tool_calls if one.id == call.id]
     values: Attributes = {
-        **kind_of("TOOL"),
         "gen_ai.operation.name": "execute_tool",
         "gen_ai.tool.name": call.name,
         "gen_ai.tool.call.id": call.id,
@@ -133,7 +120,6 @@ def tool_call(record: Record, before: tuple[Message, ...], content: bool) -> Att
 
 def verdict_values(verdict: Verdict, content: bool) -> Attributes:
     found: Attributes = {
-        **kind_of("EVALUATOR"),
         "gen_ai.evaluation.name": "reward",
         **{f"studio.metrics.{name}": value for name, value in verdict.metrics.items()},
     }
@@ -296,7 +282,7 @@ class SpanMapper:
             parent=self._id(parent) if parent else None,
             start=min(start, end),
             end=end,
-            attributes={**kind_of(kind), "studio.run": run, **attributes},
+            attributes={"openinference.span.kind": kind, "studio.run": run, **attributes},
             error=error,
         )
 

@@ -16,7 +16,7 @@ from typing import Any
 from engines.core import events as ev
 from engines.core.codec import digest, question_of
 from engines.core.errors import ConflictError
-from engines.core.library import Library
+from engines.core.library import CommitResult, Library
 from engines.core.library_notes import Effect
 from engines.core.settings import LEAST_TRIED
 from engines.core.state.run_state import RunState, StepState
@@ -376,10 +376,14 @@ def pair_rewards(before: Measurement, after: Measurement) -> Iterator[tuple[floa
 
 def with_operations(base: Library, operations: Sequence[Operation]) -> Library | None:
     """The library with operations carried out; None where one of them does not fit."""
-    reviewed = [(op, Decision(op.id, "approve", reviewer="gate")) for op in operations]
-    done = base.commit(reviewed)
+    done = _carry_out(base, operations)
     fits = all(outcome.applied for outcome in done.outcomes)
     return replace(done.library, version=base.version) if fits else None
+
+
+def _carry_out(base: Library, operations: Sequence[Operation]) -> CommitResult:
+    """Commit operations as far as they fit."""
+    return base.commit([(op, Decision(op.id, "approve", reviewer="gate")) for op in operations])
 
 
 def spent_error(effects: Sequence[ev.EffectMeasured]) -> float:
@@ -435,7 +439,10 @@ async def compare_lessons(
     all do, the least harmful is chosen, and its verdict tells. Lessons of one wording are tried
     once, and not at all where there is no other.
     """
-    libraries = [_with_lesson(base, draft) for draft in drafts]
+    libraries = []
+    for draft in drafts:
+        carried_out = _carry_out(base, draft.lesson.operations).library
+        libraries.append(replace(carried_out, version=base.version))
     names = [_wordings(library) for library in libraries]
     arms = {_wordings(base): base, **dict(zip(names, libraries, strict=True))}
     problems: tuple[Problem, ...] = ()
@@ -468,12 +475,6 @@ async def _measure_each(
     finally:
         for book, _ in arms:
             book.close()
-
-
-def _with_lesson(base: Library, draft: ev.LessonDraft) -> Library:
-    """The library with those operations of a lesson that fit it."""
-    reviewed = [(op, Decision(op.id, "approve", reviewer="gate")) for op in draft.lesson.operations]
-    return replace(base.commit(reviewed).library, version=base.version)
 
 
 def _wordings(library: Library) -> tuple[str, ...]:

@@ -805,7 +805,7 @@ TABLE: tuple[Row, ...] = (
         "runs archive",
         "unreadable",
         "rehearsal --to x/y.tar.gz",
-        "x: the folder cannot be made",
+        "x: cannot be written",
         do=a_file("x", ""),
     ),
     bad(

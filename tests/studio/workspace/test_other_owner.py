@@ -92,7 +92,9 @@ def test_what_may_be_read_is_read_and_nothing_is_written(theirs: Path, tmp_path:
         ("library", "label", "rehearsal@1", "mine"),
     ):
         done = stranger(theirs, *words)
-        assert done.code == 2 and "cannot be locked (Permission denied). Mend" in done.stderr, words
+        assert done.code == 2 and "cannot be written (Permission denied). Make" in done.stderr, (
+            words
+        )
         assert "first reply" not in done.stderr, "no model is asked for nothing"
     assert {path: path.stat().st_mtime_ns for path in theirs.rglob("*")} == before
 

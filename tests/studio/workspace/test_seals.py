@@ -337,7 +337,7 @@ def test_an_altered_agent_is_not_measured_until_its_owner_takes_the_seal_away(
         agent.write_text(altered)
         done = studio(*asked, workspace=measured)
         assert done.code == 2
-        assert f"{agent}: it was altered" in done.stderr and "Delete its line" in done.stderr
+        assert f"{agent}: it was altered" in done.stderr and "Delete its seal" in done.stderr
     agent.write_text(whole.replace(" the ", " no ").partition("\n")[2])
     assert studio(*asked, workspace=measured).code == 0
 
