@@ -11,7 +11,7 @@ from studio.facts.step import GroupFacts, ModelCall, RolloutFacts, StepFacts
 from studio.facts.training import FIGURE_NAMES, TrainingFacts
 from studio.render import evaluation_lines, words
 from studio.render.library_lines import counts_text, experience_line, tokens_text
-from studio.render.lines import LEVELS, indent_text, table
+from studio.render.lines import indent_text, table
 from studio.render.training_lines import figure_text, training_lines
 from studio.secrets.sanitize import one_line, sanitize
 
@@ -139,11 +139,11 @@ def _origin_lines(facts: RunFacts) -> list[str]:
 
 
 def practice_sections(
-    facts: RunFacts, levels: str = LEVELS, *, place: str = "", every_epoch: bool = False
+    facts: RunFacts, *, place: str = "", every_epoch: bool = False
 ) -> list[Section]:
     """Return rewards, training and held-out sets, for every face.
 
-    See `training_lines` for `levels` and `place`.
+    See `training_lines` for `place`.
     """
     names = {"library": "library", "policy": "policy", "both": "library and the policy"}
     learned = names[facts.learned]
@@ -152,7 +152,7 @@ def practice_sections(
         title = f"practice reward (with the {learned} as it was at each step)"
         sections.append((title, _practice_lines(facts)))
     if facts.training:
-        sections.append(("training", training_lines(facts.training, levels, place=place)))
+        sections.append(("training", training_lines(facts.training, place=place)))
     if facts.evaluations:
         title = f"held-out reward (one version of the {learned} each)"
         measured = [evaluation_lines.measured_line(evaluation) for evaluation in facts.evaluations]

@@ -15,7 +15,7 @@ from textual.strip import Strip
 from textual.widget import Widget
 
 from engines.core.types import OperationKind
-from studio.tui.drawing.cells import Glyphs, choose_glyphs
+from studio.tui.drawing.cells import GLYPHS_UNICODE, Glyphs
 from studio.tui.drawing.lines import Line
 from studio.tui.keymap import Key
 from studio.tui.page import Page
@@ -123,7 +123,7 @@ class ReviewPanes:
     @property
     def signs(self) -> Glyphs:
         # The screen itself knows it: it says so to the style sheet, too.
-        return choose_glyphs(self._page.app.has_class("-ascii"))
+        return GLYPHS_UNICODE
 
     @property
     def widths(self) -> tuple[int, ...]:

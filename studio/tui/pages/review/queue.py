@@ -22,8 +22,7 @@ from studio.session.session import Session
 from studio.tui.drawing.lines import BLANK, Line, Row, holds_words, line, note_rows, paragraph
 from studio.tui.page import Page
 from studio.tui.pages.lists import Loader
-from studio.tui.pages.live.batch import current_batch
-from studio.tui.pages.live.view import status_line
+from studio.tui.pages.live.view import current_batch, status_line
 from studio.tui.pages.review import view
 from studio.tui.pages.review.panes import ReviewPanes
 from studio.tui.pages.review.view import Item, excerpt

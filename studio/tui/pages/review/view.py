@@ -381,7 +381,7 @@ def change_lines(
     if op.kind in _MEANINGS and before == after:
         out += paragraph([(f"{op.kind}s {name}: {_MEANINGS[op.kind]}", "dim")], width)
     if op.kind == "weights":
-        out += update_lines(op, state, width, whole, signs)
+        out += update_lines(op, state, width, whole)
     else:
         out += diff_lines(before, after, mode, width)
     if op.target and op.kind != "add" and not before:
