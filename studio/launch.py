@@ -43,6 +43,8 @@ if TYPE_CHECKING:
 
 PLACE = "studio.launch"
 DTYPES = {"fp16": "float16", "bf16": "bfloat16"}
+_OPEN = ("none", "None", "auto")
+"""What accelerate writes for a number that its config leaves open."""
 
 
 def config_path(name: str) -> Path:
@@ -85,17 +87,22 @@ def read_launch(environment: Mapping[str, str]) -> LaunchedProcess:
         on_cpu=_is_set(environment, "ACCELERATE_USE_CPU"),
     )
     if _is_set(environment, "ACCELERATE_USE_DEEPSPEED"):
+        clipping = environment.get("ACCELERATE_GRADIENT_CLIPPING", "none")
         started = replace(
             started,
             deepspeed=True,
             accumulation=_number(environment, "ACCELERATE_GRADIENT_ACCUMULATION_STEPS", 1),
-            clipping=_parse_float(environment.get("ACCELERATE_GRADIENT_CLIPPING", "")),
+            clipping=None if clipping in _OPEN else float(clipping),
         )
     if "WORLD_SIZE" not in environment:
-        _check_single(environment)
-        return started
-    for part in ("ADDR", "PORT"):
-        _required(environment, f"MASTER_{part}")
+        if "ACCELERATE_MIXED_PRECISION" in environment and "MASTER_PORT" not in environment:
+            return started
+        raise _refusal(
+            "accelerate did not start it, or started one process of several: with --cpu it leaves "
+            "them to mpirun.",
+            f"Start it so: {launch_command('ddp')} (cpu in the place of ddp without a GPU); or "
+            "train with one process: studio train RUNFILE.",
+        )
     size = _number(environment, "WORLD_SIZE")
     return replace(
         started,
@@ -139,23 +146,19 @@ def check_devices(process: LaunchedProcess, *, gpus: int, cores: int) -> None:
 
 def _check_kind(environment: Mapping[str, str]) -> None:
     """Refuse what the forwards or the rollouts here cannot go with."""
-    fsdp_1 = _is_set(environment, "ACCELERATE_USE_FSDP") and environment.get("FSDP_VERSION") != "2"
+    deepspeed = _is_set(environment, "ACCELERATE_USE_DEEPSPEED")
     refused = {
         "Megatron-LM": _is_set(environment, "ACCELERATE_USE_MEGATRON_LM"),
         "a parallelism config": _is_set(environment, "ACCELERATE_USE_PARALLELISM_CONFIG"),
-        "version 1 of FSDP": fsdp_1,
+        "version 1 of FSDP": _is_set(environment, "ACCELERATE_USE_FSDP")
+        and environment.get("FSDP_VERSION") != "2",
+        "a DeepSpeed config file of its own": deepspeed
+        and bool(environment.get("ACCELERATE_DEEPSPEED_CONFIG_FILE")),
+        "ZeRO stage 3": deepspeed and environment.get("ACCELERATE_DEEPSPEED_ZERO_STAGE") == "3",
     }
-    if _is_set(environment, "ACCELERATE_USE_DEEPSPEED"):
-        refused |= {
-            "a DeepSpeed config file of its own": bool(
-                environment.get("ACCELERATE_DEEPSPEED_CONFIG_FILE")
-            ),
-            "ZeRO stage 3": _number(environment, "ACCELERATE_DEEPSPEED_ZERO_STAGE", 2) > 2,
-        }
-        for which in ("OPTIMIZER", "PARAM"):
-            name = f"ACCELERATE_DEEPSPEED_OFFLOAD_{which}_DEVICE"
-            is_offloaded = environment.get(name, "none") != "none"
-            refused[f"offload_{which.lower()}_device"] = is_offloaded
+    for which in ("OPTIMIZER", "PARAM"):
+        device = environment.get(f"ACCELERATE_DEEPSPEED_OFFLOAD_{which}_DEVICE", "none")
+        refused[f"offload_{which.lower()}_device"] = deepspeed and device != "none"
     for what, is_asked in refused.items():
         if is_asked:
             raise _refusal(
@@ -164,46 +167,19 @@ def _check_kind(environment: Mapping[str, str]) -> None:
             )
 
 
-def _check_single(environment: Mapping[str, str]) -> None:
-    """Refuse a single process where nobody started it, or several were asked for."""
-    if "ACCELERATE_MIXED_PRECISION" in environment and "MASTER_PORT" not in environment:
-        return
-    raise _refusal(
-        "accelerate did not start it, or started one process of several: with --cpu it leaves "
-        "them to mpirun.",
-        f"Start it so: {launch_command('ddp')} (cpu in the place of ddp without a GPU); or train "
-        "with one process: studio train RUNFILE.",
-    )
-
-
 def _is_set(environment: Mapping[str, str], name: str) -> bool:
     return environment.get(name, "").lower() in ("1", "true", "yes")
 
 
-def _required(environment: Mapping[str, str], name: str) -> str:
-    if not environment.get(name):
-        raise _refusal(
-            f"WORLD_SIZE is set and {name} is not.", f"Start it so: {launch_command('ddp')}."
-        )
-    return environment[name]
-
-
 def _number(environment: Mapping[str, str], name: str, default: int | None = None) -> int:
     text = environment.get(name, "none")
-    if text in ("none", "None", "auto") and default is not None:
+    if text.isdecimal():
+        return int(text)
+    if text in _OPEN and default is not None:
         return default
-    text = _required(environment, name)
-    if not text.isdecimal():
-        raise _refusal(f"{name} is {text!r}, which is no number.", "Correct the config.")
-    return int(text)
-
-
-def _parse_float(text: str) -> float | None:
-    """A number, or None for `none` and `auto`."""
-    try:
-        return float(text)
-    except ValueError:
-        return None
+    raise _refusal(
+        f"{name} is {text!r}, which is no number.", f"Start it so: {launch_command('ddp')}."
+    )
 
 
 app = typer.Typer(
@@ -366,13 +342,7 @@ def _start(arguments: Sequence[str]) -> int:
 def _check_devices(process: LaunchedProcess) -> None:
     from engines.grpo.ranks.accelerated import gpu_count
 
-    check_devices(process, gpus=gpu_count(), cores=_core_count())
-
-
-def _core_count() -> int:
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+    check_devices(process, gpus=gpu_count(), cores=os.cpu_count() or 1)
 
 
 def _pin_cores(process: LaunchedProcess) -> None:

@@ -576,7 +576,7 @@ FAULTS = (
     Fault(
         "an editor's wording is lost where the edit was not decided",
         "studio/review/line_mode.py",
-        "            self._wordings[operation.id] = decision.text\n",
+        "            self._texts[operation.id] = decision.text\n",
         "",
         ("tests/studio/review/test_line_mode.py",),
     ),
@@ -681,6 +681,44 @@ FAULTS = (
         ("tests/studio/tui/terminal/test_frames.py",),
     ),
     Fault(
+        "a growing text is wrapped by where it was cut on its way",
+        "studio/tui/drawing/canvas.py",
+        '        if "".join(done) + last == line:',
+        "        if done or last:",
+        ("tests/studio/tui/drawing/test_tail.py",),
+    ),
+    Fault(
+        "a rollout that begins again goes on with the text of the first",
+        "studio/tui/pages/live/view.py",
+        "if before.get(name, self) is not start",
+        "if name not in before",
+        ("tests/studio/tui/pages/test_batch_tracker.py",),
+    ),
+    Fault(
+        "a piece of a text from before it was asked for again is taken for its rest",
+        "studio/tui/pages/live/page.py",
+        "        elif piece.offset == self._known.get(name):",
+        "        elif piece.offset:",
+        (
+            "tests/studio/tui/pages/test_live.py"
+            "::test_a_piece_that_does_not_go_on_from_what_is_there_is_left_out",
+        ),
+    ),
+    Fault(
+        "a curve in ASCII shows the upper half of its dots alone",
+        "studio/tui/terminal/look.py",
+        " + 2 * bool(_dots & ~_UPPER_DOTS)",
+        "",
+        ("tests/studio/tui/terminal/test_terminal.py",),
+    ),
+    Fault(
+        "training starts with a stage of DeepSpeed that its forwards cannot go with",
+        "studio/launch.py",
+        '_ZERO_STAGE") == "3"',
+        '_ZERO_STAGE") == "4"',
+        ("tests/studio/test_launch.py",),
+    ),
+    Fault(
         "rows of the canvas are drawn as they were before their text came",
         "studio/tui/drawing/canvas.py",
         "            self.refresh(*regions)\n",
@@ -704,7 +742,7 @@ FAULTS = (
     Fault(
         "a review that waits leaves open what was passed over",
         "studio/review/line_mode.py",
-        "                self._later -= passed_over\n",
+        "                self._ask_again(passed_over)\n",
         "",
         (
             "tests/studio/session/test_living_runs.py::test_a_review_that_waits_stays_for_every_step_until_the_run_ends",
@@ -735,10 +773,10 @@ FAULTS = (
         ),
     ),
     Fault(
-        "a tool's result stands beside its call twice",
-        "studio/tui/drawing/pane.py",
-        "                    self._count -= len(entry.rows)\n",
-        "",
+        "a tool's result stands apart from its call",
+        "studio/tui/drawing/canvas.py",
+        " and running.get(part.id):",
+        " and False:",
         ("tests/studio/tui/drawing/test_tool_block.py",),
     ),
     Fault(
@@ -747,6 +785,36 @@ FAULTS = (
         " or self.run is None or not self.writes:",
         " or self.run is None:",
         ("tests/studio/tui/test_drafts.py",),
+    ),
+    Fault(
+        "an experience whose deletion is approved stays in the library as it would become",
+        "studio/review/decider.py",
+        "self.texts.pop(name, None)",
+        "self.texts.get(name)",
+        (
+            "tests/studio/tui/pages/test_review_views.py::test_the_draft_is_what_the_library_would_become",
+        ),
+    ),
+    Fault(
+        "of two proposals made one the first is decided before the other is out of its way",
+        "studio/review/wording.py",
+        "[*pairs, (first, replace(edit, evidence=more))]",
+        "[(first, replace(edit, evidence=more)), *pairs]",
+        ("tests/studio/review/test_wording.py",),
+    ),
+    Fault(
+        "a wording that begins like a remark is lost in the file of an edited review",
+        "studio/review/editor.py",
+        """text = [re.sub(rf"^(?={_READ_OTHERWISE})", r"\\\\", line) for line in text]""",
+        "text = list(text)",
+        ("tests/studio/review/test_document.py",),
+    ),
+    Fault(
+        "a difference lists what is equal on both sides",
+        "studio/facts/library.py",
+        "[change for change in changes if change.differs]",
+        "[*changes]",
+        ("tests/studio/library/test_diff.py",),
     ),
     Fault(
         "a redo decides again what was undone before something new was decided",
@@ -1186,5 +1254,33 @@ FAULTS = (
         'sum("=" in line or bool(_LABEL.match(line))',
         'sum("=" in line',
         ("tests/engines/verifiers/test_shaping.py",),
+    ),
+    Fault(
+        "a score beyond one is read from a log",
+        "studio/compare/foreign.py",
+        "if not 0 <= value <= 1:",
+        "if not 0 <= value:",
+        ("tests/studio/compare/test_formats.py",),
+    ),
+    Fault(
+        "a reply that comes all at once is told as streamed",
+        "studio/workspace/run_checks.py",
+        "streams |= pieces[-1] - pieces[0] >= AT_ONCE_S",
+        "streams = True",
+        ("tests/studio/workspace/checks/test_endpoint_checks.py",),
+    ),
+    Fault(
+        "the most that a run may cost leaves out replies that are asked for again",
+        "studio/estimate/cost.py",
+        "if stage in _REPAIRED:",
+        "if not _REPAIRED:",
+        ("tests/studio/estimate/test_estimate.py",),
+    ),
+    Fault(
+        "a rollout that was made again is played as one with the first",
+        "studio/session/replay.py",
+        "bisect_left(ends, record.at)].append(record)",
+        "0].append(record)",
+        ("tests/studio/session/test_replay.py",),
     ),
 )

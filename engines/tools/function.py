@@ -200,8 +200,9 @@ def read_arguments(text: str, schema: Mapping[str, Any]) -> JsonObject:
     unknown = [name for name in value if name not in known]
     if unknown and schema.get("additionalProperties") is False:
         near = did_you_mean(unknown[0][:80], known)
-        said = f"arguments: there is no {shown_value(unknown[0])}. {near}{usage_text(schema)}"
-        raise ArgumentsRefused(said)
+        raise ArgumentsRefused(
+            f"arguments: there is no {shown_value(unknown[0])}. {near}{usage_text(schema)}"
+        )
     return value
 
 

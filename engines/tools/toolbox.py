@@ -115,8 +115,11 @@ class CheckedToolbox:
             raise
         except TimeoutError as error:
             if limit.expired():
-                said = f"It gave no result within {entry.timeout_s:g} s and was ended."
-                return ToolResult(said, "timeout", _usage_of(error.__cause__))
+                return ToolResult(
+                    f"It gave no result within {entry.timeout_s:g} s and was ended.",
+                    "timeout",
+                    _usage_of(error.__cause__),
+                )
             return ToolResult(error_text(error), "error")
         except (Exception, SystemExit) as error:  # a tool's own code may do anything
             return ToolResult(error_text(error), "error", _usage_of(error))
@@ -253,8 +256,9 @@ def ask_model_tool(policy: Policy) -> FunctionTool:
         messages = (*system, Message("user", question))
         reply = await within.ask(policy, messages, Sampling(temperature=0.0))
         if not reply.text.strip():
-            said = f"The model gave no text (it ended with {reply.finish!r})."
-            return ToolResult(said, "error", reply.usage)
+            return ToolResult(
+                f"The model gave no text (it ended with {reply.finish!r}).", "error", reply.usage
+            )
         quoted = "\n".join(f"> {line}" for line in reply.text.strip().splitlines())
         cut = "\n(cut at its length limit)" if is_cut(reply.finish) else ""
         return ToolResult(f"The model replies:\n{quoted}{cut}", usage=reply.usage)
@@ -311,8 +315,11 @@ def python_tool(sandbox: Sandbox) -> FunctionTool:
         finally:
             await session.aclose()
         libraries = ", ".join(("the standard library", *usable))
-        told = f"{tool.spec.description}\nUsable: {libraries}."
-        tool.spec = replace(tool.spec, description=told, tier=report.sentence)
+        tool.spec = replace(
+            tool.spec,
+            description=f"{tool.spec.description}\nUsable: {libraries}.",
+            tier=report.sentence,
+        )
 
     tool = FunctionTool(python)
     tool.test = test

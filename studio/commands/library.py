@@ -583,16 +583,15 @@ def diff(
     """
     from studio.facts.library import difference
     from studio.library.references import find_version
-    from studio.render.comparison_page import difference_page
+    from studio.render import comparison_page, page
     from studio.render.library_lines import COLOURS, difference_lines
-    from studio.render.page import print_facts
 
     form = choose_form(json, format)
     workspace = open_workspace(context)
     older, newer = find_version(a, workspace), find_version(b, workspace)
     facts = difference(older, newer)
     if form != "text":
-        print_facts(facts, difference_page(facts), form)
+        page.print_facts(facts, comparison_page.difference_page(facts), form)
         return
     for line in difference_lines(facts):
         typer.secho(line, fg=COLOURS.get(line[0]))  # it only repeats what its sign says

@@ -349,8 +349,9 @@ def _list_verifiers(folder: Path, where: str, hidden_by: set[str]) -> Iterator[L
         except OSError as error:
             found, trouble = [], f"it cannot be read: {error.strerror or error}"
         if trouble:
-            text = f"{file}: {trouble}"
-            yield ListedVerifier(file.stem, None, where=shown, path=str(file), trouble=text)
+            yield ListedVerifier(
+                file.stem, None, where=shown, path=str(file), trouble=f"{file}: {trouble}"
+            )
         for function, kind, about in found:
             yield ListedVerifier(file.stem, kind, function, about, shown, str(file))
 

@@ -299,8 +299,10 @@ def replay_lines(name: str, rows: Sequence[Row]) -> list[str]:
     size = several[len(several) // 2] if several else 1  # more than half of those fill it
     words = f"studio headless replay data.practice={quote(name)} verifier=recorded"
     words += f" practice.group_size={size} reflector=openai:MODEL"
-    note = "without a model as reflector the preset's scripted one shows the mechanics alone"
-    return [words, note]
+    return [
+        words,
+        "without a model as reflector the preset's scripted one shows the mechanics alone",
+    ]
 
 
 def review_items(

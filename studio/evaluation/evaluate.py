@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -42,8 +41,7 @@ from studio.facts.run import REHEARSAL
 from studio.render import evaluation_lines, words
 from studio.render.json import json_data, print_json, print_result
 from studio.render.lines import tell_next, to_stderr
-from studio.run import models
-from studio.run.acting import Tell
+from studio.run import acting, models
 from studio.run.held_out import (
     detectable_effect,
     held_out_sets,
@@ -55,7 +53,6 @@ from studio.run.held_out import (
     set_size_line,
 )
 from studio.run.library import choose_library
-from studio.run.models import fingerprint_of, masked_answers_warning, open_run_verifier
 from studio.secrets.sanitize import one_line
 
 
@@ -192,14 +189,14 @@ def plan_eval(
     if baseline is not None:
         other, called = choose_library(loaded, workspace, baseline)
         subjects.insert(0, Subject(called, other, writer))
-    facts = measurement_settings(config, fingerprint_of(loaded, workspace))
+    facts = measurement_settings(config, models.fingerprint_of(loaded, workspace))
     sets, weights = held_out_sets(loaded), models.weights_digest(config.policy)
     return EvalPlan(loaded, workspace, sets, tuple(subjects), facts, agent, weights, step)
 
 
 async def measure_missing(
     plan: EvalPlan,
-    tell: Tell,
+    tell: acting.Tell,
     progress: Callable[[], None],
     give_up: Callable[[GivenUp, str], None],
     account: Callable[[Usage], None] = lambda _: None,
@@ -317,11 +314,16 @@ def measure_or_end(
     known = f", {plan.total - missing} known already" if missing < plan.total else ""
     verb = "judge" if plan.step == "judge" else "make"
     to_stderr(f"{eval_title(plan)}: {words.count_text(missing, 'rollout')} to {verb}{known}")
+
+    async def measure() -> EvaluationResult:
+        with early.cancel_on_signal():
+            return await measure_missing(plan, to_stderr, progress, early, early.record_paid)
+
     try:
         # Rollouts that two sets share are told of for each.
         requested = len(plan.contents) * plan.k * len(plan.guidances)
         progress = _ProgressCounter(requested, called) if missing else lambda: None
-        return asyncio.run(_measure_until_signal(plan, progress, early))
+        return asyncio.run(measure())
     except asyncio.CancelledError:
         done = plan.total - plan.count_missing()
         replies = ""
@@ -348,7 +350,7 @@ def tell_eval_notes(plan: EvalPlan) -> bool:
     for warning in plan.loaded.warnings:
         to_stderr(f"note: {warning}")
     problems = [problem for held_out in plan.sets for problem in held_out.problems]
-    if hidden := masked_answers_warning(problems, plan.loaded.mask):
+    if hidden := models.masked_answers_warning(problems, plan.loaded.mask):
         to_stderr(f"note: {hidden}")
     rehearsal = is_rehearsal(without_lessons(plan.loaded.config))
     if rehearsal:
@@ -400,36 +402,24 @@ class EarlyEnd:
         self.paid = paid
 
 
-async def _measure_until_signal(
-    plan: EvalPlan, progress: Callable[[], None], early: EarlyEnd
-) -> EvaluationResult:
-    with early.cancel_on_signal():
-        return await measure_missing(plan, to_stderr, progress, early, early.record_paid)
-
-
 class _ProgressCounter:
-    """Prints how far it is: in place on a terminal, else at every tenth."""
+    """Prints how far it is at every tenth."""
 
     def __init__(self, total: int, called: str) -> None:
-        self._called, self._total, self._done, self._tenths = called, total, 0, 0
-        self._in_place = sys.stderr.isatty()
+        self._called, self._total, self._done = called, total, 0
 
     def __call__(self) -> None:
+        before = self._done * 10 // self._total
         self._done += 1
-        text = f"{self._called} {self._done} of {self._total}"
-        if self._in_place:
-            end = "\n" if self._done == self._total else ""
-            print(f"\r{text}", end=end, file=sys.stderr, flush=True)
-        elif self._done * 10 // self._total > self._tenths:
-            self._tenths = self._done * 10 // self._total
-            to_stderr(text)
+        if self._done * 10 // self._total > before:
+            to_stderr(f"{self._called} {self._done} of {self._total}")
 
 
 def estimate_missing(plan: EvalPlan) -> Estimate:
     """Estimate what the missing rollouts would cost."""
     config = without_lessons(plan.loaded.config)
     problems = tuple(p for s in plan.sets for p in s.problems)
-    fingerprint = fingerprint_of(plan.loaded, plan.workspace)
+    fingerprint = models.fingerprint_of(plan.loaded, plan.workspace)
     return estimate_eval(config, plan.workspace, fingerprint, problems, plan.missing())
 
 
@@ -547,7 +537,7 @@ async def open_measuring(
     workspace: Workspace,
     records: Path,
     stack: AsyncExitStack,
-    tell: Tell,
+    tell: acting.Tell,
     give_up: Callable[[GivenUp, str], None],
     *,
     judged: Sequence[Sequence[Problem]],
@@ -581,7 +571,7 @@ async def open_measuring(
     roles.acting.folder = programs = records / "programs"
     stack.callback(shutil.rmtree, programs, ignore_errors=True)  # the unscored are made again
     slots = Slots(config.practice.concurrency, tell)
-    verifier: protocols.Verifier = unjudged or open_run_verifier(
+    verifier: protocols.Verifier = unjudged or models.open_run_verifier(
         loaded, workspace, roles, ledger, slots, sets=judged, stack=stack
     )
     await verifier.check()

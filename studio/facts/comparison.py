@@ -9,23 +9,7 @@ from statistics import fmean
 
 from engines.core.errors import ConflictError, suggest_name
 from engines.core.types import Usage
-from engines.pipeline.evaluation.statistics import (
-    LEVEL,
-    RIGHT_FROM,
-    SAME,
-    Comparison,
-    Interval,
-    bootstrap_interval,
-    compare,
-    detectable_effect,
-    holm_adjusted,
-    mean_at_k,
-    mean_interval,
-    paired_changes,
-    power_at,
-    question_means,
-    standard_error,
-)
+from engines.pipeline.evaluation import statistics
 from studio.facts.subject import LIFTED, Subject
 
 MOST_BOOTSTRAPPED = 1_000  # with more problems the t-interval is as good, and drawing takes seconds
@@ -86,7 +70,7 @@ class Case(Subject):
 
     @property
     def flipped(self) -> bool:
-        return (self.before >= RIGHT_FROM) != (self.after >= RIGHT_FROM)
+        return (self.before >= statistics.RIGHT_FROM) != (self.after >= statistics.RIGHT_FROM)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,12 +81,12 @@ class SetPair(Subject):
     log: str  # letter of the log
     before: str  # label of the baseline
     after: str
-    comparison: Comparison = field(metadata=LIFTED)
+    comparison: statistics.Comparison = field(metadata=LIFTED)
     p_adjusted: float  # by Holm over all sets and logs
     error: float | None  # standard error; None where there is no variance to measure
     smallest_effect: float | None  # that is shown 8 times in 10; None: none is, or as for the error
     power: Mapping[float, float]  # the chance that a true effect of such a size is shown
-    bootstrap: Interval | None  # of graded changes
+    bootstrap: statistics.Interval | None  # of graded changes
     means: tuple[float, float]  # over the paired problems
     cases: tuple[Case, ...]  # flipped ones first, from right to wrong first of all
     # Problems, or rollouts of them, that only the baseline has, and only the other one.
@@ -119,7 +103,7 @@ class LogSet(Subject):
 
     set: str
     mean: float | None
-    interval: Interval | None
+    interval: statistics.Interval | None
     problems: int
     rollouts: int
     judged: int
@@ -190,7 +174,7 @@ def compare_logs(
             cause = f"it shares no scored problem with {logs[0].label} ({there})."
             raise ConflictError(logs[at].label, cause, "Compare logs of the same problems.")
         pairs += paired
-    adjusted = holm_adjusted([pair.comparison.p for pair in pairs])
+    adjusted = statistics.holm_adjusted([pair.comparison.p for pair in pairs])
     return ComparisonFacts(
         logs=tuple(_log_facts(letter_of(at), log) for at, log in enumerate(logs)),
         comparisons=tuple(
@@ -220,15 +204,15 @@ def _demand_same_metric(first: Log, first_set: str, last: Log, last_set: str) ->
 
 
 def _corrected(pair: SetPair, adjusted: float, family: int) -> SetPair:
-    comparison, level = pair.comparison, 1 - (1 - LEVEL) / family
-    if adjusted > 1 - LEVEL:
+    comparison, level = pair.comparison, 1 - (1 - statistics.LEVEL) / family
+    if adjusted > 1 - statistics.LEVEL:
         comparison = replace(comparison, verdict="cannot tell")
     pair = replace(pair, comparison=comparison, p_adjusted=adjusted)
     if pair.error is None:
         return pair
     n = comparison.questions
-    effect = detectable_effect(pair.error, n, level)
-    power = {size: power_at(size, pair.error, n, level) for size in EFFECTS}
+    effect = statistics.detectable_effect(pair.error, n, level)
+    power = {size: statistics.power_at(size, pair.error, n, level) for size in EFFECTS}
     return replace(pair, smallest_effect=effect if effect <= 1 else None, power=power)
 
 
@@ -270,19 +254,19 @@ def _pair(
     )
     first, only_first = _match(before, after, by_name=by_name)
     last, only_last = _match(after, before, by_name=by_name)
-    comparison = compare(first, last, LEVEL)
+    comparison = statistics.compare(first, last, statistics.LEVEL)
     if comparison is None:
         return None
-    changes = paired_changes(first, last)
-    sizes = {round(abs(change), 6) for change in changes if abs(change) > SAME}
+    changes = statistics.paired_changes(first, last)
+    sizes = {round(abs(change), 6) for change in changes if abs(change) > statistics.SAME}
     graded = len(sizes) > 1 and len(changes) <= MOST_BOOTSTRAPPED
     questions = first_log.questions
     cases = []
     for problem in first:
-        means = question_means([first[problem], last.get(problem, ())])
+        means = statistics.question_means([first[problem], last.get(problem, ())])
         if len(means) == 2:
             cases.append(Case(problem, *means, question=questions.get(problem)))
-    changed = [case for case in cases if abs(case.change) > SAME]
+    changed = [case for case in cases if abs(case.change) > statistics.SAME]
     changed.sort(key=lambda case: (not case.flipped, case.change > 0, -abs(case.change)))
     return SetPair(
         set=name,
@@ -291,10 +275,14 @@ def _pair(
         after=last_log.label,
         comparison=comparison,
         p_adjusted=comparison.p,
-        error=standard_error(changes) if max(changes) - min(changes) > SAME else None,
+        error=statistics.standard_error(changes)
+        if max(changes) - min(changes) > statistics.SAME
+        else None,
         smallest_effect=None,
         power={},
-        bootstrap=bootstrap_interval(changes, seed, LEVEL) if graded else None,
+        bootstrap=statistics.bootstrap_interval(changes, seed, statistics.LEVEL)
+        if graded
+        else None,
         means=(fmean(case.before for case in cases), fmean(case.after for case in cases)),
         cases=tuple(changed),
         unmatched=(only_first, only_last),
@@ -350,8 +338,8 @@ def _log_set(name: str, rows: Sequence[LogRow]) -> LogSet:
     by_problem = list(scores.values())
     return LogSet(
         set=name,
-        mean=mean_at_k(by_problem),
-        interval=mean_interval(by_problem),
+        mean=statistics.mean_at_k(by_problem),
+        interval=statistics.mean_interval(by_problem),
         problems=len(by_problem),
         rollouts=len(rows),
         judged=sum(row.score is not None for row in rows),
@@ -368,9 +356,6 @@ def _mean_of(values: Iterable[float | None]) -> float | None:
 def _notes(logs: Sequence[Log]) -> list[str]:
     """Return what is to be known of several logs; those of one log stand with it."""
     notes = []
-    same = [letter_of(at) for at, log in enumerate(logs) if at and log.rows == logs[0].rows]
-    if same:
-        notes.append(f"A and {', '.join(same)} hold the same results")
     sets = [dict.fromkeys(row.set for row in log.rows if row.set) for log in logs]
     for name in dict.fromkeys(name for names in sets for name in names):
         having = [letter_of(at) for at, names in enumerate(sets) if name in names]

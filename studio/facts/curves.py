@@ -5,7 +5,7 @@ the drawer's.
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
@@ -57,7 +57,6 @@ class RunCurves:
     tokens: Series  # spent up to each step, evaluations included
     cost: Series | None  # None where a price is not known
     commits: tuple[Commit, ...]
-    moves: tuple[Commit, ...]  # steps that began on a library that somebody else had changed
     steps: tuple[int, ...]  # those with a point of practice or of a held-out set
     epochs: tuple[int, ...]  # the first step of each epoch: before it a curve has a gap
 
@@ -91,7 +90,6 @@ def run_curves(state: RunState, sizes: Mapping[int, int] | None = None) -> RunCu
         tokens=tokens,
         cost=cost,
         commits=tuple(_commits(state, sizes or {})),
-        moves=tuple(_moves(state, sizes or {})),
         steps=tuple(sorted(measured.union(point[0] for point in points))),
         epochs=tuple(sorted(epochs.values())),
     )
@@ -159,14 +157,6 @@ def _commits(state: RunState, sizes: Mapping[int, int]) -> list[Commit]:
         if version is not None and committed_operations(step):
             found.append(Commit(number, version, size=sizes.get(version), beside_weights=trains))
     return sorted(found, key=lambda commit: commit.step)
-
-
-def _moves(state: RunState, sizes: Mapping[int, int]) -> Iterator[Commit]:
-    known: int | None = None  # of a fork the first steps are those of another run
-    for number, step in state.steps.items():
-        if (begun := step.library_version) != known is not None:
-            yield Commit(number, begun, size=sizes.get(begun), beside_weights=state.trains_weights)
-        known = begun if step.committed_version is None else step.committed_version
 
 
 def policy_after(state: RunState, step: int) -> int:

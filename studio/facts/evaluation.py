@@ -14,18 +14,7 @@ from engines.core.codec import fields_of
 from engines.core.events import CellMeasured, EvaluationFinished
 from engines.core.state.run_state import RunState
 from engines.core.types import GroupOutcome, Usage
-from engines.pipeline.evaluation.statistics import (
-    CHANGES,
-    Change,
-    Comparison,
-    HeldOutDiagnosis,
-    Interval,
-    Rate,
-    compare,
-    diagnose,
-    group_by_question,
-    mean_interval,
-)
+from engines.pipeline.evaluation import statistics
 from studio.facts.subject import LIFTED, Subject
 
 Learned = Literal["library", "policy", "both"]
@@ -42,7 +31,7 @@ class EvaluationFacts(Subject):
     policy_version: int
     learned: Learned
     mean_reward: float | None  # None: no rollout could be judged
-    interval: Interval | None
+    interval: statistics.Interval | None
     n: int
     unjudged: int
     reused: int
@@ -67,7 +56,7 @@ def evaluation_facts(finished: EvaluationFinished, learned: Learned = "library")
         **fields_of(finished, "n", "unjudged", "reused", "left_out"),
         learned=learned,
         mean_reward=finished.mean,
-        interval=mean_interval(tuple(question_rewards(finished).values())),
+        interval=statistics.mean_interval(tuple(question_rewards(finished).values())),
         tool_calls_per_try=finished.tool_calls / max(1, finished.n + finished.unjudged),
     )
 
@@ -81,7 +70,7 @@ def learned_by(state: RunState) -> Learned:
 
 def question_rewards(finished: EvaluationFinished) -> dict[str, tuple[float | None, ...]]:
     """Return the rewards of each question."""
-    return group_by_question(finished.problems, finished.rewards)
+    return statistics.group_by_question(finished.problems, finished.rewards)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +79,7 @@ class RateChange:
 
     first: EvaluationFinished
     last: EvaluationFinished
-    comparison: Comparison
+    comparison: statistics.Comparison
 
 
 def rate_changes(evaluations: Sequence[EvaluationFinished]) -> list[RateChange]:
@@ -105,7 +94,7 @@ def rate_changes(evaluations: Sequence[EvaluationFinished]) -> list[RateChange]:
         first, last = alike[0], alike[-1]
         if last.step == first.step:
             continue
-        if comparison := compare(question_rewards(first), question_rewards(last)):
+        if comparison := statistics.compare(question_rewards(first), question_rewards(last)):
             changes.append(RateChange(first, last, comparison))
     return changes
 
@@ -120,7 +109,7 @@ class ChangeFacts(Subject):
     from_version: str
     to_version: str
     set_aside: int  # problems that the last one left out for the reflector
-    comparison: Comparison = field(metadata=LIFTED)
+    comparison: statistics.Comparison = field(metadata=LIFTED)
 
 
 def change_facts(change: RateChange, learned: Learned = "library") -> ChangeFacts:
@@ -143,8 +132,10 @@ class CellFacts(Subject):
     evaluation: EvaluationFacts = field(metadata=LIFTED)
     weights: Literal["trained", "first"]
     with_library: bool
-    against_neither: Comparison | None  # None of the cell with neither
-    against_one: dict[str, Comparison]  # of the cell with both: what each adds to the other
+    against_neither: statistics.Comparison | None  # None of the cell with neither
+    against_one: dict[
+        str, statistics.Comparison
+    ]  # of the cell with both: what each adds to the other
 
     @property
     def name(self) -> str:
@@ -173,7 +164,7 @@ def _make_cell(cell: CellMeasured, cells: Sequence[CellMeasured]) -> CellFacts:
     for other in cells:
         if other is cell or other.result.data != cell.result.data:
             continue
-        change = compare(question_rewards(other.result), question_rewards(cell.result))
+        change = statistics.compare(question_rewards(other.result), question_rewards(cell.result))
         if change is None:
             continue
         if not (other.trained or other.with_library):
@@ -201,9 +192,9 @@ class MeasuredFacts(Subject):
     experiences: str  # what they are called
     library_version: int | None  # None: the bare agent
     mean: float | None
-    interval: Interval | None
+    interval: statistics.Interval | None
     questions: int  # with a known reward
-    pass_at: Mapping[int, Rate]  # pass@1 to pass@k
+    pass_at: Mapping[int, statistics.Rate]  # pass@1 to pass@k
     n: int
     unjudged: int
     missing: int
@@ -237,7 +228,7 @@ class SetFacts(Subject):
     left_out: int
     smallest_effect: float | None
     results: tuple[MeasuredFacts, ...]
-    comparison: Comparison | None
+    comparison: statistics.Comparison | None
     paired: PairedMeans | None  # None: there is no baseline
 
 
@@ -323,9 +314,9 @@ class HeldOutChange(Subject):
     to_step: int
     versions: str
     k: int
-    counts: Mapping[Change, int]
+    counts: Mapping[statistics.Change, int]
     changed: tuple[tuple[str, float, float], ...]  # problem, mean before and after
-    comparison: Comparison = field(metadata=LIFTED)
+    comparison: statistics.Comparison = field(metadata=LIFTED)
     is_same_version: bool  # then no difference is an effect
 
     @property
@@ -393,23 +384,25 @@ def diagnose_epoch(state: RunState, last: int) -> EpochDiagnosis | None:
     symptoms = sum((step.symptoms for step in steps), Counter[str]())
     return EpochDiagnosis(
         epoch=end.epoch,
-        held_out=tuple(_held_out_change(state, d) for d in diagnose(measured, steps[0].step - 1)),
+        held_out=tuple(
+            _held_out_change(state, d) for d in statistics.diagnose(measured, steps[0].step - 1)
+        ),
         shown=tuple(spare.tries[0][0].problem for spare in state.shown if spare.step == last),
         causes=find_causes(symptoms, state.settings),
     )
 
 
-def _held_out_change(state: RunState, diagnosis: HeldOutDiagnosis) -> HeldOutChange:
+def _held_out_change(state: RunState, diagnosis: statistics.HeldOutDiagnosis) -> HeldOutChange:
     learned = learned_by(state)
     before, after = (evaluation_facts(e, learned) for e in (diagnosis.before, diagnosis.after))
-    names = (name for change in CHANGES[:2] for name in diagnosis.questions(change))
+    names = (name for change in statistics.CHANGES[:2] for name in diagnosis.questions(change))
     return HeldOutChange(
         data=after.data,
         from_step=before.step,
         to_step=after.step,
         versions=f"{before.version} -> {after.version}",
         k=diagnosis.after.k,
-        counts={change: len(diagnosis.questions(change)) for change in CHANGES},
+        counts={change: len(diagnosis.questions(change)) for change in statistics.CHANGES},
         changed=tuple((name, *diagnosis.means[name]) for name in names),
         comparison=diagnosis.comparison,
         is_same_version=before.version == after.version,

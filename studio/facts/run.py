@@ -23,20 +23,7 @@ from engines.core.state.run_state import (
 from engines.core.types import GroupOutcome, LostWork, Operation, UnparsedReply, Usage
 from engines.pipeline.evaluation.statistics import Interval
 from engines.record.run_dir import RunDir, Workspace
-from studio.facts.evaluation import (
-    CellFacts,
-    ChangeFacts,
-    EpochDiagnosis,
-    EvaluationFacts,
-    Learned,
-    cell_facts,
-    change_facts,
-    epoch_diagnoses,
-    evaluation_facts,
-    learned_by,
-    nothing_read_text,
-    rate_changes,
-)
+from studio.facts import evaluation
 from studio.facts.library import Difference, library_difference
 from studio.facts.next_command import RunStatus, run_status
 from studio.facts.subject import LIFTED, Subject
@@ -161,7 +148,7 @@ class RunFacts(Subject):
     library_before: int
     library_after: int
     policy_before: int
-    learned: Learned
+    learned: evaluation.Learned
     groups: Mapping[GroupOutcome, int]
     nothing_read: str
     doubted: int
@@ -170,12 +157,12 @@ class RunFacts(Subject):
     epochs: tuple[EpochFacts, ...]
     steps: tuple[StepRow, ...]
     acts: ActsFacts | None
-    evaluations: tuple[EvaluationFacts, ...]
-    changes: tuple[ChangeFacts, ...]
+    evaluations: tuple[evaluation.EvaluationFacts, ...]
+    changes: tuple[evaluation.ChangeFacts, ...]
     comparable: int  # evaluations that the best step was chosen among
     best_step: int | None
-    cells: tuple[CellFacts, ...]
-    diagnosis: tuple[EpochDiagnosis, ...]
+    cells: tuple[evaluation.CellFacts, ...]
+    diagnosis: tuple[evaluation.EpochDiagnosis, ...]
     open: tuple[Operation, ...]
     repairs: tuple[UnparsedReply, ...]
     repaired: Mapping[str, str]
@@ -203,7 +190,7 @@ def run_facts(
     state: RunState, run: str = "", *, alive: bool = False, places: Mapping[str, str] | None = None
 ) -> RunFacts:
     """Return the facts of a folded run; `alive`: it has a process."""
-    started, learned = state.started, learned_by(state)
+    started, learned = state.started, evaluation.learned_by(state)
     run = started.run if started else run
     return RunFacts(
         run=run,
@@ -232,11 +219,14 @@ def run_facts(
         ),
         steps=tuple(_step_row(step) for step in state.steps.values()),
         acts=_acts(state),
-        evaluations=tuple(evaluation_facts(e, learned) for e in state.evaluations),
-        changes=tuple(change_facts(change, learned) for change in rate_changes(state.evaluations)),
+        evaluations=tuple(evaluation.evaluation_facts(e, learned) for e in state.evaluations),
+        changes=tuple(
+            evaluation.change_facts(change, learned)
+            for change in evaluation.rate_changes(state.evaluations)
+        ),
         comparable=len(comparable_evaluations(state.evaluations)),
-        cells=cell_facts(state),
-        diagnosis=epoch_diagnoses(state),
+        cells=evaluation.cell_facts(state),
+        diagnosis=evaluation.epoch_diagnoses(state),
         open=state.open_operations,
         repairs=tuple(state.repairs.values()),
         curation={name: _reviewer_facts(stats) for name, stats in state.curation.items()},
@@ -312,7 +302,7 @@ def run_nothing_read(state: RunState) -> str:
     if state.trains_weights or any(step.operations for step in state.steps.values()):
         return ""
     if not read or not read[0].committed or state.started is None:
-        return nothing_read_text(groups, state.settings)
+        return evaluation.nothing_read_text(groups, state.settings)
     n = groups["used"] + groups["critique"]
     where = f"studio runs show {quote(state.started.run)} --step {read[0].step}"
     count = f"{n:,} group{'s' * (n != 1)} read"

@@ -8,22 +8,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from engines.core import events as ev
+from engines.core import types
 from engines.core.codec import fields_of
 from engines.core.errors import ConflictError
 from engines.core.events import RolloutFinished
 from engines.core.library import OperationOutcome
 from engines.core.state.run_state import AnsweredReply, StepHistory
-from engines.core.types import (
-    Decision,
-    Lesson,
-    Message,
-    RecordRef,
-    Reflection,
-    Usage,
-    Verdict,
-    group_id,
-    rollout_id,
-)
 from engines.record.derived.run_state import HistoryReader, read_history, read_step
 from engines.record.ledger import Record, read_record
 from engines.record.run_dir import RunDir
@@ -38,7 +28,7 @@ class GroupFacts(Subject):
     problem: str
     rewards: tuple[float | None, ...]  # None: it has none
     calls: "tuple[ModelCall, ...]"
-    reflection: Reflection = field(metadata=LIFTED)
+    reflection: types.Reflection = field(metadata=LIFTED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,12 +43,12 @@ class StepFacts(Subject):
     trains: bool
     groups: tuple[GroupFacts, ...]
     consolidation: "tuple[ModelCall, ...]"
-    lesson: Lesson = field(metadata=LIFTED)
+    lesson: types.Lesson = field(metadata=LIFTED)
     choice: ev.LessonsCompared | None
     choice_text: str
     own: tuple[ev.OperationProposed, ...]  # operations that people proposed
     repaired: tuple[AnsweredReply, ...]
-    decisions: tuple[Decision, ...]
+    decisions: tuple[types.Decision, ...]
     outcomes: tuple[OperationOutcome, ...]
     committed_version: int | None
     committed_policy: int | None
@@ -72,7 +62,7 @@ def step_facts(run: RunDir, number: int) -> StepFacts:
         move = f"Choose 1 to {last}." if last else "It has not begun any."
         raise ConflictError(f"run {run.run}, step {number}", "it has not begun that step.", move)
     # Without one yet it is told like one that is empty.
-    lesson = step.lesson or Lesson(number, step.started.library_version)
+    lesson = step.lesson or types.Lesson(number, step.started.library_version)
     committed = step.committed
     return StepFacts(
         run=run.run,
@@ -98,11 +88,11 @@ def step_facts(run: RunDir, number: int) -> StepFacts:
     )
 
 
-def _group_facts(run: RunDir, step: StepHistory, reflection: Reflection) -> GroupFacts:
+def _group_facts(run: RunDir, step: StepHistory, reflection: types.Reflection) -> GroupFacts:
     position, rewards = reflection.position, step.rewards
     indexes = sorted({index for _, index in rewards})
     return GroupFacts(
-        id=group_id(step.step, position),
+        id=types.group_id(step.step, position),
         problem=step.problems[position],
         rewards=tuple(rewards.get((position, index)) for index in indexes),
         calls=read_calls(run, reflection.refs),
@@ -121,7 +111,7 @@ class ModelCall(Subject):
     model: str
     prompt: tuple[str, ...]  # the messages that are new since the call before
     reply: str
-    usage: Usage
+    usage: types.Usage
     finish: str  # the endpoint's word for why the reply ended
     elapsed_s: float
     temperature: float | None  # None: the endpoint's own
@@ -132,12 +122,12 @@ class ModelCall(Subject):
         return self.usage.tokens
 
 
-def read_calls(run: RunDir, refs: Sequence[RecordRef]) -> tuple[ModelCall, ...]:
+def read_calls(run: RunDir, refs: Sequence[types.RecordRef]) -> tuple[ModelCall, ...]:
     """Return the calls that these records hold. Raises DamagedError, ConflictError."""
     return tuple(_make_call(read_record(run.records, ref), ref) for ref in refs)
 
 
-def _make_call(record: Record, ref: RecordRef) -> ModelCall:
+def _make_call(record: Record, ref: types.RecordRef) -> ModelCall:
     return ModelCall(
         **fields_of(record.key, "purpose", "turn", "index", "position"),
         model=record.reply.model or record.policy,
@@ -157,8 +147,8 @@ class RolloutFacts(Subject):
 
     id: str
     finished: RolloutFinished = field(metadata=LIFTED)
-    verdict: Verdict | None
-    messages: tuple[Message, ...]
+    verdict: types.Verdict | None
+    messages: tuple[types.Message, ...]
     calls: tuple[ModelCall, ...]  # of models
 
     @property
@@ -180,16 +170,18 @@ class RolloutFacts(Subject):
         return tuple(f"records/{ref.file}@{ref.offset}" for ref in self.finished.refs)
 
 
-def read_rollout(run: RunDir, finished: RolloutFinished, verdict: Verdict | None) -> RolloutFacts:
+def read_rollout(
+    run: RunDir, finished: RolloutFinished, verdict: types.Verdict | None
+) -> RolloutFacts:
     """Return a rollout with what its records hold. Raises DamagedError, ConflictError."""
-    messages: tuple[Message, ...] = ()
+    messages: tuple[types.Message, ...] = ()
     calls = []
     for ref in finished.refs:
         record = read_record(run.records, ref)
         messages = record.extend(messages)
         if not record.is_tool_result:
             calls.append(_make_call(record, ref))
-    name = rollout_id(finished.step, finished.position, finished.index)
+    name = types.rollout_id(finished.step, finished.position, finished.index)
     return RolloutFacts(name, finished, verdict, messages, tuple(calls))
 
 
@@ -200,9 +192,6 @@ def rollout_facts(run: RunDir, name: str) -> RolloutFacts:
     for rollout in candidates:
         if rollout.id == name:
             return read_rollout(run, rollout.finished, rollout.verdict)
-    ended = (rollout.finished for rollout in read_history(run.journal).rollouts)
-    places = sorted((event.step, event.position, event.index) for event in ended)
-    move = "It has none yet."
-    if places:
-        move = f"They are called {rollout_id(*places[0])} to {rollout_id(*places[-1])}."
+    names = [rollout.id for rollout in read_history(run.journal).rollouts]
+    move = f"The last that ended is {names[-1]}." if names else "It has none yet."
     raise ConflictError(f"run {run.run}, rollout {name}", "it has no such rollout.", move)

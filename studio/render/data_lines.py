@@ -6,15 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from engines.data.dataset import doubts_line
 from engines.data.rows import Unit
-from studio.facts.data_set import (
-    AddedData,
-    DataCheck,
-    Item,
-    ListedData,
-    NumberedProblem,
-    PreparedData,
-    SessionImport,
-)
+from studio.facts import data_set
 from studio.render.lines import COLUMNS, table
 from studio.render.words import count_text
 from studio.secrets.sanitize import one_line, sanitize
@@ -29,19 +21,19 @@ _ITEM_LINE_CHARS = 400
 _PLURAL = re.compile(r'(?<![\w"-])(?:(step|text|request|piece|line|file|sample)s|(tr|entr)ies)\b')
 
 
-def data_table(listed: Sequence[ListedData]) -> str:
+def data_table(listed: Sequence[data_set.ListedData]) -> str:
     rows = [(e.name, "-" if e.n is None else str(e.n), e.where, e.path) for e in listed]
     return table(("NAME", "N", "FROM", "PATH"), rows)
 
 
-def added_text(facts: AddedData) -> str:
+def added_text(facts: data_set.AddedData) -> str:
     path = sanitize(str(facts.path))
     if facts.new:
         return f"{facts.name}: {count_text(facts.n, 'problem')} added as {path}"
     return f"{facts.name}: nothing changed, {path} has this content already"
 
 
-def added_notes(facts: AddedData) -> list[str]:
+def added_notes(facts: data_set.AddedData) -> list[str]:
     notes = []
     if facts.without_answer:
         lack = f"{facts.without_answer} of {facts.n} have no answer"
@@ -57,7 +49,7 @@ def added_notes(facts: AddedData) -> list[str]:
     return notes
 
 
-def prepared_notes(facts: PreparedData) -> list[str]:
+def prepared_notes(facts: data_set.PreparedData) -> list[str]:
     notes = []
     if facts.hides_bundled:
         notes.append(f"it hides the bundled data set {facts.name}")
@@ -67,7 +59,7 @@ def prepared_notes(facts: PreparedData) -> list[str]:
     return notes
 
 
-def preview_text(problems: Sequence[NumberedProblem]) -> str:
+def preview_text(problems: Sequence[data_set.NumberedProblem]) -> str:
     """Each problem with its line or row and id, the question folded to the width of a terminal."""
     blocks = []
     for facts in problems:
@@ -97,7 +89,7 @@ def _wrap_text(text: str) -> str:
     return "\n".join(f"{_INDENT}{line}".rstrip() for line in folded)
 
 
-def check_text(facts: DataCheck) -> str:
+def check_text(facts: data_set.DataCheck) -> str:
     """One finding a line, lines or rows of the file by number."""
     report = facts.report
     answers = f"{facts.answered} of {report.n}"
@@ -141,7 +133,7 @@ def _numbers_text(lines: Sequence[int], unit: Unit) -> str:
     return f"{unit}{'s' if len(lines) > 1 else ''} {listed}{more}"
 
 
-def prepared_text(facts: PreparedData) -> str:
+def prepared_text(facts: data_set.PreparedData) -> str:
     """Say what was or would be written, and what each source gave."""
     path, n = sanitize(str(facts.path)), count_text(facts.n, "problem")
     would = " would be" if facts.dry_run else ""
@@ -162,7 +154,7 @@ def prepared_text(facts: PreparedData) -> str:
     return "\n".join(lines)
 
 
-def import_text(facts: SessionImport) -> str:
+def import_text(facts: data_set.SessionImport) -> str:
     unit = "sample" if facts.format == "inspect" else "session"
     problems, sessions = count_text(facts.problems, "problem"), count_text(facts.sessions, unit)
     several = count_text(facts.groups, "problem with several", "problems with several")
@@ -192,7 +184,7 @@ def _singular(what: str) -> str:
     return _PLURAL.sub(lambda match: match[1] or f"{match[2]}y", what, count=1)
 
 
-def item_text(item: Item, *, whole: bool = False) -> str:
+def item_text(item: data_set.Item, *, whole: bool = False) -> str:
     """An item as it would be sent: its question, its tries and what came of them."""
     lines = [
         f"item {item.item} of {item.of}, {count_text(len(item.tries), 'try', 'tries')}",

@@ -3,23 +3,13 @@
 from collections.abc import Sequence
 
 from engines.core.events import EvaluationFinished
-from studio.facts.evaluation import (
-    CellFacts,
-    ChangeFacts,
-    EpochDiagnosis,
-    EvalFacts,
-    EvaluationFacts,
-    HeldOutChange,
-    MeasuredFacts,
-    SetFacts,
-    evaluation_facts,
-)
+from studio.facts import evaluation
 from studio.render.lines import indent_text, table
 from studio.render.words import difference_text, rate_text, signs_text, usage_text
 from studio.secrets.sanitize import one_line
 
 
-def evaluation_text(facts: EvaluationFacts) -> str:
+def evaluation_text(facts: evaluation.EvaluationFacts) -> str:
     """`0.310 [0.22, 0.40] (n=100)`, what could not be judged, and mean tool calls."""
     rate = rate_text(facts.mean_reward, facts.interval)
     lost = f", {facts.unjudged} unjudged" if facts.unjudged else ""
@@ -31,7 +21,7 @@ def evaluation_text(facts: EvaluationFacts) -> str:
 
 def finished_text(finished: EvaluationFinished) -> str:
     """Return the text of an evaluation as it was recorded; see `evaluation_text`."""
-    return evaluation_text(evaluation_facts(finished))
+    return evaluation_text(evaluation.evaluation_facts(finished))
 
 
 def left_out_text(left_out: int) -> str:
@@ -39,12 +29,12 @@ def left_out_text(left_out: int) -> str:
     return f", {left_out} apart for the reflector" if left_out else ""
 
 
-def measured_line(facts: EvaluationFacts) -> str:
+def measured_line(facts: evaluation.EvaluationFacts) -> str:
     where = f"{one_line(facts.data, 80)} after step {facts.step}, {facts.version}"
     return f"{where}  {evaluation_text(facts)}"
 
 
-def change_line(change: ChangeFacts) -> str:
+def change_line(change: evaluation.ChangeFacts) -> str:
     """Say whether practice helped on one set."""
     comparison = change.comparison
     versions = f"{change.from_version} -> {change.to_version}"
@@ -52,7 +42,7 @@ def change_line(change: ChangeFacts) -> str:
     return f"{one_line(change.data, 80)} {versions}: {result}{left_out_text(change.set_aside)}"
 
 
-def cell_lines(cells: Sequence[CellFacts]) -> list[str]:
+def cell_lines(cells: Sequence[evaluation.CellFacts]) -> list[str]:
     """A line for each cell: `skills  trained weights, library v1  0.881 [0.85, 0.91] (n=512)`.
 
     Behind them, what each of the two adds to the other alone.
@@ -73,11 +63,11 @@ def cell_lines(cells: Sequence[CellFacts]) -> list[str]:
 _MOST_NAMED = 5
 
 
-def diagnosis_title(diagnosis: EpochDiagnosis) -> str:
+def diagnosis_title(diagnosis: evaluation.EpochDiagnosis) -> str:
     return f"epoch {diagnosis.epoch}: what changed, and what held it back"
 
 
-def diagnosis_lines(diagnosis: EpochDiagnosis) -> list[str]:
+def diagnosis_lines(diagnosis: evaluation.EpochDiagnosis) -> list[str]:
     """A line for each set, its worsened problems, and each cause."""
     lines = [line for change in diagnosis.held_out for line in _change_lines(change)]
     if names := diagnosis.shown:
@@ -88,7 +78,7 @@ def diagnosis_lines(diagnosis: EpochDiagnosis) -> list[str]:
     return lines
 
 
-def _change_lines(change: HeldOutChange) -> list[str]:
+def _change_lines(change: evaluation.HeldOutChange) -> list[str]:
     verdict = "the same" if change.is_same_version else change.comparison.verdict
     counts = ", ".join(f"{n} {name}" for name, n in change.counts.items())
     luck, n = "", len(change.changed)
@@ -103,7 +93,7 @@ def _change_lines(change: HeldOutChange) -> list[str]:
     return lines
 
 
-def eval_text(facts: EvalFacts, notes: Sequence[str]) -> str:
+def eval_text(facts: evaluation.EvalFacts, notes: Sequence[str]) -> str:
     """Return a whole evaluation, with a table of before and after at the end."""
     lines = [*notes, facts.title, ""]
     for held_out in facts.sets:
@@ -116,7 +106,7 @@ def eval_text(facts: EvalFacts, notes: Sequence[str]) -> str:
     return "\n".join([*lines, f"paid     {usage_text(facts.paid)}{reused}"])
 
 
-def _set_lines(facts: SetFacts, k: int) -> list[str]:
+def _set_lines(facts: evaluation.SetFacts, k: int) -> list[str]:
     columns = {
         "EXPERIENCES": [result.experiences for result in facts.results],
         f"MEAN@{k}": [rate_text(result.mean, result.interval) for result in facts.results],
@@ -146,13 +136,13 @@ def _set_lines(facts: SetFacts, k: int) -> list[str]:
     return lines
 
 
-def _pass_text(result: MeasuredFacts, k: int) -> str:
+def _pass_text(result: evaluation.MeasuredFacts, k: int) -> str:
     rate = result.pass_at[k]
     fewer = f" n={rate.questions}" if rate.questions != result.questions else ""
     return rate_text(rate.value, rate.interval) + fewer
 
 
-def _comparison_table(sets: Sequence[SetFacts]) -> str:
+def _comparison_table(sets: Sequence[evaluation.SetFacts]) -> str:
     rows = []
     for facts in sets:
         if (paired := facts.paired) is None:

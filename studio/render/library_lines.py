@@ -19,15 +19,8 @@ from studio.facts.library import (
     ListedLibrary,
     prompt_tokens,
 )
+from studio.render import words
 from studio.render.evaluation_lines import evaluation_text
-from studio.render.words import (
-    count_text,
-    decided_text,
-    difference_text,
-    operation_line,
-    prompt_tokens_text,
-    step_name,
-)
 from studio.secrets.sanitize import sanitize
 
 COLOURS = {"+": "green", "-": "red", "~": "yellow"}
@@ -36,8 +29,8 @@ COLOURS = {"+": "green", "-": "red", "~": "yellow"}
 def list_lines(listed: Iterable[ListedLibrary]) -> list[str]:
     lines = []
     for facts in listed:
-        held = count_text(facts.experiences, "experience")
-        tokens = prompt_tokens_text(f"{facts.tokens_per_call:>5}", facts.experiences)
+        held = words.count_text(facts.experiences, "experience")
+        tokens = words.prompt_tokens_text(f"{facts.tokens_per_call:>5}", facts.experiences)
         labels = labels_text(facts.labels)
         line = f"{facts.library:30} v{facts.version:<4} {held:>15} {tokens}  {labels}"
         lines.append(line.rstrip())
@@ -52,9 +45,9 @@ def library_lines(
     library: Library, labels: Sequence[str] = (), copied_from: str | None = None
 ) -> list[str]:
     """A version with where each experience comes from."""
-    held = count_text(len(library.experiences), "experience")
+    held = words.count_text(len(library.experiences), "experience")
     named = f" ({', '.join(labels)})" if labels else ""
-    tokens = prompt_tokens_text(library.guidance_tokens, len(library.experiences))
+    tokens = words.prompt_tokens_text(library.guidance_tokens, len(library.experiences))
     lines = [f"library {library.name}@{library.version}{named}: {held}, {tokens} (estimated)"]
     if copied_from:
         lines.append(f"begun as a copy of {sanitize(copied_from)}")
@@ -73,7 +66,7 @@ def library_lines(
 
 def where_text(run: str, step: int) -> str:
     """`run exp step 3`, `by hand`."""
-    return f"run {run} {step_name(step)}" if run else "by hand"
+    return f"run {run} {words.step_name(step)}" if run else "by hand"
 
 
 def origin_line(mark: Provenance) -> str:
@@ -102,7 +95,7 @@ def history_lines(entries: Iterable[HistoryEntry], *, rejections: bool = True) -
         if isinstance(entry, LabelFacts):
             lines.append(_label_line(entry))
         elif entry.begun:
-            held = count_text(entry.experiences, "experience")
+            held = words.count_text(entry.experiences, "experience")
             copy = f" as a copy of {entry.copied_from}," if entry.copied_from else ""
             lines.append(f"v{entry.version}  begun{copy} with {held}")
         elif entry.changes:
@@ -132,7 +125,7 @@ def _commit_lines(facts: CommitFacts, *, rejections: bool) -> list[str]:
         if decision.action == "reject":
             wish = sanitize(one_line(operation.text or operation.target or ""))
             why = sanitize(one_line(decision.reason))
-            fate = decided_text("reject", sanitize(decision.reviewer), why)
+            fate = words.decided_text("reject", sanitize(decision.reviewer), why)
             more = f": {why}" if why and decision.reviewer != GATE else ""
             lines.append(f"  x {operation.id}  {operation.kind} {wish}")
             lines.append(f"      {fate}{more}")
@@ -166,13 +159,13 @@ def counts_text(facts: Difference) -> str:
 def tokens_text(facts: Difference) -> str:
     held = max(facts.a.experiences, facts.b.experiences)
     tokens = f"{facts.a.tokens_per_call} -> {facts.b.tokens_per_call}"
-    return f"{prompt_tokens_text(tokens, held)} (estimated)"
+    return f"{words.prompt_tokens_text(tokens, held)} (estimated)"
 
 
 def verdict_text(pair: HeldOutPair) -> str:
     """`+0.660 [+0.56, +0.76] helps`; "" where both cannot be compared."""
     change = pair.comparison
-    return f"{difference_text(change)} {change.verdict}" if change is not None else ""
+    return f"{words.difference_text(change)} {change.verdict}" if change is not None else ""
 
 
 def difference_lines(facts: Difference) -> list[str]:
@@ -220,10 +213,10 @@ def curation_lines(facts: CurationFacts, most: int = 10) -> list[str]:
     text = "nothing new"
     if operations:
         kinds = ", ".join(f"{n} {kind}" for kind, n in facts.counts.items())
-        text = f"{count_text(len(operations), 'operation')} ({kinds})"
+        text = f"{words.count_text(len(operations), 'operation')} ({kinds})"
     text += f" for library {facts.library} v{facts.version}"
     lines = [f"run {facts.run}: {text}, to be decided" if facts.run else text]
-    lines += [f"  {operation_line(operation)}" for operation in operations[:most]]
+    lines += [f"  {words.operation_line(operation)}" for operation in operations[:most]]
     if len(operations) > most:
         lines.append(f"  … {len(operations) - most} more")
     if facts.already:

@@ -68,13 +68,12 @@ def sparkline(
     *,
     low: float | None = None,
     high: float | None = None,
-    levels: str = LEVELS,
 ) -> str:
     """Values as bars of eight heights, at most `width` cells.
 
     What is None or no number leaves a gap; of more values than cells, neighbours are averaged.
     `low` and `high` are what the lowest and the highest bar mean, by default the least and the
-    greatest value; `levels` holds a character for each height, the lowest first.
+    greatest value.
     """
     cells = _pool_values(values, max(1, width))
     known = [value for value in cells if value is not None]
@@ -82,12 +81,12 @@ def sparkline(
         return ""
     floor = min(known) if low is None else min(low, *known)
     span = (max(known) if high is None else max(high, *known)) - floor
-    top = len(levels) - 1
+    top = len(LEVELS) - 1
 
     def bar(value: float | None) -> str:
         if value is None:
             return " "
-        return levels[round(top * (value - floor) / span)] if span > 0 else levels[top // 2]
+        return LEVELS[round(top * (value - floor) / span)] if span > 0 else LEVELS[top // 2]
 
     return "".join(map(bar, cells))
 

@@ -5,35 +5,14 @@ from shlex import quote
 from typing import Any
 
 from engines.core.text.tool_text import CallMark, argument_text, said_text, split_marks
-from engines.core.types import GATE, NOT_ONE, LostWork, Message, Operation, Usage, WeightUpdate
+from engines.core.types import GATE, NOT_ONE, LostWork, Message, Operation, WeightUpdate
 from studio.facts.run import EndFacts, ReviewerFacts, RunFacts, StepRow
 from studio.facts.step import GroupFacts, ModelCall, RolloutFacts, StepFacts
-from studio.facts.training import FIGURE_NAMES, TrainedStep, TrainingFacts
-from studio.render.evaluation_lines import (
-    cell_lines,
-    change_line,
-    diagnosis_lines,
-    diagnosis_title,
-    measured_line,
-)
+from studio.facts.training import FIGURE_NAMES, TrainingFacts
+from studio.render import evaluation_lines, words
 from studio.render.library_lines import counts_text, experience_line, tokens_text
-from studio.render.lines import LEVELS, indent_text, table
+from studio.render.lines import indent_text, table
 from studio.render.training_lines import figure_text, training_lines
-from studio.render.words import (
-    acted_text,
-    count_text,
-    counted_outcomes,
-    decided_text,
-    dropped_texts,
-    lost_text,
-    merged_text,
-    metrics_text,
-    operation_line,
-    reward_rate_text,
-    unparsed_replies_text,
-    usage_text,
-    withheld_text,
-)
 from studio.secrets.sanitize import one_line, sanitize
 
 Section = tuple[str, list[str]]
@@ -88,9 +67,11 @@ def run_text(facts: RunFacts) -> str:
 
 def record_sections(facts: RunFacts) -> list[Section]:
     """Return what waits, what was decided, lost and spent; `runs show` and a report tell it."""
+    stages = [f"{stage}: {words.usage_text(usage)}" for stage, usage in facts.spent_on.items()]
+    stages = stages if len(stages) > 1 else []
     sections = [
         ("open weight updates" if _waits_for_updates(facts) else "open operations",
-         [operation_line(op) for op in facts.open]),
+         [words.operation_line(op) for op in facts.open]),
         ("replies to mend", _repair_lines(facts)),
         ("curation", curation_lines(facts)),
         ("lost", _loss_lines(facts, _MOST_LOSSES) if facts.lost else ["nothing"]),
@@ -98,7 +79,7 @@ def record_sections(facts: RunFacts) -> list[Section]:
          [f"{name}  {one_line(why, 200)}" for name, why in facts.doubts.items()]),
         ("acts with", agent_lines(facts.agent)),
         ("notes", [one_line(remark, 300) for remark in facts.remarks]),
-        ("spent", [usage_text(facts.usage), *_spent_lines(facts.spent_on)]),
+        ("spent", [words.usage_text(facts.usage), *stages]),
     ]  # fmt: skip
     return [(title, lines) for title, lines in sections if lines]
 
@@ -112,17 +93,19 @@ def summary_text(end: EndFacts) -> str:
         lines += ["", heading, *(f"  {text}" for text in texts)]
     lines += _library_lines(end)
     losses = _loss_lines(facts, 3) if facts.lost else ["nothing"]
-    lines += ["", f"spent    {usage_text(facts.usage)}"]
+    lines += ["", f"spent    {words.usage_text(facts.usage)}"]
     lines += [f"lost     {losses[0]}", *(f"           {text}" for text in losses[1:])]
     lines += [f"note     {one_line(remark, 300)}" for remark in facts.remarks]
     if doubts := doubts_text(facts):
         lines.append(f"doubted  {one_line(doubts, 200)}: studio runs show {facts.run}")
     lines += [f"curated  {line}" for line in curation_lines(facts)]
     if facts.repairs:
-        lines.append(f"to mend  {unparsed_replies_text(len(facts.repairs), facts.run)}")
+        lines.append(f"to mend  {words.unparsed_replies_text(len(facts.repairs), facts.run)}")
     if facts.open:
         what = "weight update" if _waits_for_updates(facts) else "operation"
-        lines.append(f"open     {count_text(len(facts.open), what)}: studio review {facts.run}")
+        lines.append(
+            f"open     {words.count_text(len(facts.open), what)}: studio review {facts.run}"
+        )
     lines.append(f"folder   {sanitize(place)}")
     return "\n".join(lines)
 
@@ -156,11 +139,11 @@ def _origin_lines(facts: RunFacts) -> list[str]:
 
 
 def practice_sections(
-    facts: RunFacts, levels: str = LEVELS, *, place: str = "", every_epoch: bool = False
+    facts: RunFacts, *, place: str = "", every_epoch: bool = False
 ) -> list[Section]:
     """Return rewards, training and held-out sets, for every face.
 
-    See `training_lines` for `levels` and `place`.
+    See `training_lines` for `place`.
     """
     names = {"library": "library", "policy": "policy", "both": "library and the policy"}
     learned = names[facts.learned]
@@ -169,17 +152,17 @@ def practice_sections(
         title = f"practice reward (with the {learned} as it was at each step)"
         sections.append((title, _practice_lines(facts)))
     if facts.training:
-        sections.append(("training", training_lines(facts.training, levels, place=place)))
+        sections.append(("training", training_lines(facts.training, place=place)))
     if facts.evaluations:
         title = f"held-out reward (one version of the {learned} each)"
-        measured = [measured_line(evaluation) for evaluation in facts.evaluations]
+        measured = [evaluation_lines.measured_line(evaluation) for evaluation in facts.evaluations]
         sections.append((title, [*change_lines(facts), *measured]))
     for diagnosis in facts.diagnosis[0 if every_epoch else -1 :]:
-        if lines := diagnosis_lines(diagnosis):
-            sections.append((diagnosis_title(diagnosis), lines))
+        if lines := evaluation_lines.diagnosis_lines(diagnosis):
+            sections.append((evaluation_lines.diagnosis_title(diagnosis), lines))
     if facts.cells:
         title = "weights and library, each without the other (held-out reward)"
-        sections.append((title, cell_lines(facts.cells)))
+        sections.append((title, evaluation_lines.cell_lines(facts.cells)))
     return sections
 
 
@@ -187,11 +170,11 @@ def _practice_lines(facts: RunFacts) -> list[str]:
     lines = []
     for epoch in facts.epochs:
         ends = f" [{epoch.interval.low:.2f}, {epoch.interval.high:.2f}]" if epoch.interval else ""
-        rate = reward_rate_text(epoch.mean_reward, epoch.n)
+        rate = words.reward_rate_text(epoch.mean_reward, epoch.n)
         lines.append(f"epoch {epoch.epoch}  {rate}{ends}")
     if acts := acts_text(facts):
         lines.append(f"tools    {acts}")
-    lines.append(f"groups   {counted_outcomes(facts.groups)}")
+    lines.append(f"groups   {words.counted_outcomes(facts.groups)}")
     if facts.nothing_read:
         lines.append(facts.nothing_read)
     elif facts.training and 0 < facts.groups["unjudged"] == sum(facts.groups.values()):
@@ -203,14 +186,14 @@ def acts_text(facts: RunFacts) -> str:
     """`3.1 turns and 2.3 tool calls a try (n=24), 4 calls failed`; "" of single replies."""
     if (acts := facts.acts) is None:
         return ""
-    failed = f", {count_text(acts.failed_calls, 'call')} failed" if acts.failed_calls else ""
+    failed = f", {words.count_text(acts.failed_calls, 'call')} failed" if acts.failed_calls else ""
     turns, calls = acts.turns_per_rollout, acts.tool_calls_per_rollout
     return f"{turns:.1f} turns and {calls:.1f} tool calls a try (n={acts.rollouts}){failed}"
 
 
 def change_lines(facts: RunFacts) -> list[str]:
     """Say whether practice helped, set by set, and which step was the best."""
-    lines = [change_line(change) for change in facts.changes]
+    lines = [evaluation_lines.change_line(change) for change in facts.changes]
     if facts.best_step is not None:
         n, run = facts.comparable, facts.run
         # The maximum of noisy means is biased upwards.
@@ -238,9 +221,9 @@ def curation_lines(facts: RunFacts) -> list[str]:
         if name != GATE and stats.accept_rate is not None:
             lines.append(_reviewer_line(name, stats))
     if gate := facts.curation.get(GATE):
-        lines.append(f"the gate: {count_text(gate.n, 'approval')} did not fit the library")
+        lines.append(f"the gate: {words.count_text(gate.n, 'approval')} did not fit the library")
     if facts.withheld:
-        lines.append(withheld_text(facts.withheld))
+        lines.append(words.withheld_text(facts.withheld))
     return lines
 
 
@@ -250,7 +233,7 @@ def _reviewer_line(name: str, stats: ReviewerFacts) -> str:
         line += f", {stats.edited} edited"
     if stats.approved_flagged:
         which = ", since auto lets such flags pass" if name == "auto" else ""
-        line += f", {count_text(stats.approved_flagged, 'flagged operation')} approved{which}"
+        line += f", {words.count_text(stats.approved_flagged, 'flagged operation')} approved{which}"
     if stats.timed:
         times = f"median {stats.median_s:.1f} s, mean {stats.mean_s:.1f} s"
         line += f"; {times} (n={stats.timed})"
@@ -265,7 +248,7 @@ def _library_lines(end: EndFacts) -> list[str]:
         changes = [f"  {experience_line(change)}" for change in library.difference.changes()]
         return ["", f"library {library.name}  {versions}  {counts}", *changes]
     if library.experiences:
-        held = count_text(len(library.experiences), "experience")
+        held = words.count_text(len(library.experiences), "experience")
         return ["", f"library {library.name}  v{library.after}, unchanged: {held} in the prompt"]
     return []
 
@@ -289,19 +272,13 @@ def _repair_lines(facts: RunFacts) -> list[str]:
 
 def _loss_lines(facts: RunFacts, most: int) -> list[str]:
     """Return what was lost by kind, and the first losses with their reasons."""
-    lines = [lost_text(facts.lost)]
+    lines = [words.lost_text(facts.lost)]
     for loss in facts.losses[:most]:
         lines.append(one_line(f"{loss.kind} {loss.where}: {loss.reason}", _MOST_TEXT))
     more = facts.losses_in_all - min(most, len(facts.losses))
     if more > 0:
         lines.append(f"and {more} more: studio runs show {quote(facts.run)} --json")
     return lines
-
-
-def _spent_lines(stages: Mapping[Any, Usage]) -> list[str]:
-    if len(stages) < 2:
-        return []
-    return [f"{stage}: {usage_text(usage)}" for stage, usage in stages.items()]
 
 
 def _step_lines(facts: RunFacts) -> list[str]:
@@ -324,7 +301,7 @@ def _steps_table(steps: Sequence[StepRow]) -> str:
             [
                 str(step.step),
                 str(step.epoch),
-                reward_rate_text(step.mean_reward, step.n, "-"),
+                words.reward_rate_text(step.mean_reward, step.n, "-"),
                 *(figures if acts else []),
                 groups or "-",
                 str(step.operations),
@@ -354,20 +331,16 @@ def _training_table(training: TrainingFacts, steps: Sequence[StepRow]) -> str:
     for trained, step in zip(training.steps[-len(steps) :], steps, strict=True):
         cells = [str(step.step)]
         if has_reward:
-            cells.append(reward_rate_text(step.mean_reward, step.n, "-"))
+            cells.append(words.reward_rate_text(step.mean_reward, step.n, "-"))
         for name in figures:
             value = trained.metrics.get(name)
             cells.append("-" if value is None else figure_text(name, value))
-        rows.append([*cells, _update_cell(trained, step)])
+        update = f"rolled back to {trained.back_to}" if trained.back_to else trained.update
+        if step.changed:
+            update += f", {step.changed} changed: v{step.library_version}"
+        rows.append([*cells, update])
     headings = ["STEP", *(["REWARD"] if has_reward else []), *figures.values(), "UPDATE"]
     return table(headings, rows)
-
-
-def _update_cell(trained: TrainedStep, step: StepRow) -> str:
-    text = f"rolled back to {trained.back_to}" if trained.back_to else trained.update
-    if step.changed:
-        text += f", {step.changed} changed: v{step.library_version}"
-    return text
 
 
 def step_text(facts: StepFacts, *, prompts: bool) -> str:
@@ -394,7 +367,12 @@ def step_text(facts: StepFacts, *, prompts: bool) -> str:
         lines.append(f"  {reply.repair} {reply.outcome} by {sanitize(reply.reviewer)}{reason}")
         lines += [f"    {_operation_text(operation)}" for operation in reply.operations]
     lines += _choice_lines(facts)
-    lines += ["", "decisions", *_decision_lines(facts), _commit_line(facts)]
+    committed = "not committed"
+    if facts.committed_version is not None:
+        learned = f"library v{facts.committed_version}"
+        learned = f"policy v{facts.committed_policy}" if facts.trains else learned
+        committed = f"committed: {learned}"
+    lines += ["", "decisions", *_decision_lines(facts), committed]
     return "\n".join(lines)
 
 
@@ -437,9 +415,9 @@ def _fate_lines(facts: StepFacts) -> list[str]:
     texts = [proposal.text or f"{proposal.kind} {proposal.target}" for proposal in proposals]
     lines = []
     for name in dict.fromkeys(fate.operation for fate in fates):
-        if text := merged_text(name, fates):
+        if text := words.merged_text(name, fates):
             lines.append(f"  {name} merges {text}")
-    return lines + [f"  dropped: proposal {text}" for text in dropped_texts(fates, texts)]
+    return lines + [f"  dropped: proposal {text}" for text in words.dropped_texts(fates, texts)]
 
 
 def _choice_lines(facts: StepFacts) -> list[str]:
@@ -470,20 +448,12 @@ def _decision_lines(facts: StepFacts) -> list[str]:
         if outcome and outcome.kind == "weights":
             result = " -> applied" if outcome.applied else " -> not applied"
         reason, reviewer = sanitize(decision.reason), sanitize(decision.reviewer)
-        text = decided_text(decision.action, reviewer, reason)
+        text = words.decided_text(decision.action, reviewer, reason)
         lines.append(f"  {decision.operation_id}  {text}{result}")
         if reason and reviewer != GATE:
             word = "because" if decision.action == "reject" else "note"
             lines.append(f"      {word}: {reason}")
     return lines
-
-
-def _commit_line(facts: StepFacts) -> str:
-    if facts.committed_version is None:
-        return "not committed"
-    if facts.trains:
-        return f"committed: policy v{facts.committed_policy}"
-    return f"committed: library v{facts.committed_version}"
 
 
 def _update_lines(update: WeightUpdate | None) -> list[str]:
@@ -504,10 +474,10 @@ def rollout_text(facts: RolloutFacts) -> str:
     finished, verdict = facts.finished, facts.verdict
     reward = "?" if facts.reward is None else f"{facts.reward:g}"
     if verdict is not None:
-        reward += metrics_text(verdict.metrics)
+        reward += words.metrics_text(verdict.metrics)
     spent = f"{facts.tokens} tokens  seed {finished.seed}  {', '.join(facts.records)}"
     lines = [f"{facts.id}  {finished.status}  reward {reward}  {spent}"]
-    if acted := acted_text(finished):
+    if acted := words.acted_text(finished):
         lines.append(acted)
     for message in facts.messages:
         lines += ["", *_message_lines(message)]

@@ -7,7 +7,7 @@ from typing import Any
 from engines.core.state.run_state import RunState
 from studio.facts.curves import Series, committed_operations, policy_after
 from studio.facts.training import TrainedStep, TrainingFacts, trainable_share, trained_step
-from studio.render.lines import LEVELS, sparkline
+from studio.render.lines import sparkline
 from studio.render.words import count_text, reward_rate_text
 from studio.secrets.sanitize import one_line
 
@@ -17,10 +17,10 @@ _SHARES = frozenset({"contrast", "clip_share", "clip_low", "clip_high", "truncat
 _COUNTS = frozenset({"tokens", "optimiser_steps", "length", "examples", "left_out"})
 
 
-def value_curve(steps: Sequence[TrainedStep], width: int, levels: str = LEVELS) -> str:
+def value_curve(steps: Sequence[TrainedStep], width: int) -> str:
     """What the steps are measured by; rewards on a scale of 0 to 1, losses from 0 on."""
     high = 1.0 if steps and steps[0].measure == "reward" else None
-    return sparkline([step.value for step in steps], width, low=0.0, high=high, levels=levels)
+    return sparkline([step.value for step in steps], width, low=0.0, high=high)
 
 
 def row_curve(curve: Mapping[str, Any], width: int) -> str:
@@ -112,7 +112,7 @@ def learned_text(row: Mapping[str, Any]) -> str:
     return f"{row['library']}@{row['version']}"
 
 
-def training_lines(training: TrainingFacts, levels: str = LEVELS, *, place: str = "") -> list[str]:
+def training_lines(training: TrainingFacts, *, place: str = "") -> list[str]:
     """The training section of a summary: rewards with n, updates, weights, checkpoints.
 
     `place` is the folder of the run, "" where checkpoints are named from there on.
@@ -122,7 +122,7 @@ def training_lines(training: TrainingFacts, levels: str = LEVELS, *, place: str 
         named = training.reward if len(measured) > 1 else {"last": measured[-1]}
         texts = [f"{name} step {s.step} {value_text(s)}" for name, s in named.items() if s]
         lines.append(f"{measured[0].measure:<11} {'; '.join(texts)}")
-        curve = value_curve(measured, 60, levels)
+        curve = value_curve(measured, 60)
         scale = f"0 to {figure_text('loss', training.curve_top)}"
         lines.append(f"curve       {curve}  ({scale}, {len(measured)} steps)")
     outcomes = outcome_counts_text(training)

@@ -178,13 +178,14 @@ class EditorReview:
             cause = f"it is no UTF-8 text (byte {error.start}), so nothing is decided."
             raise DataError(name, cause, "Save it as UTF-8.") from error
         edited, wrong = parse_document(text, {block.name for block in shown})
+        if wrong:
+            raise refuse(name, wrong)
         if shown and not edited:
             return None
         fresh, state = self._read_queue(), self.review.session.state
         wishes, left_out = document_wishes(shown, edited, fresh, state)
         for one in left_out:
             self.review.tell(one)
-        wishes = [*wrong, *wishes]
         session, queue = self.review.session, self._queue
         todo, flags = self.review.wait_for(check_wishes(name, wishes, session, queue))
         if flags and self.yes:
@@ -305,9 +306,9 @@ def _wrap(text: str, indent: str = "") -> list[str]:
 
 def parse_document(
     text: str, names: Collection[str] | None = None
-) -> tuple[list[Block], list[Wish]]:
+) -> tuple[list[Block], list[str]]:
     """Return the blocks of a file, which may have these `names`; and what is wrong, by line."""
-    blocks, wrong = list[Block](), list[Wish]()
+    blocks, wrong = list[Block](), list[str]()
     for number, raw in enumerate(text.split("\n"), 1):
         line, problem = raw.strip(), ""
         last = blocks[-1] if blocks else Block(NEW)
@@ -336,7 +337,7 @@ def parse_document(
             more = re.sub(rf"^\\(?={_READ_OTHERWISE})", "", line)
             blocks[-1] = replace(last, text=" ".join(f"{last.text} {more}".split()))
         if problem:
-            wrong.append(Wish("", place=f"line {number}", wrong=problem))
+            wrong.append(f"line {number}: {problem}")
     return [block for block in blocks if block.name != NEW or block.text], wrong
 
 

@@ -6,17 +6,10 @@ from functools import lru_cache, partial
 from threading import Lock
 
 from engines.core import events as ev
+from engines.core import types
 from engines.core.errors import StudioError
 from engines.core.state.run_state import StepHistory
 from engines.core.text.similarity import Change
-from engines.core.types import (
-    Message,
-    Operation,
-    UnparsedReply,
-    Verdict,
-    operation_step,
-    rollout_id,
-)
 from engines.record.derived.run_state import HistoryReader
 from engines.record.ledger import read_trajectory
 from engines.record.run_dir import RunDir
@@ -34,12 +27,12 @@ _KEPT_STEPS = 16
 @dataclass(frozen=True, slots=True)
 class EvidenceRollout:
     rollout: ev.RolloutFinished
-    verdict: Verdict | None
+    verdict: types.Verdict | None
     doubt: str = ""  # why the reflector found the verdict to contradict the attempt
 
     @property
     def id(self) -> str:
-        return rollout_id(self.rollout.step, self.rollout.position, self.rollout.index)
+        return types.rollout_id(self.rollout.step, self.rollout.position, self.rollout.index)
 
     @property
     def sign(self) -> str:
@@ -77,14 +70,14 @@ class EvidenceLoader:
                 if position in (None, at[0])
             ]
 
-    def operation_groups(self, operation: Operation) -> tuple[GroupEvidence, ...]:
+    def operation_groups(self, operation: types.Operation) -> tuple[GroupEvidence, ...]:
         """Evidence by group, in the order of the operation, and where winners and losers part.
 
         A weight update names no rollouts: it rests on all groups of its step.
         """
         rollouts: Sequence[str] = operation.evidence
         if operation.kind == "weights":
-            rollouts = [each.id for each in self._members(operation_step(operation.id))]
+            rollouts = [each.id for each in self._members(types.operation_step(operation.id))]
         found = self.groups(rollouts)
         compared = [replace(group, parting=self._parting(group)) for group in found[:_COMPARED]]
         return (*compared, *found[_COMPARED:])
@@ -96,10 +89,10 @@ class EvidenceLoader:
             groups.setdefault(name.rpartition("r")[0], []).append(name)
         return tuple(self._group(name, members) for name, members in groups.items())
 
-    def reply_source(self, repair: UnparsedReply) -> ReplySource:
+    def reply_source(self, repair: types.UnparsedReply) -> ReplySource:
         return find_reply_source(self._run, repair)
 
-    def messages(self, witness: EvidenceRollout) -> tuple[Message, ...]:
+    def messages(self, witness: EvidenceRollout) -> tuple[types.Message, ...]:
         return read_trajectory(self._run.records, witness.rollout.refs)
 
     def _parting(self, group: GroupEvidence) -> tuple[PartingWords, ...]:

@@ -5,39 +5,18 @@ about at once. It works on dumb terminals, with screen readers and from scripts.
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from engines.core.errors import ConflictError, StudioError
 from engines.core.text.tool_text import said_text
-from engines.core.types import (
-    GATE,
-    Decision,
-    Operation,
-    OperationKind,
-    UnparsedReply,
-)
+from engines.core.types import GATE, Decision, Operation, OperationKind, UnparsedReply
 from studio.render.words import DONE, count_text, misfit_text
+from studio.review import wording
 from studio.review.decider import Decider, check_wording
 from studio.review.evidence import EvidenceLoader, GroupEvidence
 from studio.review.review_run import RunReview
-from studio.review.wording import (
-    HELP,
-    REPLY_HELP,
-    WEIGHTS_AS_A_WHOLE,
-    WEIGHTS_HELP,
-    WEIGHTS_KEYS,
-    changed_parts,
-    flag_text,
-    merge_decisions,
-    operation_text,
-    queue_lines,
-    reply_lines,
-    text_with_parts,
-    unknown_key_hint,
-    whole_lines,
-)
 from studio.secrets.sanitize import one_line, sanitize
 from studio.session.requests import Drop, Mend, Propose, Request, ReviewQueue
 from studio.session.unparsed_replies import with_comments, without_comments
@@ -62,11 +41,9 @@ class LineReview:
     _decider: Decider = field(default_factory=Decider)
     _shown_at: float = 0.0
     _decided: set[str] = field(default_factory=set)  # also where `u` came too late
-    _later: set[str] = field(default_factory=set)  # ids of operations and of replies
-    _reply_texts: dict[str, str] = field(default_factory=dict)  # as far as corrected, by id
-    _wordings: dict[str, str] = field(default_factory=dict)  # not decided, by operation id
+    _later: dict[str, None] = field(default_factory=dict)  # operations and replies, newest last
+    _texts: dict[str, str] = field(default_factory=dict)  # wordings and replies under way, by id
     _notes: dict[str, str] = field(default_factory=dict)  # they go with the decision
-    _passed: list[str] = field(default_factory=list)  # what `n` left for later, in order
     _first: str = ""  # the operation to be asked about next, where it is open
 
     @property
@@ -100,9 +77,9 @@ class LineReview:
         while review.wait_until_allowed(self.ask_all) and follows and not review.ended:
             state = review.session.state
             blocking = state.undecided_operations if state.under_review else ()
-            passed_over = self._later.intersection(operation.id for operation in blocking)
+            passed_over = [op.id for op in blocking if op.id in self._later]
             if passed_over:
-                self._later -= passed_over
+                self._ask_again(passed_over)
                 count = count_text(len(passed_over), "operation")
                 review.tell(f"the run holds for {count}: once more; q leaves")
                 continue
@@ -113,6 +90,10 @@ class LineReview:
     def _is_empty(self) -> bool:
         queue = self.review.read_queue()
         return not queue.open and not queue.repairs
+
+    def _ask_again(self, names: Iterable[str]) -> None:
+        for name in names:
+            self._later.pop(name, None)
 
     def _counts_text(self) -> str:
         state = self.review.session.state
@@ -141,12 +122,12 @@ class LineReview:
             if operations:
                 asked = next((op for op in operations if op.id == self._first), operations[0])
                 groups = self.evidence.operation_groups(asked)
-                self._say(operation_text(asked, queue, groups, self._note_on(asked, queue)))
+                self._say(wording.operation_text(asked, queue, groups, self._note_on(asked, queue)))
                 self._shown_at = self.clock()
                 go_on = self._answer(asked, queue)
             elif replies:
-                self._say("\n" + "\n".join(reply_lines(replies[0], len(queue.repairs))))
-                go_on = self._answer_reply(replies[0], queue)
+                self._say("\n" + "\n".join(wording.reply_lines(replies[0], len(queue.repairs))))
+                go_on = self._answer(replies[0], queue)
             else:
                 return True
             if not go_on:
@@ -155,23 +136,41 @@ class LineReview:
     def _note_on(self, operation: Operation, queue: ReviewQueue) -> str:
         return self._notes.get(operation.id, queue.notes.get(operation.id, ""))
 
-    def _answer(self, operation: Operation, queue: ReviewQueue) -> bool:
-        """Take commands until another operation is to be shown; False ends the session."""
-        is_weights = operation.kind == "weights"
-        keys = WEIGHTS_KEYS if is_weights else "a e E r R t m M p u n N o w l q"
+    def _answer(self, asked: Operation | UnparsedReply, queue: ReviewQueue) -> bool:
+        """Take commands until something else is to be shown; False ends the session."""
+        is_weights = isinstance(asked, Operation) and asked.kind == "weights"
+        keys, help_text = "a e E r R t m M p u n N o w l q", wording.HELP
+        if isinstance(asked, UnparsedReply):
+            keys, help_text = "e d o n l q", wording.REPLY_HELP
+        elif is_weights:
+            keys, help_text = wording.WEIGHTS_KEYS, wording.WEIGHTS_HELP
         while True:
-            key, rest = self._ask_key(f"{operation.id}  {keys} h ? ")
-            if key == "q":
-                return False
-            if is_weights and key in ("e", "E", "t", "M", "p", "w"):
-                self._say(WEIGHTS_AS_A_WHOLE)
-                continue
-            try:
-                if self._carry_out(key, rest, operation, queue):
+            key, rest = self._ask_key(f"{asked.id}  {keys} h ? ")
+            match key:
+                case "q":
+                    return False
+                case "n":
+                    self._later[asked.id] = None
                     return True
-            except ConflictError as error:  # decided and committed elsewhere meanwhile
-                self._say(sanitize(str(error)))
-                return True
+                case "l":
+                    self._say("\n".join(wording.queue_lines(queue)))
+                case "" | "h" | "?" | "help":
+                    self._say(help_text)
+                case _ if is_weights and key in ("e", "E", "t", "M", "p", "w"):
+                    self._say(wording.WEIGHTS_AS_A_WHOLE)
+                case _ if key not in keys.split():
+                    self._say(wording.unknown_key_hint(key))
+                case _:
+                    try:
+                        if isinstance(asked, UnparsedReply):
+                            is_over = self._settle(key, rest, asked)
+                        else:
+                            is_over = self._carry_out(key, rest, asked, queue)
+                    except ConflictError as error:  # decided elsewhere meanwhile, or the run ended
+                        self._say(sanitize(str(error)))
+                        is_over = True
+                    if is_over:
+                        return True
 
     def _carry_out(self, key: str, rest: str, operation: Operation, queue: ReviewQueue) -> bool:
         """Do what one key says; True where another operation is to be shown."""
@@ -190,7 +189,7 @@ class LineReview:
                         return False
                 return self._decide(operation, Decision(operation.id, "reject", reason=rest), queue)
             case "t":
-                self._later.add(operation.id)
+                self._later[operation.id] = None
                 return self._decide(operation, Decision(operation.id, "defer", reason=rest), queue)
             case "m":
                 self._notes[operation.id] = rest
@@ -202,38 +201,21 @@ class LineReview:
                 return self._propose_pin(rest or operation.target or "", queue)
             case "u":
                 return self._undo(queue)
-            case "n":
-                self._later.add(operation.id)
-                self._passed.append(operation.id)
+            case "N" if self._later:
+                self._first, _ = self._later.popitem()
                 return True
             case "N":
-                return self._go_back()
+                self._say("none was left for later in this session")
             case "o":
                 self._view_groups(self.evidence.operation_groups(operation))
             case "w":
-                for line in whole_lines(operation, dict(queue.draft)):
+                for line in wording.whole_lines(operation, dict(queue.draft)):
                     self._say(line)
-            case "l":
-                self._say("\n".join(queue_lines(queue)))
-            case "" | "h" | "?" | "help":
-                self._say(WEIGHTS_HELP if operation.kind == "weights" else HELP)
-            case _:
-                self._say(unknown_key_hint(key))
-        return False
-
-    def _go_back(self) -> bool:
-        """Ask again about the one that was last left for later."""
-        while self._passed:
-            if (name := self._passed.pop()) in self._later:
-                self._later.discard(name)
-                self._first = name
-                return True
-        self._say("none was left for later in this session")
         return False
 
     def _approve_parts(self, operation: Operation, queue: ReviewQueue, listed: str) -> bool:
         before = dict(queue.draft).get(operation.target or "", "")
-        parts = changed_parts(before, operation.text) if operation.kind == "modify" else ()
+        parts = wording.changed_parts(before, operation.text) if operation.kind == "modify" else ()
         chosen = {int(word) for word in listed.split() if word.isdecimal()}
         if not all(word.isdecimal() for word in listed.split()) or len(parts) < 2:
             self._say("a alone approves it; a 1 3 takes parts of a change that has several")
@@ -242,7 +224,7 @@ class LineReview:
         elif len(chosen) == len(parts):
             return self._decide(operation, Decision(operation.id, "approve"), queue)
         else:
-            text = text_with_parts(before, operation.text, chosen)
+            text = wording.text_with_parts(before, operation.text, chosen)
             return self._decide_edit(operation, Decision(operation.id, "edit", text=text), queue)
         return False
 
@@ -258,31 +240,21 @@ class LineReview:
         self._first = made.id
         return True
 
-    def _answer_reply(self, reply: UnparsedReply, queue: ReviewQueue) -> bool:
-        """Take one command about a reply that could not be parsed; False ends the sitting."""
-        while True:
-            key, rest = self._ask_key(f"{reply.id}  e d o n l q h ? ")
-            match key:
-                case "e":
-                    if self._resubmit(reply, rest):
-                        return True
-                case "d" if rest:
-                    return self._drop(reply, rest)
-                case "d":
-                    self._say("say why: d REASON")
-                case "n":
-                    self._later.add(reply.id)
-                    return True
-                case "o":
-                    self._view_reply(reply)
-                case "l":
-                    self._say("\n".join(queue_lines(queue)))
-                case "q":
-                    return False
-                case "" | "h" | "?" | "help":
-                    self._say(REPLY_HELP)
-                case _:
-                    self._say(unknown_key_hint(key))
+    def _settle(self, key: str, rest: str, reply: UnparsedReply) -> bool:
+        """Do what one key says about a reply that could not be parsed; True where it is over."""
+        match key:
+            case "e":
+                return self._resubmit(reply, rest)
+            case "d" if rest:
+                self._send(Drop(reply.id, rest, self._person))
+                self.settled_count += 1
+                self._say(f"{reply.id}: dropped; it stays counted as lost")
+                return True
+            case "d":
+                self._say("say why: d REASON")
+            case "o":
+                self._view_reply(reply)
+        return False
 
     def _ask_key(self, prompt: str, at_end: str = "q") -> tuple[str, str]:
         """A key and the text behind it; `at_end` is the key where the input ends."""
@@ -293,41 +265,29 @@ class LineReview:
 
     def _resubmit(self, reply: UnparsedReply, text: str) -> bool:
         """Hand in a corrected reply; False where it is not understood, and asked about again."""
+        if not text:
+            before = self._texts.get(reply.id) or self.evidence.reply_source(reply).reply
+            opened = self._from_editor(with_comments(before, reply.reasons))
+            text = without_comments(opened or "").strip()
+        if not text:
+            self._say("nothing was saved, so it is as it was")
+            return False
+        self._texts[reply.id] = text
         try:
-            if not text:
-                before = self._reply_texts.get(reply.id) or self.evidence.reply_source(reply).reply
-                opened = self._from_editor(with_comments(before, reply.reasons))
-                text = without_comments(opened or "").strip()
-            if not text:
-                self._say("nothing was saved, so it is as it was")
-                return False
-            self._reply_texts[reply.id] = text
-            found = self._send(Mend(reply.id, text, self._person))
-        except ConflictError as error:  # settled elsewhere meanwhile, or the run has ended
-            self._say(sanitize(str(error)))
-            if text:
-                self._say(f"what you wrote:\n{sanitize(text)}")
-            return True
-        if found.problems:
+            resubmission = self._send(Mend(reply.id, text, self._person))
+        except ConflictError:
+            self._say(f"what you wrote:\n{sanitize(text)}")
+            raise
+        if resubmission.problems:
             self._say(f"{reply.id}: still not understood, so nothing of it is taken")
-            for problem in found.problems:
+            for problem in resubmission.problems:
                 self._say(f"  {one_line(problem, 400)}")
             return False
         self.settled_count += 1
-        for duplicate in found.doubled:
+        for duplicate in resubmission.doubled:
             self._say(f"  {one_line(duplicate, 400)}")
-        names = ", ".join(operation.id for operation in found.operations)
+        names = ", ".join(operation.id for operation in resubmission.operations)
         self._say(f"{reply.id}: mended; it holds {names or 'nothing new'}")
-        return True
-
-    def _drop(self, reply: UnparsedReply, reason: str) -> bool:
-        try:
-            self._send(Drop(reply.id, reason, self._person))
-        except ConflictError as error:
-            self._say(sanitize(str(error)))
-            return True
-        self.settled_count += 1
-        self._say(f"{reply.id}: dropped; it stays counted as lost")
         return True
 
     def _view_reply(self, reply: UnparsedReply) -> None:
@@ -355,7 +315,7 @@ class LineReview:
         took_s = round(self.clock() - self._shown_at, 3)
         reason = decision.reason or self._note_on(operation, queue)
         decision = replace(decision, reviewer=self._person, took_s=took_s, reason=reason)
-        pairs = merge_decisions(operation, others, decision)
+        pairs = wording.merge_decisions(operation, others, decision)
         result = self.review.wait_for(
             self._decider.decide(self.review.session, pairs, dict(queue.draft))
         )
@@ -381,14 +341,14 @@ class LineReview:
         """Decide an edit once it fits and its new flags are accepted; False: not decided."""
         merged = [other.id for other in others]
         while decision.text and decision.text.strip():
-            self._wordings[operation.id] = decision.text
+            self._texts[operation.id] = decision.text
             checking = check_wording(self.review.session, operation, decision, merged)
             objection, flags = self.review.wait_for(checking)
             if objection:
                 self._say(f"{sanitize(objection)}: not decided; edit again, or r REASON")
                 return False
             for flag in flags:
-                self._say(f"  flag      {flag_text(flag)}")
+                self._say(f"  flag      {wording.flag_text(flag)}")
             key, rest = ("", "") if flags else ("y", "")
             while key not in ("y", "e", "n"):
                 prompt = "approve anyway? y, e edit again, n ? "
@@ -407,7 +367,7 @@ class LineReview:
             more = f"; M {operation.target} TEXT changes it" if "pin" not in operation.kind else ""
             self._say(f"a {operation.kind} has no wording{more}")
             return False
-        before = self._wordings.get(operation.id, operation.text)
+        before = self._texts.get(operation.id, operation.text)
         edit = Decision(operation.id, "edit", text=text or self._from_editor(before))
         return self._decide_edit(operation, edit, queue)
 
@@ -446,9 +406,8 @@ class LineReview:
             self._say(done.text)
             return False
         undone = done.asked_again
-        self._later.difference_update(last)
         self._decided.difference_update(undone, last)
-        self._later.difference_update(undone)
+        self._ask_again([*undone, *last])
         self._say(f"asked again: {', '.join(undone)}" if undone else done.text)
         return True
 

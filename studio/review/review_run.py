@@ -15,16 +15,10 @@ from typing import Any, Protocol, TypeVar
 from engines.core.errors import ConflictError
 from engines.core.protocols import Linter
 from engines.record.run_dir import RunDir, Workspace
+from studio.session import requests
 from studio.session.control_socket import is_alive
 from studio.session.live import LiveSession
 from studio.session.offline import OfflineSession
-from studio.session.requests import (
-    Commit,
-    ControlledElsewhereError,
-    NotRunningError,
-    ReadQueue,
-    ReviewQueue,
-)
 from studio.session.session import Disconnected, Session
 
 T = TypeVar("T")
@@ -115,17 +109,17 @@ class RunReview:
         while True:
             try:
                 return ask()
-            except ControlledElsewhereError as error:
+            except requests.ControlledElsewhereError as error:
                 if not self.waits:
                     raise
                 self.tell(f"{error.cause} Waiting until it is left; Ctrl-C ends the waiting")
                 self.wait_for(self._wait_until_left())
-            except NotRunningError:
+            except requests.NotRunningError:
                 self.ended = True
                 return True
 
-    def read_queue(self) -> ReviewQueue:
-        return self.wait_for(self.session.send(ReadQueue()))
+    def read_queue(self) -> requests.ReviewQueue:
+        return self.wait_for(self.session.send(requests.ReadQueue()))
 
     def closing_text(self) -> str:
         """Leave in good order; what happened, or how to go on, "" where nothing need be said."""
@@ -136,7 +130,7 @@ class RunReview:
             if state.status == "finished" and not state.reviewed_operations:
                 return ""
             before = state.base_version
-            said = self.wait_for(self.session.send(Commit(state.step, self.session.who)))
+            said = self.wait_for(self.session.send(requests.Commit(state.step, self.session.who)))
             self.committed = self.session.state.library_version > before
             return said
         status = self.wait_for(self.session.status())
@@ -177,6 +171,6 @@ class RunReview:
         with contextlib.suppress(ConflictError):
             while True:
                 await asyncio.sleep(WAIT_S)
-                with contextlib.suppress(ControlledElsewhereError):
-                    await self.session.send(ReadQueue())
+                with contextlib.suppress(requests.ControlledElsewhereError):
+                    await self.session.send(requests.ReadQueue())
                     return

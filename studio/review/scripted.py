@@ -7,9 +7,8 @@ anything is wrong. What stands already is not recorded twice, so a batch may be 
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from json import dumps
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 from engines.core.codec import digest, fields_of, to_dict
 from engines.core.errors import DataError
@@ -52,28 +51,23 @@ class Wish:
     fingerprint: str = ""  # as it was listed; "": whatever the operation is by now
     anyway: bool = False  # also where its text has flags that nobody was shown
     place: str = ""  # where it was asked for
-    wrong: str = ""  # what could not be read of it
 
 
 def read_wishes(name: str, data: bytes) -> list[Wish]:
-    """The wishes of a JSON array, of what is wrong in one all by field; DataError: it is none."""
+    """The wishes of a JSON array. Raises DataError: all that is wrong with its form, by field."""
     from pydantic import ConfigDict, TypeAdapter, ValidationError, with_config
 
+    with_config(ConfigDict(extra="forbid"))(Wish)
     try:
-        items = TypeAdapter(list[Any]).validate_json(data.removeprefix(BOM))
+        wishes = TypeAdapter(list[Wish]).validate_json(data.removeprefix(BOM))
     except ValidationError as error:
-        raise refuse(name, [plain_words(one["msg"]) for one in error.errors()]) from error
-    strict, wishes = TypeAdapter(with_config(ConfigDict(extra="forbid"))(Wish)), list[Wish]()
-    for number, item in enumerate(items, 1):
-        try:
-            wish = strict.validate_json(dumps(item))
-            wishes.append(replace(wish, place=f"item {number}", wrong=""))
-        except ValidationError as error:
-            for one in error.errors():
-                what = plain_words(one["msg"]).replace("Unexpected keyword argument", "unknown")
-                place = ", ".join(map(str, (f"item {number}", *one["loc"])))
-                wishes.append(Wish("", place=place, wrong=what))
-    return wishes
+        problems = []
+        for one in error.errors():
+            what = plain_words(one["msg"]).replace("Unexpected keyword argument", "unknown")
+            places = [f"item {at + 1}" if isinstance(at, int) else at for at in one["loc"]]
+            problems.append(": ".join(filter(None, (", ".join(places), what))))
+        raise refuse(name, problems) from error
+    return [replace(wish, place=f"item {at}") for at, wish in enumerate(wishes, 1)]
 
 
 def refuse(name: str, problems: Sequence[str], move: str = "") -> DataError:
@@ -128,8 +122,6 @@ async def check_wishes(
 
 def _read_wish(wish: Wish, state: RunState, texts: Mapping[str, str], person: str) -> Todo:
     """A wish by itself; ValueError says what is wrong with it."""
-    if wish.wrong:
-        raise ValueError(wish.wrong)
     action, named = wish.action, {wish.text, wish.kind, wish.target} != {None}
     if action not in (DECIDES if wish.operation else OWN):
         known = ", ".join(DECIDES) if wish.operation else f"{', '.join(OWN)} (without an operation)"

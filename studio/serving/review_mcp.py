@@ -200,10 +200,7 @@ class ReviewService:
                 ask = {"anyway": {"type": "boolean", "title": "Approve it anyway"}}
                 form = _form(f"{operation.id} as you worded it:\n{wording}\n{flags}", ask)
                 return replace(question, form=form, decision=decision)
-        text = await self._decide(question, decision)
-        if decision.action in ("reject", "defer") and is_reworded(question, content):
-            text += "\nits changed text counts for nothing"
-        return text
+        return await self._decide(question, decision)
 
     async def _decide(self, question: Question, decision: Decision | None) -> str:
         """Record a decision, or take the standing one back; commit once nothing is left."""

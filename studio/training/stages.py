@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from engines.core.codec import digest
 from engines.core.errors import ConfigError, ConflictError
-from engines.core.state.run_state import RunState
 from engines.pipeline.evaluation.statistics import (
     ByQuestion,
     Interval,
@@ -273,17 +272,13 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class DistilledSet:
-    """The three measurements of one held-out set."""
+    """The rates of one held-out set by question: without the library, with it, and trained."""
 
     data: str
     library: str
     without: ByQuestion
     with_library: ByQuestion
     trained: ByQuestion
-
-    @property
-    def effect_share(self) -> Share | None:
-        return share_left(self.without, self.with_library, self.trained)
 
 
 def share_left(without: ByQuestion, with_library: ByQuestion, trained: ByQuestion) -> Share | None:
@@ -340,13 +335,20 @@ async def tell_effect_left(
         plan = replace(plan, weights=digest([adapter]))
     missing = plan.count_missing()
     to_stderr(f"measuring the policy before it, without and with {library}: {missing} to do")
-    found = _distilled_sets(await _measure(plan), tuned.state(), library)
+    # The last evaluation of each set counts.
+    evaluations = [e for e in tuned.state().evaluations if e.step]
+    trained = {e.data: evaluation.question_rewards(e) for e in evaluations}
+    sets = []
+    for result in (await _measure(plan)).sets:
+        name = result.held_out.name
+        sides = result.question_rewards(0), result.question_rewards(1), trained.get(name, {})
+        sets.append(DistilledSet(name, library, *sides))
     cells = [f"  {line}" for line in evaluation_lines.cell_lines(evaluation.cell_facts(state))]
     if cells:
         cells.insert(0, f"beside the weights and the library of run {run.run}")
-    text = "\n".join(["", *distilled_lines(found), *cells])
+    text = "\n".join(["", *distilled_lines(sets), *cells])
     print_result(
-        {**distilled_data(tuned.run, found), "cells": evaluation.cell_facts(state)}, text, json=json
+        {**distilled_data(tuned.run, sets), "cells": evaluation.cell_facts(state)}, text, json=json
     )
 
 
@@ -362,24 +364,6 @@ async def _measure(plan: evaluate.EvalPlan) -> evaluate.EvaluationResult:
         raise ConflictError(place, f"{early.reason}.", move) from None
 
 
-def _distilled_sets(
-    found: evaluate.EvaluationResult, state: RunState, library: str
-) -> list[DistilledSet]:
-    trained = {
-        e.data: evaluation.question_rewards(e) for e in state.evaluations if e.step
-    }  # the last of each
-    return [
-        DistilledSet(
-            result.held_out.name,
-            library,
-            result.question_rewards(0),
-            result.question_rewards(1),
-            trained.get(result.held_out.name, {}),
-        )
-        for result in found.sets
-    ]
-
-
 def distilled_lines(sets: list[DistilledSet]) -> list[str]:
     lines = ["what is left of the library in the weights (held-out reward)"]
     for one in sets:
@@ -390,43 +374,40 @@ def distilled_lines(sets: list[DistilledSet]) -> list[str]:
         }
         width = max(map(len, sides))
         for label, side in sides.items():
-            change = None if side is one.without else compare(one.without, side)
-            effect = "" if change is None else f"  {words.difference_text(change)} against none"
             rewards = tuple(side.values())
             rate = words.rate_text(mean_at_k(rewards), mean_interval(rewards))
-            lines.append(f"  {one.data}  {label:<{width}}  {rate} (n={len(side)}){effect}")
-        lines.append(f"  {one.data}  {_share_text(one.effect_share)}")
+            line = f"  {one.data}  {label:<{width}}  {rate} (n={len(side)})"
+            if side is not one.without and (change := compare(one.without, side)):
+                line += f"  {words.difference_text(change)} against none"
+            lines.append(line)
+        share = share_left(one.without, one.with_library, one.trained)
+        text = "cannot tell what is left: the library's own effect is not clear"
+        if share is not None:
+            low, high = share.interval.low, share.interval.high
+            text = f"{share.left:.0%} of the library's effect is left [{low:.0%}, {high:.0%}]"
+            text += f" (n={share.questions})"
+        lines.append(f"  {one.data}  {text}")
     return lines
 
 
-def _share_text(share: Share | None) -> str:
-    if share is None:
-        return "cannot tell what is left: the library's own effect is not clear"
-    interval = f"[{share.interval.low:.0%}, {share.interval.high:.0%}] (n={share.questions})"
-    return f"{share.left:.0%} of the library's effect is left {interval}"
-
-
 def distilled_data(run: str, sets: list[DistilledSet]) -> dict[str, Any]:
-    def rate_data(side: ByQuestion) -> dict[str, Any]:
-        rows = tuple(side.values())
-        interval = mean_interval(rows)
-        return {"mean": mean_at_k(rows), "interval": interval, "n": len(rows)}
-
-    return {
-        "kind": "EffectLeft",
-        "run": run,
-        "sets": [
+    facts = []
+    for one in sets:
+        share = share_left(one.without, one.with_library, one.trained)
+        rates = {}
+        for name in ("without", "with_library", "trained"):
+            rows = tuple(getattr(one, name).values())
+            interval = mean_interval(rows)
+            rates[name] = {"mean": mean_at_k(rows), "interval": interval, "n": len(rows)}
+        facts.append(
             {
                 "data": one.data,
                 "library": one.library,
-                "without": rate_data(one.without),
-                "with_library": rate_data(one.with_library),
-                "trained": rate_data(one.trained),
+                **rates,
                 "effect_of_library": compare(one.without, one.with_library),
                 "effect_of_training": compare(one.without, one.trained),
-                "left": None if (left := one.effect_share) is None else left.left,
-                "left_interval": None if left is None else left.interval,
+                "left": share and share.left,
+                "left_interval": share and share.interval,
             }
-            for one in sets
-        ],
-    }
+        )
+    return {"kind": "EffectLeft", "run": run, "sets": facts}

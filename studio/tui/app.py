@@ -28,19 +28,18 @@ from studio.tui.attachment import Attachment
 from studio.tui.drafts import Drafts
 from studio.tui.drawing.cells import cell_width, fit
 from studio.tui.drawing.lines import Line, Lines, crop_line, line
-from studio.tui.header import SessionStatus, header_line, tab_presses, tabs_line
+from studio.tui.header import SessionStatus, header_line, tabs_line
 from studio.tui.keymap import KEYS, PAGES, Key, bindings, keys_of_scope, remap_keys
 from studio.tui.navigation import Navigation
 from studio.tui.pages.demo_hint import DemoHints, is_demo
 from studio.tui.palette import commands
 from studio.tui.settings import ScreenSettings
-from studio.tui.terminal.frames import install_frame_clock
 from studio.tui.terminal.look import apply_look, register_themes
 from studio.tui.terminal.notify import Notifier
 from studio.tui.terminal.opening import resume_collection
 from studio.tui.terminal.terminal import exit_on_hangup, stop_between_events
 from studio.tui.terminal.textual_parts import TerminalApp
-from studio.tui.widgets.line_view import Chrome, footer_line, footer_presses
+from studio.tui.widgets.line_view import Chrome, footer_line
 from studio.tui.widgets.prompt import Confirm, Prompt
 
 if TYPE_CHECKING:
@@ -50,8 +49,6 @@ RATE_S = 1.0
 """Between two drawings of a rate that falls because nothing comes."""
 MESSAGE_S, ERROR_S = 8.0, 20.0
 """How long the line above the keys says something; what went wrong stands longer."""
-SEEN_S = 2.0
-"""So long a message stands although the run has gone on from what it speaks of."""
 TWICE_S = 2.0
 """Within this time ctrl+c is pressed twice."""
 
@@ -98,8 +95,6 @@ class StudioApp(TerminalApp, inherit_bindings=False):
         self._shows_rate, self._chrome_at = False, 0.0
         self._message: Line = ()  # above the keys
         self._told_at = 0.0
-        self._told_of: object = None  # where the run stood then
-        self._is_told_small = False  # it was said since the terminal is too small
         self._interrupted_at = float("-inf")
         self._is_leaving = False
 
@@ -120,8 +115,8 @@ class StudioApp(TerminalApp, inherit_bindings=False):
     def on_mount(self) -> None:
         self.keys = remap_keys(self.settings.keys, self.settings.place)
         self.set_keymap(dict(self.settings.keys))
-        clock = install_frame_clock(self, self.environ, low_bandwidth=self.settings.low_bandwidth)
-        clock.drains.append(self.draw_frame)
+        self.frame_clock.drains.append(self.draw_frame)
+        self.start_frames()
         stop_between_events(self)
         # After ctrl+z and fg the terminal is another page; Textual draws only what changed.
         self.app_resume_signal.subscribe(self, lambda _: self.redraw_all())
@@ -274,11 +269,8 @@ class StudioApp(TerminalApp, inherit_bindings=False):
         if not self._has_chrome:
             return  # the screen is being left, and a frame was under way
         if self._message:
-            age_s, is_error = now - self._told_at, bool(self._message[0][1])
-            is_past = self._told_of != self._standing or self.last_key > self._told_at
-            if age_s >= (ERROR_S if is_error else MESSAGE_S) or (
-                age_s >= SEEN_S and is_past and not is_error
-            ):
+            is_error = bool(self._message[0][1])
+            if now - self._told_at >= (ERROR_S if is_error else MESSAGE_S):
                 self.forget_message()
         if self._needs_drawing:
             self.draw_now()
@@ -308,18 +300,15 @@ class StudioApp(TerminalApp, inherit_bindings=False):
         self._shows_rate, self._chrome_at = status.tokens_per_s is not None, self.clock()
         name, page, keys = self.navigation.page_name, self.navigation.page(), self.keys
         top.show_line(0, header_line(state, status, size.width))
-        tabs = tabs_line(state, name, size.width)
-        top.show_line(1, tabs, tab_presses(tabs))
+        top.show_line(1, tabs_line(state, name, size.width))
         self._draw_demo_hint()
         base = self.screen_stack[0]
         shown = base.heard_keys if isinstance(base, MainScreen) else ()
         if not shown:
             shown = [*page.usable_keys(keys_of_scope(name, keys)), *self._common_keys(status)]
-        self._bottom.show_line(1, footer_line(shown, size.width), footer_presses(shown))
+        self._bottom.show_line(1, footer_line(shown, size.width))
         message = self._message
-        if not self.is_small:
-            self._is_told_small = False
-        elif not self._is_told_small:
+        if self.is_small and not message:
             text = f"terminal is {size.width}x{size.height}, studio wants 80x24"
             message = line((f" {text} (works from 60x16)", "flag"))
         self._bottom.show_line(0, message)
@@ -357,12 +346,6 @@ class StudioApp(TerminalApp, inherit_bindings=False):
     def _bottom(self) -> Chrome:
         return self.screen_stack[0].query_one("#bottom", Chrome)
 
-    @property
-    def _standing(self) -> object:
-        """What a message speaks of: the run, what it does, and whether its process is there."""
-        state, session = self.attachment.state, self.attachment.session
-        return session, state.status if state else "", self.attachment.is_living
-
     def forget_message(self, *, also_errors: bool = True) -> None:
         """It is not true any more: a page was opened, or the run has gone on."""
         if also_errors or not (self._message and self._message[0][1]):
@@ -371,15 +354,12 @@ class StudioApp(TerminalApp, inherit_bindings=False):
 
     def tell(self, text: str, style: str = "") -> None:
         path = self.workspace.path
-        # What failed needs the line for what happened; a file that was written has to be found.
         text = text.replace(f"{path.absolute()}/", f"{path}/")
-        if style == "failed":
+        # What failed needs the line for what happened; else its end names the file.
+        if style == "failed" or cell_width(text) >= self.size.width:
             text = text.replace(f"{path}/", "")
-        elif cell_width(text) >= self.size.width:  # its end names the file
-            text = text.replace(f"{path}/", f".../{path.absolute().name}/")
         self._message = ((" " + fit(sanitize(text), 400), style),)
-        self._told_at, self._told_of = self.clock(), self._standing
-        self._is_told_small = self.is_small
+        self._told_at = self.clock()
         self._bottom.show_line(0, self._message)
 
 

@@ -3,13 +3,12 @@
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from engines.core.errors import StudioError
 from engines.core.state.run_state import RunState
-from engines.core.text.tool_text import said_length
 from studio.facts.next_command import curation_text
 from studio.report.progress import StepClock
 from studio.session.session import (
@@ -19,8 +18,6 @@ from studio.session.session import (
     Message,
     Session,
     SnapshotReceived,
-    TextPiece,
-    TextReceived,
 )
 from studio.tui.drafts import Drafts
 from studio.tui.header import SessionStatus
@@ -77,12 +74,12 @@ class Attachment:
 
     @property
     def status(self) -> SessionStatus:
-        session, eta, in_view, ended = self.session, "", 0.0, 0.0
+        session, eta, rate = self.session, "", 0.0
         is_held = session is not None and session.state.status in ("paused", "held")
         if session is not None and not (is_held or session.state.undecided_operations):
             eta = self._throughput.steps.remaining_text(session.state)
         if self.is_living and not is_held:
-            in_view, ended = self._throughput.rates(self._host.clock())
+            rate = self._throughput.rate(self._host.clock())
         return SessionStatus(
             living=self.is_living,
             drives=session is not None and session.controls,
@@ -92,8 +89,7 @@ class Attachment:
             opening=session is not None and session.state.started is None,
             parted=self._is_cut,
             ready=session is not None and session.state.live.stage_name == "ready",
-            tokens_per_s=max(in_view, ended) or None,
-            rate_of_shown=in_view > ended,
+            tokens_per_s=rate or None,
             budget=self._budget,
             replay=session.label if session is not None else "",
             pace_tokens_per_s=session.pace_tokens_per_s if session is not None else None,
@@ -229,8 +225,6 @@ class Attachment:
         match message:
             case EventReceived() if self.session is not None:
                 self._follow_state(self.session.state, now)
-            case TextReceived(pieces=pieces):
-                self._throughput.add_pieces(pieces, now)
             case SnapshotReceived():
                 if self.session is not None:
                     self._ending = self.session.state.ending
@@ -292,7 +286,7 @@ class Attachment:
                 self._host.redraw_soon()
 
 
-_WINDOW_S = 10.0
+_WINDOW_S = 60.0
 
 
 class Throughput:
@@ -300,11 +294,9 @@ class Throughput:
 
     def __init__(self) -> None:
         self.steps = StepClock()
-        self._since: float | None = None  # when something was heard first
+        self._since: float | None = None  # when it was looked at first
         self._paid: int | None = None  # reply tokens of the run so far
-        self._lengths: dict[str, int] = {}  # rollout → characters
-        self._seen: deque[tuple[float, float]] = deque()  # when, and tokens in view
-        self._ended: deque[tuple[float, float]] = deque()  # when, and tokens of calls that ended
+        self._ended: deque[tuple[float, int]] = deque()  # when, and tokens of calls that ended
 
     def update(self, state: RunState, now: float) -> None:
         """Count what has ended since the last look; before the first one it says nothing."""
@@ -314,25 +306,10 @@ class Throughput:
         if before is not None and self._paid > before:
             self._ended.append((now, self._paid - before))
 
-    def add_pieces(self, pieces: Iterable[TextPiece], now: float) -> None:
-        """Count what grew. A text that is sent from its beginning may be an old one."""
-        self._since = now if self._since is None else self._since
-        for piece in pieces:
-            if piece.offset and piece.offset == self._lengths.get(piece.rollout):
-                self._seen.append((now, said_length(piece.text) / 4))
-            self._lengths[piece.rollout] = piece.offset + len(piece.text)
-
-    def rates(self, now: float) -> tuple[float, float]:
-        """Tokens a second of the texts in view (four characters each), and of what ended.
-
-        Of the last ten seconds, or as long as was looked at. A screen is sent the text of those
-        rollouts only that it shows.
-        """
+    def rate(self, now: float) -> float:
+        """Tokens a second of the calls that ended in the last minute, or since the first look."""
         since = now if self._since is None else self._since
         observed_s = min(_WINDOW_S, max(1.0, now - since))
-        rates = []
-        for counts in (self._seen, self._ended):
-            while counts and counts[0][0] < now - observed_s:
-                counts.popleft()
-            rates.append(sum(tokens for _, tokens in counts) / observed_s)
-        return rates[0], rates[1]
+        while self._ended and self._ended[0][0] < now - observed_s:
+            self._ended.popleft()
+        return sum(tokens for _, tokens in self._ended) / observed_s

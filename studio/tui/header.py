@@ -32,7 +32,6 @@ class SessionStatus:
     eta: str = ""
     budget: Mapping[str, float] = field(default_factory=dict)  # calls, tokens, cost_usd: limits
     replay: str = ""  # "replay 10×": the run is over, and is played again
-    rate_of_shown: bool = False  # the tokens a second are those of the panes in view
 
 
 _WORDS = {
@@ -144,8 +143,7 @@ def _run_fields(
         fields.append((4, (f"{spent.calls:,} of {budget['calls']:,.0f} calls", "")))
     fields.append((4, (tokens, "dim")))
     if facts.tokens_per_s:
-        shown = " shown" if facts.rate_of_shown and not narrow else ""
-        fields.append((5, (f"{tokens_text(facts.tokens_per_s)}/s{shown}", "dim")))
+        fields.append((5, (f"{tokens_text(facts.tokens_per_s)}/s", "dim")))
     if facts.eta:
         fields.append((6, (f"ETA {facts.eta}", "dim")))
     if waiting := waiting_text(state):
@@ -181,9 +179,3 @@ def tabs_line(state: RunState | None, page: str, width: int) -> Line:
         if (room := width - width_of(out) - width_of(more)) > 0:
             return (*out, (" " * room, ""), *more)
     return out
-
-
-def tab_presses(tabs: Line) -> dict[str, tuple[str, ...]]:
-    signs = {":": "colon", "?": "question_mark"}
-    labels = [text.strip("[ ]") for text, _ in tabs]
-    return {label: (signs.get(label[0], label[0]),) for label in labels if label}

@@ -87,7 +87,6 @@ def help_lines(
 def terminal_facts(app: App[Any], host: Host) -> list[tuple[str, str]]:
     """What a report of a bug needs to know."""
     environ = host.environ
-    clock = getattr(app, "frame_clock", None)
     sync = "yes" if has_synchronized_output(app) else "no"
     facts = [
         ("size", f"{app.size.width}x{app.size.height} cells"),
@@ -97,7 +96,7 @@ def terminal_facts(app: App[Any], host: Host) -> list[tuple[str, str]]:
         ("tmux", "yes" if environ.get("TMUX") else "no"),
         ("NO_COLOR", "set" if environ.get("NO_COLOR") else "not set"),
         ("frames", f"synchronized output: {sync}"),
-        ("link", getattr(clock, "link_text", "") or "not measured"),
+        ("link", host.frame_clock.link_text or "not measured"),
         ("settings", one_line(host.settings.place, 200)),
     ]
     if host.session is not None:

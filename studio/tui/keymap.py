@@ -82,12 +82,6 @@ class Key:
         return self.written[0]
 
     @property
-    def presses(self) -> tuple[str, ...]:
-        """The keys that are pressed for it, one after another."""
-        own = _split_keys(self.keys)[0]
-        return (self.after, own) if self.after else (own,)
-
-    @property
     def written(self) -> list[str]:
         """Its keys as a person reads them, with the key that comes before those of the run."""
         before = f"{format_key(self.after)} " if self.after else ""

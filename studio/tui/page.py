@@ -20,6 +20,7 @@ from studio.tui.drawing.lines import Lines
 from studio.tui.header import SessionStatus
 from studio.tui.keymap import Key, bindings
 from studio.tui.settings import ScreenSettings
+from studio.tui.terminal.frames import FrameClock
 
 
 class Page(Container):
@@ -178,6 +179,7 @@ class Host(Protocol):
     environ: Mapping[str, str]
     keys: tuple[Key, ...]  # remaps included
     clock: Callable[[], float]  # monotonic, in seconds
+    frame_clock: FrameClock
 
     # -- what is there -------------------------------------------------------------------
 

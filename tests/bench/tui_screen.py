@@ -61,6 +61,7 @@ def watch(folder: Path) -> None:
     from textual import events
 
     from studio.session.live import LiveSession
+    from studio.session.requests import Decide
     from studio.tui.app import StudioApp
     from studio.tui.terminal.frames import FrameClock
 
@@ -73,7 +74,7 @@ def watch(folder: Path) -> None:
     mounted, heard, act, drawn = (
         StudioApp.on_mount, StudioApp.on_event, StudioApp.run_action, FrameClock.probe_if_due,
     )  # fmt: skip
-    decide = LiveSession.decide
+    send = LiveSession.send
 
     def on_mount(app: StudioApp) -> None:
         mounted(app)
@@ -96,17 +97,18 @@ def watch(folder: Path) -> None:
         _counts["frames"] += 1
         drawn(clock)
 
-    async def timed(session: LiveSession, *given: Any) -> Any:
+    async def timed(session: LiveSession, request: Any) -> Any:
         began = time.perf_counter()
         try:
-            return await decide(session, *given)
+            return await send(session, request)
         finally:
-            _decided_ms.append((time.perf_counter() - began) * 1000)
+            if isinstance(request, Decide):
+                _decided_ms.append((time.perf_counter() - began) * 1000)
 
     patches: list[tuple[type, str, Callable[..., Any]]] = [
         (StudioApp, "on_mount", on_mount), (StudioApp, "on_event", on_event),
         (StudioApp, "run_action", run_action), (FrameClock, "probe_if_due", counted),
-        (LiveSession, "decide", timed),
+        (LiveSession, "send", timed),
     ]  # fmt: skip
     for owner, name, patch in patches:
         setattr(owner, name, patch)

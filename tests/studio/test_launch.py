@@ -89,7 +89,6 @@ def test_one_process_of_accelerate_trains_alone() -> None:
     [
         ({}, "accelerate did not start it"),
         (SINGLE | {"MASTER_PORT": "29500", "ACCELERATE_USE_CPU": "True"}, "one process of several"),
-        (RANK_1 | {"MASTER_ADDR": ""}, "MASTER_ADDR is not"),
         (RANK_1 | {"RANK": "first"}, "'first', which is no number"),
         (RANK_1 | {"ACCELERATE_USE_FSDP": "true"}, "version 1 of FSDP"),
         (RANK_1 | {"ACCELERATE_USE_MEGATRON_LM": "true"}, "Megatron-LM"),

@@ -139,14 +139,6 @@ def split_marks(text: str) -> Iterator[str | CallMark | ResultMark]:
         yield rest
 
 
-def said_length(text: str) -> int:
-    """Characters of it that the model wrote: results of tools, and marks as such, are not."""
-    if _OPEN not in text:
-        return len(text)
-    said = (p if isinstance(p, str) else getattr(p, "arguments", "") for p in split_marks(text))
-    return sum(map(len, said))
-
-
 def last_chars(text: str, most: int) -> str:
     """The end of a text; where a mark was cut in two, what comes after it."""
     end = text[-most:]

@@ -390,9 +390,10 @@ def read_inspect(path: Path, intake: Intake) -> Iterator[Session]:
 def _inspect_session(sample: JsonObject, head: JsonObject, intake: Intake) -> Session:
     told, target = as_object(head.get("eval")), sample.get("target")
     answers = [target] if isinstance(target, str) else target if isinstance(target, list) else []
-    name = f"{told.get('task', 'task')}/{sample.get('id')}/{sample.get('epoch', 1)}"
     session = Session(
-        name, _inspect_steps(sample, str(told.get("model") or ""), intake), whole=True
+        f"{told.get('task', 'task')}/{sample.get('id')}/{sample.get('epoch', 1)}",
+        _inspect_steps(sample, str(told.get("model") or ""), intake),
+        whole=True,
     )
     session.answer = str(answers[0]) if answers and answers[0] else None
     for scorer, score in as_object(sample.get("scores")).items():

@@ -274,8 +274,9 @@ class Session:
         """Without namespaces the system limits each file alone."""
         while not folder_is_full(folder, self._limits.disk_mb << 20):
             await asyncio.sleep(FOLDER_CHECK_S)
-        error = f"its files take more than {self._limits.disk_mb} MB or are too many"
-        return RunResult("killed", error=error)
+        return RunResult(
+            "killed", error=f"its files take more than {self._limits.disk_mb} MB or are too many"
+        )
 
     def _explain(self, result: RunResult, ended: Mapping[str, Any]) -> RunResult:
         """Say how an interpreter ended that said nothing itself."""
@@ -285,8 +286,9 @@ class Session:
         if code is None:
             return replace(result, error="the process that it came from has ended")
         if code == -signal.SIGKILL and ended["cpu_s"] >= cpu_s - 0.5:
-            error = f"it used up its {cpu_s:g} s of processor time"
-            return replace(result, status="timeout", error=error)
+            return replace(
+                result, status="timeout", error=f"it used up its {cpu_s:g} s of processor time"
+            )
         how = f"ended itself (exit code {code})"
         if code < 0:
             how = f"was ended by signal {-code} ({signal.strsignal(-code)})"

@@ -199,8 +199,11 @@ class PageReader:
         usage += reply.usage
         if not reply.text.strip():
             place = one_line(page.url)[:300]
-            said = f"The model that read {place} gave no text (it ended with {reply.finish!r})."
-            return ToolResult(said, "error", usage)
+            return ToolResult(
+                f"The model that read {place} gave no text (it ended with {reply.finish!r}).",
+                "error",
+                usage,
+            )
         note = "; ".join(
             filter(None, (page.note, "cut at its length limit" * is_cut(reply.finish)))
         )

@@ -192,13 +192,4 @@ class Glyphs:
 
 
 GLYPHS_UNICODE = Glyphs()
-# Signs of decisions are letters nowhere: a letter beside an operation reads like a key.
-GLYPHS_ASCII = Glyphs(
-    h="-", v="|", tl="+", tr="+", bl="+", br="+", cursor="_",
-    folded=">", unfolded="v",
-    undecided=".", approved="@", rejected="#", edited="&", later=";", pinned="%",
-)  # fmt: skip
-
-
-def choose_glyphs(ascii: bool) -> Glyphs:
-    return GLYPHS_ASCII if ascii else GLYPHS_UNICODE
+"""Where a terminal cannot show them, `AsciiFilter` draws each of them as a sign of ASCII."""

@@ -1,4 +1,4 @@
-"""Curves in terminal cells: braille dots, two by four to a cell, or two ASCII dots to a cell.
+"""Curves in terminal cells: braille dots, two by four to a cell.
 
 Drawn by cells of our own, for which 50 ms is the most for 10,000 steps and 3 KB for a decision:
 textual-plotext 1.0.1 took 216 ms and sent 8 KB an update, textual-plot 0.10.1 160 ms and 11 KB.
@@ -11,14 +11,14 @@ from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
 from engines.core.state.list_row import Point
-from studio.tui.drawing.cells import GLYPHS_ASCII, Glyphs
 from studio.tui.drawing.lines import Line, Span
 
 _BRAILLE = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))
-_ASCII_DOTS = " '.:"
+_ACROSS, _DOWN = 2, 4
+"""Dots of a cell."""
 
 MEAN, BETWEEN = "┿│"
-"""A held-out mean and its interval. Where signs are ASCII the screen draws them as such."""
+"""A held-out mean and its interval."""
 OTHER, OTHER_BETWEEN = "*", ":"
 """The same of the run that is laid over, and its points."""
 AXIS, EDGE, CORNER, COMMIT, REFUSED, EPOCH, CURSOR = "─┤└┴!┊^"
@@ -33,11 +33,8 @@ class Plot:
         height: int,
         steps: tuple[int, int],
         values: tuple[float, float],
-        signs: Glyphs,
     ) -> None:
         self.width, self.height = max(1, width), max(1, height)
-        self._is_ascii = signs == GLYPHS_ASCII
-        self._across, self._down = (1, 2) if self._is_ascii else (2, 4)
         self._first, self._span = steps[0], max(1, steps[1] - steps[0])
         self._low, self._range = values[0], (values[1] - values[0]) or 1.0
         self._dots = [[0] * self.width for _ in range(self.height)]
@@ -46,15 +43,15 @@ class Plot:
 
     def column(self, step: int) -> int:
         """The cell above which a step stands."""
-        return self._places([Point(step, self._low)])[0][0] // self._across
+        return self._places([Point(step, self._low)])[0][0] // _ACROSS
 
     def row(self, value: float) -> int:
         """The cell in which a value lies, 0 on top."""
-        return self._places([Point(0, value)])[0][1] // self._down
+        return self._places([Point(0, value)])[0][1] // _DOWN
 
     def _places(self, points: Iterable[Point]) -> list[tuple[int, int]]:
         """The dots of points, those beyond the edge on it."""
-        right, bottom = self.width * self._across - 1, self.height * self._down - 1
+        right, bottom = self.width * _ACROSS - 1, self.height * _DOWN - 1
         across, down = right / self._span, bottom / self._range
         places = []
         for point in points:
@@ -69,21 +66,21 @@ class Plot:
 
     def line(self, points: Sequence[Point], style: str, *, over: bool = False) -> None:
         """A line through points; `over`: in the cells where it goes nothing else is left."""
-        corners = self._places(thin(points, 2 * self.width * self._across))
+        corners = self._places(thin(points, 2 * self.width * _ACROSS))
         places = set(corners)
         for start, end in pairwise(corners):
             places.update(_dots_between(start, end))
         if over:
             for x, y in places:
-                self._dots[y // self._down][x // self._across] = 0
+                self._dots[y // _DOWN][x // _ACROSS] = 0
         self._draw(places, style)
 
     def points(self, points: Iterable[Point], style: str) -> None:
         """Each point as a square of dots, so that it is seen alone and on a line."""
         for x, y in self._places(points):
-            x = min(x, (self.width - 1) * self._across)
-            y = min(y, self.height * self._down - 2)
-            square = ((x + right, y + down) for right in range(self._across) for down in (0, 1))
+            x = min(x, (self.width - 1) * _ACROSS)
+            y = min(y, self.height * _DOWN - 2)
+            square = ((x + right, y + down) for right in (0, 1) for down in (0, 1))
             self._draw(square, style)
 
     def signs(self, points: Iterable[Point], sign: str, style: str) -> None:
@@ -113,9 +110,8 @@ class Plot:
 
     def _draw(self, places: Iterable[tuple[int, int]], style: str) -> None:
         for x, y in places:
-            row, column = y // self._down, x // self._across
-            bit = 1 << (y % 2) if self._is_ascii else _BRAILLE[x % 2][y % 4]
-            self._dots[row][column] |= bit
+            row, column = y // _DOWN, x // _ACROSS
+            self._dots[row][column] |= _BRAILLE[x % 2][y % 4]
             self._styles[row][column] = style
             self._signs[row].pop(column, None)
 
@@ -132,7 +128,7 @@ class Plot:
         cells: list[Span] = []
         style = ""
         for column, dots in enumerate(self._dots[row]):
-            drawn = _ASCII_DOTS[dots] if self._is_ascii else chr(0x2800 + dots) if dots else " "
+            drawn = chr(0x2800 + dots) if dots else " "
             sign = self._signs[row].get(column) or drawn
             if sign != " ":  # a blank goes on with the style before it
                 style = self._styles[row][column]

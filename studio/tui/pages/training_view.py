@@ -11,9 +11,9 @@ from engines.core.types import Operation, operation_step
 from studio.facts import training
 from studio.facts.training import TrainedStep
 from studio.render import training_lines
-from studio.render.lines import LEVELS, LEVELS_ASCII, sparkline
+from studio.render.lines import sparkline
 from studio.secrets.sanitize import sanitize
-from studio.tui.drawing.cells import GLYPHS_ASCII, GLYPHS_UNICODE, Glyphs, fit, pad
+from studio.tui.drawing.cells import fit, pad
 from studio.tui.drawing.lines import BLANK, Line, crop_line, line, paragraph
 
 _LABEL = 7
@@ -36,12 +36,7 @@ BECAME_STYLES = {
 WHOLE = "a weight update is approved or rejected as a whole"
 
 
-def levels(signs: Glyphs) -> str:
-    """The bars of a curve, in ASCII where the borders are."""
-    return LEVELS_ASCII if signs == GLYPHS_ASCII else LEVELS
-
-
-def panel_lines(state: RunState, width: int, signs: Glyphs = GLYPHS_UNICODE) -> list[Line]:
+def panel_lines(state: RunState, width: int) -> list[Line]:
     """Curve, figures of the last update, what went wrong, the last checkpoint.
 
     The rows stand still while a run goes on; only what went wrong comes below them.
@@ -63,7 +58,7 @@ def panel_lines(state: RunState, width: int, signs: Glyphs = GLYPHS_UNICODE) -> 
     if state.checkpoints:
         saved = f"step {state.checkpoints[-1].step}, v{state.checkpoints[-1].policy_version}"
     out += [
-        line((training_lines.value_curve(known, width, levels(signs)), "bar")),
+        line((training_lines.value_curve(known, width), "bar")),
         _row(last.measure, training_lines.change_text(known), width),
         _row("best", f"{value} in step {best.step} of {len(known)}", width),
         _last_update_line(last, width),
@@ -121,7 +116,6 @@ def update_lines(
     state: RunState,
     width: int,
     whole: bool = False,
-    signs: Glyphs = GLYPHS_UNICODE,
 ) -> list[Line]:
     """What an update is decided by, a figure a row: against the step before, its bound, its curve.
 
@@ -144,7 +138,7 @@ def update_lines(
     past = [figures for number, figures in sorted(state.training.items()) if number < step]
     for name in (*names, *(others if whole else ())):
         values = [figures[name] for figures in past if name in figures]
-        out.append(_update_row(name, metrics[name], values, state.settings, signs, width - 69))
+        out.append(_update_row(name, metrics[name], values, state.settings, width - 69))
     if others:
         text = "z shows fewer" if whole else f"and {len(others)} more figures (z)"
         out.append(line((text, "dim")))
@@ -156,7 +150,6 @@ def _update_row(
     value: float,
     past: Sequence[float],
     settings: Mapping[str, Any],
-    signs: Glyphs,
     room: int,
 ) -> Line:
     """`KL  0.007  up from 0.006  good: at most 0.5  ▁▂▃`; a word beside every colour.
@@ -171,7 +164,7 @@ def _update_row(
         way = "same as" if was == shown else "up from" if value > past[-1] else "down from"
         change = f"{way} {was}"
     cells = max(1, min(_TREND, room))
-    curve = sparkline([*past, value][-cells:], cells, levels=levels(signs))
+    curve = sparkline([*past, value][-cells:], cells)
     verdict, style = "", ""
     if name in _BOUNDS:
         limit = settings.get(f"grpo.{_BOUNDS[name]}")

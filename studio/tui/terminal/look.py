@@ -69,9 +69,16 @@ _ASCII = str.maketrans(
         **dict.fromkeys("█▉▊▋▇▆▅▄▀■●", "#"),
         **dict.fromkeys("▃▂░▒▓○□", "."),
         **dict(zip(f"┿{LEVELS}", f"={LEVELS_ASCII}", strict=True)),
-        **dict(zip("…·•–—‘’“”×→←↑↓▶◀▲▼✓✗≤≥\u00a0", "..*--''\"\"x><^v><^vvx<> ", strict=True)),
+        **dict(zip("…·•–—‘’“”×→←↑↓▶◀▲▼▸▾≤≥\u00a0", "..*--''\"\"x><^v><^v>v<> ", strict=True)),
+        # Signs of decisions are letters nowhere: a letter beside an operation reads like a key.
+        **dict(zip("◦✓✗✎◷⚲", ".@#&;%", strict=True)),
     }
 )
+_UPPER_DOTS = 0x1B
+"""The bits of a braille character whose dots are in its upper half."""
+for _dots in range(256):
+    _half = bool(_dots & _UPPER_DOTS) + 2 * bool(_dots & ~_UPPER_DOTS)
+    _ASCII[0x2800 + _dots] = " '.:"[_half]
 
 
 class AsciiFilter(LineFilter):

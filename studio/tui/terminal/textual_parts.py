@@ -20,6 +20,7 @@ from textual.command import CommandInput, CommandList, CommandPalette
 from textual.containers import Horizontal, Vertical
 from textual.content import Content
 from textual.geometry import Size
+from textual.messages import TerminalSupportsSynchronizedOutput
 from textual.reactive import Reactive
 from textual.screen import ModalScreen, Screen
 from textual.scroll_view import ScrollView
@@ -29,7 +30,7 @@ from textual.widgets.option_list import Option
 
 from studio.secrets.sanitize import sanitize
 from studio.tui.keymap import Key, offer_keys
-from studio.tui.terminal.frames import FrameClock
+from studio.tui.terminal.frames import BEAT_S, CompactUpdate, FrameClock, compact_update
 from studio.tui.terminal.terminal import with_current_size
 
 T = TypeVar("T")
@@ -55,12 +56,11 @@ XTermParser._sequence_to_key_events = _escape_first  # type: ignore
 
 
 class TerminalApp(App[int], inherit_bindings=False):  # Textual's own ctrl+q is not wanted
-    frame_clock: FrameClock  # from the first frame on
-
     def __init__(self, environ: Mapping[str, str], clock: Callable[[], float]) -> None:
         super().__init__(ansi_color=None)
         self.animation_level = "none"
         self.environ, self.clock = environ, clock
+        self.frame_clock = FrameClock()
         self.last_key = 0.0  # when one was pressed, by the clock
         self._is_size_told = False  # the driver said which one it began with
         # What had the focus when a key came: several may come before the first is acted on.
@@ -71,7 +71,7 @@ class TerminalApp(App[int], inherit_bindings=False):  # Textual's own ctrl+q is 
         if isinstance(event, events.Key) and not event.is_forwarded:
             self.last_key = self.clock()
             self._aims[event] = self.focused
-        elif isinstance(event, events.Resize) and hasattr(self, "frame_clock"):
+        elif isinstance(event, events.Resize):
             event = with_current_size(self, event)
             self.frame_clock.buffer.forget()  # the terminal has moved its rows about
             was_told, self._is_size_told = self._is_size_told, True
@@ -112,6 +112,24 @@ class TerminalApp(App[int], inherit_bindings=False):  # Textual's own ctrl+q is 
             return
         if not await self._check_bindings(event.key):
             base.miss_key(event.key)
+
+    def start_frames(self) -> None:
+        """Begin the beat at which everything is drawn; without a terminal (tests) unpaced."""
+        if hasattr(self._driver, "_writer_thread"):
+            self.frame_clock.pace(self._driver, self.environ)
+        self.set_interval(BEAT_S, self.frame_clock.beat, name="clock")
+
+    def _display(self, screen: Screen[Any], renderable: Any) -> None:
+        update = compact_update(renderable, self.frame_clock.buffer, self.size)
+        super()._display(screen, update)
+        if isinstance(update, CompactUpdate) and update.written:
+            self.frame_clock.record_written(update.written)
+
+    def on_terminal_supports_synchronized_output(
+        self, message: TerminalSupportsSynchronizedOutput
+    ) -> None:
+        if (pacer := self.frame_clock.pacer) is not None:
+            pacer.record_answer(message.time)  # as the driver's thread read it
 
     def redraw_all(self) -> None:
         """Draw every cell again: something else wrote on the terminal."""

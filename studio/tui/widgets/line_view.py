@@ -4,7 +4,7 @@ import math
 import time
 from bisect import bisect_left, bisect_right
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from itertools import accumulate
 from typing import ClassVar
@@ -22,7 +22,6 @@ from textual.widget import Widget
 
 from studio.secrets.sanitize import one_line
 from studio.tui.drawing import themes
-from studio.tui.drawing.cells import cell_width as cells
 from studio.tui.drawing.cells import flatten
 from studio.tui.drawing.lines import Line, Row, Span, crop_line, line, plain_text, width_of
 from studio.tui.keymap import Key, bindings
@@ -192,10 +191,6 @@ class Activity(LineView):
         return ((f"{self.clock_text(at)} ", "dim"), (one_line(text, 400), style))
 
 
-Presses = Mapping[str, Sequence[str]]
-"""The text of a part of a line, and the keys that it stands for, by Textual's names."""
-
-
 class Chrome(Widget):
     """A few lines of fixed height that cannot be focused."""
 
@@ -204,44 +199,18 @@ class Chrome(Widget):
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
         self.lines: list[Line] = []
-        self._presses: dict[int, Presses] = {}
 
-    def show_line(self, at: int, shown: Line, presses: Presses | None = None) -> None:
-        """Draw one of the lines, if it differs; a click on a part of it presses keys."""
-        self._presses[at] = presses or {}
+    def show_line(self, at: int, shown: Line) -> None:
+        """Draw one of the lines, if it differs."""
         while len(self.lines) <= at:
             self.lines.append(())
         if self.lines[at] != shown:
             self.lines[at] = shown
             self.refresh()
 
-    def on_click(self, event: Click) -> None:
-        if event.y < len(self.lines):
-            for key in keys_at(self.lines[event.y], self._presses[event.y], event.x):
-                self.app.simulate_key(key)
-
     def render_line(self, y: int) -> Strip:
         shown = self.lines[y] if y < len(self.lines) else ()
         return strip_of(shown, self.size.width, self.rich_style, self.app.theme)
-
-
-def keys_at(shown: Line, presses: Presses, x: int) -> Sequence[str]:
-    """The keys of the part at a column: it begins with what is in `presses`, and ends at a gap."""
-    at, found = 0, None
-    for text, _ in shown:
-        if text.strip("[ ]") in presses:
-            found = presses[text.strip("[ ]")]
-        elif not text.strip():
-            found = None
-        at += cells(text)
-        if x < at:
-            return found or ()
-    return ()
-
-
-def footer_presses(keys: Sequence[Key]) -> Presses:
-    """What a click on each key of the footer presses; the second of two where one was pressed."""
-    return {key.key_text: key.presses for key in keys if key.rank}
 
 
 def footer_line(keys: Sequence[Key], width: int) -> Line:

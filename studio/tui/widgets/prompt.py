@@ -13,12 +13,12 @@ from textual.content import Content
 from textual.widget import Widget
 from textual.widgets import Input, Static
 
-from studio.tui.drawing.cells import Glyphs, choose_glyphs
+from studio.tui.drawing.cells import GLYPHS_UNICODE
 from studio.tui.drawing.lines import Lines, Row, line, paragraph
 from studio.tui.keymap import Key, format_key, offer_keys
 from studio.tui.page import Host
 from studio.tui.terminal.textual_parts import Box, is_visible, make_compact
-from studio.tui.widgets.line_view import Chrome, LineView, RowList, footer_line, footer_presses
+from studio.tui.widgets.line_view import Chrome, LineView, RowList, footer_line
 
 ASK_KEYS = offer_keys({"enter": "hands it in", "escape": "leaves"})
 """What the bottom line tells of while a text is asked for."""
@@ -201,8 +201,7 @@ class Confirm(Question[str]):
         self._lay_out()
         offered = self.query_one(Chrome)
         for number, (key, what) in enumerate(self._keys.items()):
-            shown = format_key(key)
-            offered.show_line(number, line(" ", (shown, "key"), f" {what}"), {shown: (key,)})
+            offered.show_line(number, line(" ", (format_key(key), "key"), f" {what}"))
 
     def on_resize(self, event: events.Resize) -> None:
         self._lay_out()
@@ -245,16 +244,15 @@ async def choose(
 
     Await it in a worker, never in a key's own handler.
     """
-    signs = choose_glyphs(app.has_class("-ascii"))
-    return await app.push_screen_wait(TickList(title, rows, signs, enter=enter))
+    return await app.push_screen_wait(TickList(title, rows, enter=enter))
 
 
 class TickList(Question[tuple[str, ...] | None]):
     """Rows that are all ticked at first."""
 
-    def __init__(self, title: Title, rows: RowsFor, signs: Glyphs, *, enter: str) -> None:
+    def __init__(self, title: Title, rows: RowsFor, *, enter: str) -> None:
         super().__init__()
-        self._title, self._make_rows, self._signs, self._enter = title, rows, signs, enter
+        self._title, self._make_rows, self._enter = title, rows, enter
         self._rows: Sequence[Row] = ()
         self._off: set[str] = set()
 
@@ -283,7 +281,7 @@ class TickList(Question[tuple[str, ...] | None]):
         listed.styles.height = max(1, min(lines, self.size.height - 7))
         offered = self.query_one(Chrome)
         offered.styles.height = 1
-        offered.show_line(0, footer_line(self.offered, width), footer_presses(self.offered))
+        offered.show_line(0, footer_line(self.offered, width))
         self._draw()
 
     def _draw(self) -> None:
@@ -299,7 +297,7 @@ class TickList(Question[tuple[str, ...] | None]):
         self.query_one(Vertical).border_subtitle = Content(text)
 
     def _ticked(self, row: Row) -> Row:
-        sign = " " if row.key in self._off else self._signs.approved
+        sign = " " if row.key in self._off else GLYPHS_UNICODE.approved
         tick = line((f"[{sign}] " if row.key else " " * _TICK, "focus"))
         return replace(
             row,

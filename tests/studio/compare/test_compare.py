@@ -269,7 +269,7 @@ def test_names_and_notes_of_files_reach_no_terminal_as_they_are(
     head = INSPECT_HEAD | {"status": "\x1b[31mfailed\x07", "samples": samples}
     path = str(write_json(tmp_path / "i.json", head))
     shown = compare(path, path).stdout
-    assert "hold the same results" in shown and "status is" in shown
+    assert "status is" in shown
     assert not {"\x1b", "\x07", "\u202e"} & set(shown)
 
 

@@ -161,7 +161,7 @@ async def test_rollouts_come_from_one_server_or_from_several(tmp_path: Path) -> 
     local = cast(HFLocal, SimpleNamespace(local=SimpleNamespace(window=64)))
     made = open_vllm_rollouts(both, local, print)
     await made.aclose()
-    assert [server.endpoint.base_url for server in made._servers] == urls
+    assert [server.settings.base_url for server in made._servers] == urls
     assert "'b' is no address" in refused(tmp_path, "policy.local.rollouts_url=[http://a/v1,b]")
 
 

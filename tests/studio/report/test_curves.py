@@ -69,16 +69,6 @@ def test_a_library_run_has_reward_commits_sizes_and_a_gap_at_each_epoch() -> Non
     assert curves.cost is None and not curves.held_out and not curves.updates
 
 
-def test_the_picture_says_where_the_library_was_changed_by_somebody_else() -> None:
-    state = a_library_run()
-    state.steps[2].library_version, state.steps[2].committed_version = 4, 4
-    curves = run_curves(state, {4: 7})
-    assert curves.moves == (Commit(2, 4, size=7),) and len(curves.commits) == 1
-    lines = map(plain_text, draw_picture(curves, None, "", (116, 24), GLYPHS_UNICODE).lines)
-    (row,) = [text for text in lines if text.lstrip().startswith("library ")]
-    assert row.split()[:3] == ["library", "v1", "v4"]
-
-
 def test_an_alternating_run_marks_library_commits_beside_those_of_the_policy() -> None:
     begins, *others = tried(2)
     assert isinstance(begins, ev.StepStarted)

@@ -21,7 +21,7 @@ from studio.library.references import find_version
 from studio.render.comparison_page import difference_page
 from studio.render.json import json_data
 from studio.render.library_lines import difference_lines
-from studio.render.lines import LEVELS_ASCII, sparkline
+from studio.render.lines import sparkline
 from studio.render.page import render_html
 from studio.render.run_lines import run_text, step_text
 from studio.render.training_lines import figure_text, figures_text, training_lines, value_curve
@@ -64,7 +64,6 @@ def told(*events: ev.DurableEvent | ev.TransientEvent) -> list[str]:
 def test_a_curve_has_a_bar_a_value_and_ends_at_its_lowest_and_highest() -> None:
     # 0, 1/2 and 1 of eight heights: the first, round(3.5) = 4 to even, and the last.
     assert sparkline([0.0, 0.5, 1.0], 10) == "▁▅█"
-    assert sparkline([0.0, 0.5, 1.0], 10, levels=LEVELS_ASCII) == "_=#"
 
 
 def test_more_values_than_cells_are_averaged_in_equal_shares() -> None:

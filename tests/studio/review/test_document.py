@@ -182,8 +182,8 @@ def test_what_is_decided_stands_in_the_file_as_it_was_decided() -> None:
     ],
 )
 def test_what_cannot_be_read_is_told_by_its_line(text: str, wrong: str) -> None:
-    _, (wish, *_) = parse_document(text, {"E3"})
-    assert f"{wish.place}: {wish.wrong}".startswith(wrong)
+    _, (problem, *_) = parse_document(text, {"E3"})
+    assert problem.startswith(wrong)
 
 
 @settings(max_examples=60, deadline=None)

@@ -335,14 +335,6 @@ async def test_a_changed_wording_counts_as_an_edit_also_where_approve_is_chosen(
     ]
 
 
-async def test_a_new_wording_of_what_is_rejected_is_told_to_count_for_nothing(run: RunDir) -> None:
-    (name, *_) = names(run)
-    person = Person({"action": "reject", "text": "Carry all."})
-    async with reviewing(run, person) as client:
-        said, _ = await call(client, "decide_operation", operation=name)
-    assert said == f"{name}: rejected\n4 open\nits changed text counts for nothing"
-
-
 async def test_what_another_decides_between_question_and_answer_stands(run: RunDir) -> None:
     (name, *_) = names(run)
     workspace = Workspace(run.path.parents[1])

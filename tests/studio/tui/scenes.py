@@ -111,8 +111,7 @@ class Stage:
 
     async def _draw_frame(self) -> None:
         self.app.draw_frame()
-        for canvas in self.app.navigation.page("live").wall.canvases:  # type: ignore[attr-defined]
-            canvas.flush()
+        self.app.navigation.page("live").wall.canvas.flush()  # type: ignore[attr-defined]
         await self.pilot.pause()
 
 

@@ -3,7 +3,6 @@
 from engines.core import events as ev
 from engines.core.state.fold import fold, fold_events
 from engines.core.types import Usage
-from studio.session.session import TextPiece
 from studio.tui.attachment import Throughput
 from tests.support.builders import a_run, a_step
 
@@ -37,54 +36,16 @@ class Followed:
         return self.tempo.steps.remaining_text(self.state)
 
 
-def test_tokens_a_second_are_a_quarter_of_the_characters_of_ten_seconds() -> None:
-    tempo = Throughput()
-    assert tempo.rates(0.0) == (0.0, 0.0)
-    a_text = Growing("s1p0r0")
-    tempo.add_pieces([a_text.by(4)], 0.0)
-    tempo.add_pieces([a_text.by(400)], 1.0)
-    tempo.add_pieces([a_text.by(400)], 5.0)
-    assert tempo.rates(5.0)[0] == 800 / 4 / 5  # as long as was looked at
-    assert tempo.rates(10.5)[0] == 800 / 4 / 10
-    assert tempo.rates(11.5)[0] == 400 / 4 / 10
-    assert tempo.rates(16.0)[0] == 0
-
-
-class Growing:
-    """The text of a rollout, as it is sent."""
-
-    def __init__(self, rollout: str) -> None:
-        self.rollout, self.chars = rollout, 0
-
-    def by(self, chars: int) -> TextPiece:
-        self.chars += chars
-        return TextPiece(self.rollout, self.chars - chars, "x" * chars)
-
-    def anew(self) -> TextPiece:
-        return TextPiece(self.rollout, 0, "x" * self.chars)
-
-
-def test_text_that_is_sent_again_after_a_subscription_is_no_new_text() -> None:
-    tempo, a_text = Throughput(), Growing("s1p0r0")
-    tempo.add_pieces([a_text.by(8000)], 0.0)  # the screen attached late
-    assert tempo.rates(1.0)[0] == 0
-    tempo.add_pieces([a_text.by(40)], 2.0)
-    tempo.add_pieces([a_text.anew()], 3.0)  # its pane came on screen again
-    tempo.add_pieces([a_text.by(40)], 4.0)
-    assert tempo.rates(4.0)[0] == 80 / 4 / 4
-
-
-def test_what_ended_counts_whether_it_was_shown_or_not() -> None:
+def test_the_rate_is_of_what_ended_in_the_last_minute() -> None:
     followed = Followed()
     tempo = followed.tempo
+    assert Throughput().rate(0.0) == 0
     followed.hear(a_step(), 0.0)
-    a_text = Growing("s1p1r0")  # one pane of many
-    tempo.add_pieces([a_text.by(4), a_text.by(400)], 1.0)
     for index in range(32):
         followed.hear(a_rollout_of(100, index), 4.0)
-    assert tempo.rates(4.0) == (400 / 4 / 4, 32 * 100 / 4)
-    assert tempo.rates(13.0) == (0.0, 32 * 100 / 10)
-    assert tempo.rates(15.0) == (0.0, 0.0)
+    assert tempo.rate(4.0) == 32 * 100 / 4  # as long as was looked at
+    assert tempo.rate(63.0) == 32 * 100 / 60
+    assert tempo.rate(65.0) == 0
 
 
 def a_rollout_of(tokens: int, index: int, took_s: float = 1.0) -> ev.RolloutFinished:

@@ -26,7 +26,7 @@ from studio.tui.drawing.lines import Row, line
 from studio.tui.pages.inspect import view
 from studio.tui.pages.inspect.view import GroupSummary, MarkedParts, Pair, Part
 from studio.tui.pages.lists import ListPage, Loader
-from studio.tui.pages.live.batch import describe_rollout
+from studio.tui.pages.live.view import describe_rollout
 from studio.tui.widgets.line_view import RowList
 
 if TYPE_CHECKING:

@@ -26,7 +26,7 @@ from studio.render.words import acted_text, count_text, metrics_text
 from studio.secrets.sanitize import one_line
 from studio.tui.drawing.cells import fit, pad, wrap_pieces
 from studio.tui.drawing.lines import Line, Row, Span, display_text, labelled_lines, line, paragraph
-from studio.tui.pages.live.batch import RolloutStatus
+from studio.tui.pages.live.view import RolloutStatus
 
 if TYPE_CHECKING:
     from studio.facts.step import ModelCall, RolloutFacts

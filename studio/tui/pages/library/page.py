@@ -32,7 +32,7 @@ from studio.secrets.sanitize import one_line
 from studio.session.requests import Propose
 from studio.session.session import EventReceived, Message, Session, SnapshotReceived
 from studio.tui.drawing import lines as drawing
-from studio.tui.drawing.cells import GLYPHS_UNICODE, Glyphs, cell_width, choose_glyphs, fit, pad
+from studio.tui.drawing.cells import GLYPHS_UNICODE, Glyphs, cell_width, fit, pad
 from studio.tui.drawing.lines import Line, Row, Span, display_text, holds_words, line, paragraph
 from studio.tui.keymap import Key
 from studio.tui.pages.lists import ListPage, Loader
@@ -505,9 +505,8 @@ class LibraryPage(ListPage):
         if self.session is None:
             notes.append("read-only")
         labels = labels_text(self._versions.value.labels) if self._versions.value else ""
-        signs = choose_glyphs(self.app.has_class("-ascii"))
         self.show_list(
-            item_rows(self.items, self.list_width, signs),
+            item_rows(self.items, self.list_width),
             self._versions,
             title_text(contents, len(everything), len(self.items), labels),
             nothing=line(("nothing has been learned yet; i proposes one", "dim")),

@@ -1,42 +1,325 @@
-"""What the live page shows of a batch: its groups, its stages, its counts. Pure."""
+"""The batch a run is at, as the live page shows it: groups of rollouts, stages, counts.
 
+A view of `engines.core.state.run_state`. Pure.
+"""
+
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence, Set
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import groupby
 
 from engines.core import events as ev
-from engines.core.state.run_state import RunState
-from engines.core.types import GroupOutcome
-from studio.facts.next_command import curation_text
+from engines.core.state.run_state import Live, RunState
+from engines.core.types import GroupOutcome, RecordRef, Reflection, Verdict, group_id, rollout_id
 from studio.facts.training import trained_step
 from studio.render.run_lines import NO_WORKER, sandbox_text, tool_texts
 from studio.render.words import (
+    acted_text,
+    acts_cell,
     count_text,
     no_practice_text,
+    reward_text,
     to_decide_text,
-    usage_text,
 )
 from studio.secrets.sanitize import one_line
-from studio.tui.drawing.canvas import Mode
-from studio.tui.drawing.cells import GLYPHS_UNICODE, Glyphs, fit
+from studio.tui.drawing.canvas import Mode, PaneModel
+from studio.tui.drawing.cells import GLYPHS_UNICODE as _SIGNS
+from studio.tui.drawing.cells import fit
 from studio.tui.drawing.lines import (
     BLANK,
     Line,
     Row,
-    Span,
-    crop_line,
     legend_line,
     line,
     paragraph,
     plain_text,
     width_of,
 )
-from studio.tui.drawing.pane import PaneModel
 from studio.tui.header import SessionStatus
-from studio.tui.pages import training_view
-from studio.tui.pages.live.batch import Batch, HeldOutTry, RolloutStatus
 from studio.tui.pages.training_view import panel_lines
+
+WON = 0.5
+"""The least reward that counts as won, as in the evidence of an operation."""
+UNDER_WAY = ("streaming", "queued")
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutStatus:
+    """One rollout. `state` is the name of a glyph and of a style; "open" waits for a verdict."""
+
+    id: str
+    position: int
+    index: int
+    state: str  # won | lost | streaming | queued | error | open
+    tokens: int | None = None  # of its replies; None until it ends
+    reward: float | None = None
+    said: str = ""  # its reward or what came instead, in a word or two
+    trouble: str = ""  # why it failed or has no reward; "" for most
+    refs: tuple[RecordRef, ...] = ()
+    tail: str = ""
+    acts: str = ""  # its turns and tool calls, `4/3`; "" until it ends
+    acted: str = ""  # the same in words; "" of a single reply
+    problem: str = ""  # its id, of a rollout of an evaluation
+
+    @property
+    def has_ended(self) -> bool:
+        return self.state not in UNDER_WAY
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """The rollouts of one step.
+
+    The mappings are the step's own and go on being filled. `fold` gives a finished step new,
+    empty ones, so that whoever has these still sees the batch until the next one begins.
+    """
+
+    step: int
+    problems: tuple[str, ...]
+    sizes: tuple[int, ...]  # tries of each problem
+    rollouts: Mapping[tuple[int, int], ev.RolloutFinished]
+    verdicts: Mapping[tuple[int, int], Verdict]
+    reflections: Mapping[int, Reflection]
+
+    @property
+    def size(self) -> int:
+        return sum(self.sizes)
+
+    @property
+    def group_size(self) -> int:
+        """Of the largest group."""
+        return max(self.sizes, default=0)
+
+    @property
+    def acts(self) -> bool:
+        """Whether any try that has ended called a tool, or gave more than one reply."""
+        return any(rollout.acts for rollout in self.rollouts.values())
+
+    @property
+    def outcomes(self) -> Counter[GroupOutcome]:
+        """Of the groups that are through."""
+        return Counter(reflection.outcome for reflection in self.reflections.values())
+
+    def place(self, rollout: str) -> tuple[int, int] | None:
+        """Position and index of a rollout of this batch; None where it is not one."""
+        match = re.fullmatch(r"s(\d{1,9})p(\d{1,9})r(\d{1,9})", rollout)
+        if match is None:
+            return None
+        step, position, index = map(int, match.groups())
+        known = position < len(self.problems) and index < self.sizes[position]
+        return (position, index) if step == self.step and known else None
+
+    def records(self) -> dict[str, tuple[RecordRef, ...]]:
+        """Of each problem where a rollout that has ended is recorded, if one is."""
+        found = {at: one.refs for (at, _), one in self.rollouts.items() if one.refs}
+        return {problem: found.get(at, ()) for at, problem in enumerate(self.problems)}
+
+    def group(self, position: int) -> str:
+        return group_id(self.step, position)
+
+    def group_rollouts(self, position: int, under_way: Set[str]) -> tuple[RolloutStatus, ...]:
+        """One group, in index order; `under_way` are ids of rollouts that have begun."""
+        return tuple(self.rollout_at(position, at, under_way) for at in range(self.sizes[position]))
+
+    def rollout_at(self, position: int, index: int, under_way: Set[str]) -> RolloutStatus:
+        name = rollout_id(self.step, position, index)
+        place = position, index
+        found, verdict = self.rollouts.get(place), self.verdicts.get(place)
+        is_under_way = name in under_way
+        return describe_rollout(name, position, index, found, verdict, is_under_way=is_under_way)
+
+
+def current_batch(state: RunState | None) -> Batch | None:
+    """The step under way, or None between steps."""
+    step = state.current if state is not None else None
+    if state is None or state.started is None or step is None:
+        return None
+    sizes = state.group_sizes(step)
+    return Batch(step.step, step.problems, sizes, step.rollouts, step.verdicts, step.reflections)
+
+
+def describe_rollout(
+    name: str,
+    position: int,
+    index: int,
+    rollout: ev.RolloutFinished | None,
+    verdict: Verdict | None,
+    *,
+    is_under_way: bool,
+) -> RolloutStatus:
+    """A rollout by what is known of it: None where it has not ended, or was not judged."""
+    if rollout is None:
+        state = "streaming" if is_under_way else "queued"
+        return RolloutStatus(name, position, index, state)
+    cut = " cut" if rollout.status == "truncated" else ""  # it reached its most tokens
+    reward = verdict.reward if verdict is not None else None
+    trouble = ""
+    if rollout.status == "failed":
+        state, said, trouble = "error", "error", rollout.error or "it failed"
+    elif reward is not None:
+        state, said = reward_state(reward), f"reward {reward_text(reward)}{cut}"
+    elif verdict is None:
+        state, said = "open", f"judging{cut}"
+    else:
+        state, said = "open", f"unknown{cut}"
+        trouble = verdict.error or "the verifier had no opinion"
+    return RolloutStatus(
+        id=name,
+        position=position,
+        index=index,
+        state=state,
+        tokens=rollout.usage.completion_tokens or None,
+        reward=reward,
+        said=said,
+        trouble=one_line(trouble, 200),
+        refs=rollout.refs,
+        tail=rollout.tail,
+        acts=acts_cell(rollout),
+        acted=acted_text(rollout),
+    )
+
+
+def reward_state(reward: float) -> str:
+    return "won" if reward >= WON else "lost"
+
+
+MOST_SHOWN = 12
+"""Rollouts of an evaluation that have a pane; the others are only counted."""
+
+
+class HeldOut:
+    """Follows one evaluation. A rollout that has ended keeps its pane until another begins."""
+
+    def __init__(self) -> None:
+        self.progress: ev.EvaluationProgressed | None = None  # None: nothing is measured
+        self.rollouts: list[RolloutStatus] = []  # in the order of their panes
+        self._begun: Set[str] = frozenset()  # under way at the last look
+
+    def update(self, live: Live) -> None:
+        """Follow what goes on now."""
+        before, self.progress = self.progress, live.evaluation
+        if self.progress is None or before is None:
+            self.rollouts.clear()
+            self._begun = frozenset()
+        elif (before.data, before.step) != (self.progress.data, self.progress.step):
+            self.rollouts.clear()
+        if self.progress is None:
+            return
+        for number, rollout in enumerate(self.rollouts):
+            if not rollout.has_ended and rollout.id not in live.tries:
+                self.rollouts[number] = _end_measured(rollout, live.rewards.get(rollout.id))
+        for name, started in live.tries.items():
+            is_new = name not in self._begun and self.find(name) is None
+            if is_new and started is not None and started.key.purpose == "evaluation":
+                key = started.key
+                self._give_pane(
+                    RolloutStatus(
+                        name, key.position, key.index, "streaming", problem=started.problem
+                    )
+                )
+        self._begun = set(live.tries)
+
+    def find(self, name: str) -> RolloutStatus | None:
+        return next((rollout for rollout in self.rollouts if rollout.id == name), None)
+
+    def _give_pane(self, rollout: RolloutStatus) -> None:
+        """Give it the pane of one that ended, or a new one while there is room."""
+        for number, other in enumerate(self.rollouts):
+            if other.has_ended:
+                self.rollouts[number] = rollout
+                return
+        if len(self.rollouts) < MOST_SHOWN:
+            self.rollouts.append(rollout)
+
+
+def _end_measured(rollout: RolloutStatus, reward: float | None) -> RolloutStatus:
+    if reward is None:
+        return replace(rollout, state="error", said="not judged")
+    return replace(rollout, state=reward_state(reward), said=f"reward {reward_text(reward)}")
+
+
+class BatchTracker:
+    """Follows one run: between two steps it goes on showing the batch before."""
+
+    def __init__(self) -> None:
+        self.batch: Batch | None = None
+        self.held_out = HeldOut()
+        self._seen: dict[str, ev.RolloutStarted | None] = {}  # under way at the last look
+        self._live = Live()
+
+    @property
+    def under_way(self) -> Set[str]:
+        """Ids of rollouts that have begun and not ended."""
+        return self._live.tries.keys()
+
+    @property
+    def evaluating(self) -> ev.EvaluationProgressed | None:
+        """How far the evaluation under way is; None where there is none."""
+        return self.held_out.progress
+
+    @property
+    def nodes(self) -> tuple[str, ...] | None:
+        """Where workers of a cluster are ready; None: there is no cluster."""
+        return self._live.nodes.nodes if self._live.nodes is not None else None
+
+    @property
+    def places(self) -> dict[str, str]:
+        """Rollouts under way on a cluster, and the node of each."""
+        return {name: placed.node for name, placed in self._live.placed.items()}
+
+    @property
+    def doing(self) -> str:
+        """What is done before the first step, or with a lesson before anybody decides."""
+        stage = self._live.stage
+        if stage is None:
+            return ""
+        match stage.stage:
+            case "restore":
+                return f"restoring the weights after step {stage.step} …"
+            case "choice":
+                return f"trying {stage.detail['lessons']} lessons to choose one"
+            case "gate":
+                tries = f"{stage.detail['made']} of at most {stage.detail['most']} tries"
+                return f"trying {count_text(stage.detail['operations'], 'operation')}: {tries}"
+        return ""
+
+    def update(self, state: RunState | None) -> None:
+        """Take the batch under way from the state; between two steps the one before stays."""
+        self.batch = current_batch(state) or self.batch
+        self._live = state.live if state is not None else Live()
+        self.held_out.update(self._live)
+
+    def take_begun(self) -> set[str]:
+        """Return the rollouts that have begun, or begun again, since the last look."""
+        before, self._seen = self._seen, dict(self._live.tries)
+        return {name for name, start in self._seen.items() if before.get(name, self) is not start}
+
+    def handle_snapshot(self, state: RunState | None, *, anew: bool) -> None:
+        """The state is another object, of another run where `anew`."""
+        if anew:
+            self.batch = None
+        self.held_out = HeldOut()  # one under way is told of again
+        self.update(state)
+        self.take_begun()
+
+    def restore_batch(self, batch: Batch | None, state: RunState | None) -> None:
+        """Take the journal's last batch between two steps: only there it is still known whole.
+
+        A batch that the state does not know of will be told by its own events.
+        """
+        if batch is None or state is None or state.current is not None:
+            return
+        if batch.step in state.steps and (self.batch is None or self.batch.step <= batch.step):
+            self.batch = batch
+
+    def handle_text(self, rollout: str) -> None:
+        """A text grows, so its rollout is under way, whether its beginning was heard or not."""
+        place = self.batch.place(rollout) if self.batch else None
+        if self.batch is not None and place is not None and place not in self.batch.rollouts:
+            self._live.tries.setdefault(rollout, None)
+            self._seen.setdefault(rollout, None)
+
 
 STRIP_CELLS = 16
 """A longer strip of glyphs gives way to numbers."""
@@ -53,16 +336,16 @@ def style_of(state: str) -> str:
     return _STYLES.get(state, state)
 
 
-def rollout_glyphs(tries: Sequence[RolloutStatus], signs: Glyphs = GLYPHS_UNICODE) -> Line:
+def rollout_glyphs(tries: Sequence[RolloutStatus]) -> Line:
     """`++-+>>>>`, one glyph a rollout; numbers where a group is large: `+12 -3 >1`."""
     if len(tries) <= STRIP_CELLS:
         runs = groupby(tries, key=lambda one: one.state)
         return tuple(
-            (getattr(signs, state) * sum(1 for _ in many), style_of(state)) for state, many in runs
+            (getattr(_SIGNS, state) * sum(1 for _ in many), style_of(state)) for state, many in runs
         )
     counted = Counter(one.state for one in tries)
     return tuple(
-        (f"{getattr(signs, state)}{counted[state]} ", style_of(state))
+        (f"{getattr(_SIGNS, state)}{counted[state]} ", style_of(state))
         for state in _ORDER
         if counted[state]
     )
@@ -72,7 +355,6 @@ def group_line(
     batch: Batch,
     position: int,
     under_way: Set[str],
-    signs: Glyphs = GLYPHS_UNICODE,
     *,
     question: str = "",
     width: int = 60,
@@ -89,10 +371,10 @@ def group_line(
     score = f"{won}/{known}" if begun else ""
     mark = ("  ", "")
     if through is not None and through.outcome in SKIPPED:
-        mark = (f" {signs.skipped}", "skipped")
+        mark = (f" {_SIGNS.skipped}", "skipped")
     elif through is not None and through.outcome == "failed":
-        mark = (f" {signs.error}", "failed")
-    shown = rollout_glyphs(tries, signs)
+        mark = (f" {_SIGNS.error}", "failed")
+    shown = rollout_glyphs(tries)
     room = " " * max(0, min(batch.group_size, STRIP_CELLS) - width_of(shown))
     name = (f"{batch.group(position):<6}", "")
     out = (name, *shown, (f"{room} {score:>4}", ""), mark, (" ", ""))
@@ -104,7 +386,6 @@ def group_rows(
     batch: Batch | None,
     under_way: Set[str],
     filter_text: str = "",
-    signs: Glyphs = GLYPHS_UNICODE,
     *,
     questions: Mapping[str, str] = NO_QUESTIONS,
     width: int = 60,
@@ -116,32 +397,12 @@ def group_rows(
     for position, problem in enumerate(batch.problems):
         through = batch.reflections.get(position)
         asked = questions.get(problem, "")
-        shown = group_line(batch, position, under_way, signs, question=asked, width=width)
+        shown = group_line(batch, position, under_way, question=asked, width=width)
         row = Row(batch.group(position), shown)
         words = f"{plain_text(row.line)} {problem} {asked} {through.outcome if through else ''}"
         if filter_text.casefold() in words.casefold():
             rows.append(row)
     return rows
-
-
-def held_out_rows(
-    tries: Sequence[HeldOutTry], questions: Mapping[str, str], width: int, signs: Glyphs
-) -> list[Row]:
-    """A row for each try of an evaluation that has a pane: the number of its problem, and that."""
-    rows = []
-    for one in tries:
-        state, at = one.shown.state, f"{one.shown.position + 1:>4} "
-        asked = fit(questions.get(one.problem, ""), max(1, width - 8))
-        sign = (f"{getattr(signs, state)}  ", style_of(state))
-        rows.append(Row(one.shown.id, ((at, ""), sign, (asked, "dim"))))
-    return rows
-
-
-def mean_text(evaluating: ev.EvaluationProgressed) -> str:
-    """`0.310 (n=37)`."""
-    if not evaluating.known:
-        return "not known yet"
-    return f"{evaluating.right / evaluating.known:.3f} (n={evaluating.known})"
 
 
 def question_lines(name: str, question: str, width: int, most: int) -> list[Line]:
@@ -153,48 +414,11 @@ def question_lines(name: str, question: str, width: int, most: int) -> list[Line
     return out
 
 
-def strip_line(
-    batch: Batch | None, under_way: Set[str], here: int, width: int, signs: Glyphs = GLYPHS_UNICODE
-) -> Line:
-    """The groups in one line for a narrow screen, from the one that is shown."""
-    if batch is None or not batch.problems:
-        return line((" no groups yet", "dim"))
-    end = line((" [ ] group", "dim"))
-    room = width - width_of(end) - 1
-    items = [
-        _strip_item(batch, position, under_way, position == here, signs)
-        for position in range(len(batch.problems))
-    ]
-    out: list[Span] = [(" ", "")]
-    for item in items[min(here, len(items) - 1) :]:
-        if width_of(item) > room and len(out) > 1:
-            break
-        out += item
-        room -= width_of(item)
-    return (*crop_line(tuple(out), width - width_of(end)), *end)
-
-
-def _strip_item(
-    batch: Batch, position: int, under_way: Set[str], here: bool, signs: Glyphs
-) -> Line:
-    """One group of the strip: `>s3p0 ++-+ = `."""
-    through = batch.reflections.get(position)
-    skipped = through is not None and through.outcome in SKIPPED
-    style = "focus" if here else ""
-    return (
-        (">" if here else " ", style),
-        (batch.group(position), style),
-        (" ", ""),
-        *rollout_glyphs(batch.group_rollouts(position, under_way), signs),
-        (f" {signs.skipped} " if skipped else " ", "skipped"),
-    )
-
-
-def legend_lines(signs: Glyphs = GLYPHS_UNICODE) -> list[Line]:
+def legend_lines() -> list[Line]:
     rows = ("won", "lost", "streaming"), ("queued", "error", "skipped")
     return [
-        *(legend_line(*((getattr(signs, s), style_of(s), s) for s in states)) for states in rows),
-        ((signs.open, "flag"), (" no reward yet, or none known", "dim")),
+        *(legend_line(*((getattr(_SIGNS, s), style_of(s), s) for s in states)) for states in rows),
+        ((_SIGNS.open, "flag"), (" no reward yet, or none known", "dim")),
     ]
 
 
@@ -209,12 +433,10 @@ def _stages(batch: Batch) -> list[tuple[str, int, int]]:
     ]
 
 
-def stage_lines(
-    batch: Batch, state: RunState, width: int, signs: Glyphs = GLYPHS_UNICODE
-) -> list[Line]:
+def stage_lines(batch: Batch, state: RunState, width: int) -> list[Line]:
     room = max(6, min(14, width - 20))
     out = [
-        line((f"{name:<11}", "dim"), (signs.bar(done, of, room), "bar"), f" {done}/{of}")
+        line((f"{name:<11}", "dim"), (_SIGNS.bar(done, of, room), "bar"), f" {done}/{of}")
         for name, done, of in _stages(batch)
     ]
     what = "update" if state.trains_at(batch.step) else "operations"
@@ -231,17 +453,6 @@ def _operations_text(batch: Batch, state: RunState) -> str:
         return "none drawn yet"
     decided = len(state.reviewed_operations)
     return f"{step.operations}" + (f", {decided} decided" if state.under_review else "")
-
-
-def stage_line(batch: Batch, state: RunState, eta: str = "") -> str:
-    """The same in one line: `rollout 31/64  judged 27/64  reflected 1/8  ops 0`."""
-    step = state.steps.get(batch.step)
-    lesson = f"ops {step.operations if step else 0}"
-    if state.trains_at(batch.step):
-        lesson = f"update {_operations_text(batch, state)}"
-    done = "  ".join(f"{name} {n}/{of}" for name, n, of in _stages(batch))
-    done = done or f"demonstrations {len(batch.problems)}"
-    return f"{done}  {lesson}" + (f"  ETA {eta}" if eta else "")
 
 
 def outcome_lines(batch: Batch, width: int) -> list[Line]:
@@ -272,16 +483,15 @@ def facts_lines(
     line_facts: SessionStatus,
     *,
     width: int,
-    signs: Glyphs = GLYPHS_UNICODE,
 ) -> list[Line]:
     trains = state is not None and state.trains_weights
     # Of a training run its figures come first: below them is room for the rest on a tall screen.
-    out = panel_lines(state, width, signs) if trains and state else legend_lines(signs)
+    out = panel_lines(state, width) if trains and state else legend_lines()
     out += [line((ACTS_MEANING, "dim"))] if batch is not None and batch.acts else []
     if batch is not None and state is not None:
         out += [] if trains else [BLANK]
         out.append(line((f"stage of batch {batch.step}", "title")))
-        out += stage_lines(batch, state, width, signs)
+        out += stage_lines(batch, state, width)
         out += [BLANK, *outcome_lines(batch, width)]
         step = state.steps.get(batch.step)
         if step is not None and (step.failed or step.unjudged):
@@ -293,7 +503,7 @@ def facts_lines(
         contained = [f"sandbox    {text}" for text in [sandbox_text(state.agent_facts)] if text]
         for text in (*contained, *(f"tool {text}" for text in tool_texts(state.agent_facts))):
             out += paragraph([(text, "dim")], width)
-    return [*out, BLANK, *legend_lines(signs)] if trains else out
+    return [*out, BLANK, *legend_lines()] if trains else out
 
 
 def node_lines(nodes: Sequence[str] | None, places: Mapping[str, str], width: int) -> list[Line]:
@@ -309,57 +519,46 @@ def node_lines(nodes: Sequence[str] | None, places: Mapping[str, str], width: in
     return out
 
 
-def held_out_model(
-    one: HeldOutTry, evaluating: ev.EvaluationProgressed, mode: Mode, question: str, has_text: bool
-) -> PaneModel:
-    """How the canvas shows a try of an evaluation: which problem, which try, and what is asked."""
-    k, shown = max(1, evaluating.k), one.shown
-    title = f"{shown.position + 1} of {evaluating.total // k}"
-    title += f", try {shown.index + 1}/{k}" if k > 1 else ""
-    if mode == "wall":
-        return replace(pane_model(shown, mode, None, has_text), note=question)
-    footer = shown.said or f"asked: {question}"
-    note = "" if has_text else "no text yet"
-    return PaneModel(shown.id, title, shown.state, None, one_line(footer, 300), note)
+def held_out_title(rollout: RolloutStatus) -> str:
+    """Return such as `problem 7`, and `problem 7 #2` of the second rollout at it."""
+    again = f" #{rollout.index + 1}" if rollout.index else ""
+    return f"problem {rollout.position + 1}{again}"
 
 
 def pane_model(
-    one: RolloutStatus,
+    rollout: RolloutStatus,
     mode: Mode,
-    estimate: int | None,
     has_text: bool,
     *,
     acts: bool = False,
-    node: str = "",
+    title: str = "",
+    footer: str = "",
 ) -> PaneModel:
     """How the canvas shows a rollout; the zoom says how much of its id.
 
-    `estimate` is about how many tokens its text under way has; None where nothing is known.
-    `acts`: tries of the batch call tools.
-    `node`: of a cluster, where it is made.
+    `acts`: rollouts of the batch call tools.
+    `title`: instead of its place in the batch.
+    `footer`: below a text under way, until there is a reward.
     """
-    title = {
-        "wall": f"{f'p{one.position}r{one.index}':<6}",
-        "group": f"r{one.index}",
-        "solo": one.id,
-    }[mode]
-    if one.trouble:
-        # Of a failed rollout nothing else may be said on the one line of the wall.
-        note = "" if has_text and mode != "wall" else one.trouble
-    elif has_text:
-        note = ""
+    said = rollout.said or footer
+    if mode == "wall":
+        title = title or f"p{rollout.position}r{rollout.index}"
+        # A column of its own, so that texts begin below each other.
+        title, said = f"{title:<6}", f"{rollout.said.removeprefix('reward '):<{_SAID_CELLS}}"
+        said += f" {rollout.acts:<{_ACTS_CELLS}}" if acts else ""
+    elif mode == "group":
+        title = title or f"r{rollout.index}"
+        said += f"  {rollout.acts}" if rollout.acted else ""
     else:
-        note = {"queued": "queued", "streaming": "no text yet"}.get(one.state, one.tail)
-    tokens = one.tokens if one.has_ended else estimate
-    said = one.said
-    if mode == "wall":  # a column of its own, so that texts begin below each other
-        said = f"{one.said.removeprefix('reward '):<{_SAID_CELLS}}"
-        said += f" {one.acts:<{_ACTS_CELLS}}" if acts else ""
-    elif node:
-        said = f"on {one_line(node, 40)}"
-    elif one.acted:
-        said += f", {one.acted}" if mode == "solo" else f"  {one.acts}"
-    return PaneModel(one.id, title, one.state, tokens, said, one_line(note, 300))
+        title = title or rollout.id
+        said += f", {rollout.acted}" if rollout.acted else ""
+    note = ""
+    if rollout.trouble and (mode == "wall" or not has_text):
+        note = rollout.trouble
+    elif not has_text:
+        waiting = {"queued": "queued", "streaming": "no text yet"}
+        note = waiting.get(rollout.state, rollout.tail)
+    return PaneModel(rollout.id, title, rollout.state, rollout.tokens, said, one_line(note, 300))
 
 
 def status_line(
@@ -409,7 +608,9 @@ def status_line(
     if evaluating is not None:
         when = f"after step {evaluating.step}" if evaluating.step else "baseline"
         done = f"{evaluating.done} of {evaluating.total}"
-        mean = f", reward {mean_text(evaluating)}" if evaluating.known else ""
+        n, mean = evaluating.known, ""
+        if n:
+            mean = f", reward {evaluating.right / n:.3f} (n={n})"
         on = f", on {one_line(evaluating.data, 40)}"  # last: where it is cut, the panes name it
         return line((f" evaluating {when}: ", "title"), f"{done}{mean}{on}")
     return line((f" {doing or _progress_text(state, batch)}", "title"))
@@ -418,21 +619,6 @@ def status_line(
 def starting_text(line_facts: SessionStatus) -> str:
     """What a process that starts does; it says so itself as soon as it takes time."""
     return one_line(line_facts.starting_stage, 160) or "reading the run file …"
-
-
-def is_working(
-    state: RunState | None, line_facts: SessionStatus, evaluating: ev.EvaluationProgressed | None
-) -> bool:
-    """Whether it just goes on with its rollouts: nothing is waited for or out of the ordinary."""
-    return (
-        state is not None
-        and state.status == "running"
-        and not state.ending
-        and line_facts.living
-        and not line_facts.parted
-        and evaluating is None
-        and state.current is not None
-    )
 
 
 def _progress_text(state: RunState, batch: Batch | None) -> str:
@@ -486,37 +672,23 @@ def ending_line(state: RunState) -> Line:
     return line((said, style), ("s r", "key"), more)
 
 
-def run_summary_lines(state: RunState, width: int, signs: Glyphs = GLYPHS_UNICODE) -> list[Line]:
-    """The whole of a run that ended: rewards with their n, held-out change, library, cost."""
+def run_summary_lines(state: RunState, width: int) -> list[Line]:
+    """The whole of a run that ended: what to do next, rewards with their n, losses, cost."""
     from studio.facts.run import run_facts
-    from studio.render.run_lines import doubts_text, practice_sections
-    from studio.render.run_lines import status_line as status_line_of
-    from studio.render.words import lost_text
+    from studio.render import run_lines
 
-    started, facts = state.started, run_facts(state)
-    assert started is not None
-    out = paragraph([(curation_text(state) or status_line_of(facts), "title")], width)
+    facts = run_facts(state)
+    out = paragraph([(run_lines.status_line(facts), "title")], width)
     if state.reason:
         out += paragraph([(one_line(state.reason, 600), "")], width, "  ")
-    if started.rehearsal:
-        out += paragraph([("replies were scripted (rehearsal), not a model's", "dim")], width)
     out += _next_action_lines(state, width)
     if curated := no_practice_text(state):
         out += [BLANK, *paragraph([(curated, "")], width)]
-    sections = [] if curated else practice_sections(facts, training_view.levels(signs))
-    for heading, texts in sections:
+    sections = run_lines.practice_sections(facts)
+    for heading, texts in [*sections, *run_lines.record_sections(facts)]:
         out += [BLANK, line((heading, "title"))]
         for text in texts:
             out += paragraph([("  " + text, "")], width, "    ")
-    out.append(BLANK)
-    if doubted := doubts_text(facts):
-        out += paragraph([(doubted, "flag")], width, "  ")
-    if state.alternates or not state.trains_weights:
-        grown = f"library    {one_line(started.library, 60)} v{started.library_version} -> "
-        out.append(line(f"{grown}v{state.library_version}"))
-    out.append(line(f"spent      {usage_text(state.total_usage)}"))
-    lost = lost_text(state.lost) or "nothing"
-    out += paragraph([(f"lost       {lost}", "failed" if state.lost else "")], width, " " * 11)
     return out
 
 

@@ -22,13 +22,12 @@ from studio.render.training_lines import figure_text, held_out_change_text, step
 from studio.render.words import no_practice_text, reward_rate_text
 from studio.secrets.sanitize import one_line
 from studio.tui.drawing import plot as signs
-from studio.tui.drawing.cells import Glyphs, choose_glyphs, fit, pad
+from studio.tui.drawing.cells import fit, pad
 from studio.tui.drawing.lines import Line, crop_line, line, paragraph, width_of
 from studio.tui.drawing.plot import Plot, join_cells, nice_step, put_labels, split_at, value_range
 from studio.tui.keymap import Key
 from studio.tui.page import Page
 from studio.tui.pages.lists import Choice, Loader, Picker
-from studio.tui.terminal.look import wants_ascii
 from studio.tui.widgets.line_view import Chrome, LineView
 
 
@@ -204,8 +203,7 @@ class ProgressPage(Page):
         if self._over.trouble:
             below = one_line(self._over.trouble, width - 4)
         pane.say_below(below)
-        signs = choose_glyphs(wants_ascii(self.host.settings, self.host.environ))
-        made_of = (curves, over, self.held_out, (width, pane.size.height), signs)
+        made_of = (curves, over, self.held_out, (width, pane.size.height))
         if self.drawn is None or self.drawn[0] != made_of:
             self.drawn = (made_of, draw_picture(*made_of))
         pane.show_lines(self.drawn[1].with_cursor(self.step)[: max(1, pane.size.height)])
@@ -340,7 +338,7 @@ def last_shown_step(curves: RunCurves) -> int:
 
 
 def draw_picture(
-    shown: RunCurves, over: RunCurves | None, held_out: str, size: tuple[int, int], glyphs: Glyphs
+    shown: RunCurves, over: RunCurves | None, held_out: str, size: tuple[int, int]
 ) -> Picture:
     """Reward and the held-out set of this name, then smaller plots of what else is known."""
     width, height = max(1, size[0] - 2 * SIDE), size[1]
@@ -354,7 +352,7 @@ def draw_picture(
     extras = extras[: max(0, height - fixed - 4) // rows]
     drawn = [points for run in runs for points in (run.practice.points, _points(run, held_out))]
     bounds = value_range(drawn, share=shown.practice.unit == "reward")
-    main = Plot(width, max(1, height - fixed - rows * len(extras)), steps, bounds, glyphs)
+    main = Plot(width, max(1, height - fixed - rows * len(extras)), steps, bounds)
     _draw_curves(runs, held_out, main)
     low, high = bounds
     labels = {main.row(value): f"{value:.2f}" for value in (low, (low + high) / 2, high)}
@@ -363,7 +361,7 @@ def draw_picture(
     lines.append(_commits_line(shown, main))
     labels_row = len(lines) - 2
     for series in extras:
-        lines += _draw_extra(series, (width, rows), steps, glyphs)
+        lines += _draw_extra(series, (width, rows), steps)
     by = nice_step(steps[1] - steps[0], width // 10)
     ticks = (steps[0], *range(by * (steps[0] // by + 1), steps[1] + 1, by))
     named = tuple((main.column(step), str(step), "dim") for step in ticks)
@@ -404,12 +402,10 @@ def _points(run: RunCurves, held_out: str) -> tuple[Point, ...]:
     return next((one.points for one in run.held_out if one.name == held_out), ())
 
 
-def _draw_extra(
-    series: Series, size: tuple[int, int], steps: tuple[int, int], glyphs: Glyphs
-) -> list[Line]:
+def _draw_extra(series: Series, size: tuple[int, int], steps: tuple[int, int]) -> list[Line]:
     """A smaller plot with its scale, its name and its last value."""
     low, high = value_range([series.points], share=False)
-    plot = Plot(*size, steps, (low, high), glyphs)
+    plot = Plot(*size, steps, (low, high))
     plot.line(series.points, "bar")
     last = series.points[-1].value if series.points else 0.0
     labels = {0: _value_text(series, high), plot.height - 1: _value_text(series, low)}
@@ -449,7 +445,7 @@ def _axis_line(run: RunCurves, plot: Plot) -> Line:
 
 def _commits_line(run: RunCurves, plot: Plot) -> Line:
     """Versions below their steps, the newest first where not all have room."""
-    applied = [*run.moves, *(commit for commit in run.commits if commit.outcome == "applied")]
+    applied = [commit for commit in run.commits if commit.outcome == "applied"]
     labels = []
     for commit in sorted(applied, key=lambda commit: commit.step, reverse=True):
         text = f"library v{commit.version}" if commit.beside_weights else f"v{commit.version}"

@@ -435,7 +435,7 @@ class RewordingPage(DecidingPage):
         if here is None or not self.is_reworded(here[1]):
             return
         item, op = here
-        findings, similar = self.change.loader.find(item), self.shown.similar
+        findings, similar = self.loader.find(item), self.shown.similar
         chosen = similar.key if self.app.focused is similar else ""
         into: dict[str, str] = {}
         for name, score, text in findings.near if findings is not None else ():

@@ -15,7 +15,7 @@ from textual.strip import Strip
 from textual.widget import Widget
 
 from engines.core.types import OperationKind
-from studio.tui.drawing.cells import Glyphs, choose_glyphs
+from studio.tui.drawing.cells import GLYPHS_UNICODE, Glyphs
 from studio.tui.drawing.lines import Line
 from studio.tui.keymap import Key
 from studio.tui.page import Page
@@ -42,12 +42,6 @@ class Editing:
         if self.others:
             return f"{self.item.id}>{'+'.join(item.id for item in self.others)}"
         return f"{self.item.id}>{self.target}" if self.target else self.item.id
-
-    @property
-    def is_merge(self) -> bool:
-        op = self.item.operation
-        into_another = op is not None and self.target is not None and self.target != op.target
-        return bool(self.others) or into_another
 
 
 class ChangeView(LineView):
@@ -82,7 +76,9 @@ class TabRows(RowList):
         self._panes = panes
 
     def focus(self, scroll_visible: bool = True) -> Self:
-        self._panes.show_tab(self)
+        if self._panes.is_tabbed:
+            self._panes.tab = self
+            self._panes.arrange()
         super().focus(scroll_visible)
         return self
 
@@ -101,7 +97,7 @@ class ReviewPanes:
         self.objection = ""  # what speaks against the text in the box
         self._objected_to = ""  # that text
         self._tabs = {self.evidence: "Evidence", self.similar: "Similar"}
-        self._tab = self.evidence
+        self.tab = self.evidence  # in sight, where there is room for one
 
     def compose(self) -> ComposeResult:
         with Vertical(id="review-left"):
@@ -127,7 +123,7 @@ class ReviewPanes:
     @property
     def signs(self) -> Glyphs:
         # The screen itself knows it: it says so to the style sheet, too.
-        return choose_glyphs(self._page.app.has_class("-ascii"))
+        return GLYPHS_UNICODE
 
     @property
     def widths(self) -> tuple[int, ...]:
@@ -144,7 +140,7 @@ class ReviewPanes:
         tabs = self._tabs.items()
         for tab, name in tabs:
             if self.is_tabbed:
-                tab.display = height >= 14 and tab is self._tab
+                tab.display = height >= 14 and tab is self.tab
                 name = " ".join(f"[{word}]" if each is tab else word for each, word in tabs)
                 name += "  (tab)"
             elif tab is self.similar:
@@ -153,15 +149,10 @@ class ReviewPanes:
                 tab.display = tab is self.evidence
             tab.border_title = Content(name)  # text in a title is never markup
 
-    def show_tab(self, tab: TabRows) -> None:
-        if self.is_tabbed and tab is not self._tab:
-            self._tab = tab
-            self.arrange()
-
     def open_evidence(self, opened: bool) -> None:
         """Give the evidence the room of its neighbours, or give it back."""
         self.opened_evidence = opened
-        self._tab = self.evidence
+        self.tab = self.evidence
         self.arrange()
 
     # -- the box -----------------------------------------------------------------------------
@@ -178,7 +169,9 @@ class ReviewPanes:
     def open_box(self, editing: Editing, text: str) -> None:
         several = editing.item.unparsed is not None
         self.editing, self.objection = editing, ""
-        what = f"into {editing.target}, merged" if editing.is_merge else "new wording"
+        op, what = editing.item.operation, "new wording"
+        if op is not None and editing.target not in (None, op.target):
+            what = f"into {editing.target}, merged"
         if editing.others:
             what = f"and {', '.join(item.id for item in editing.others)}, merged"
         self.box.border_title = Content(f"{editing.item.id} {'reply' if several else what}")

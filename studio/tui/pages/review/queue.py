@@ -22,8 +22,7 @@ from studio.session.session import Session
 from studio.tui.drawing.lines import BLANK, Line, Row, holds_words, line, note_rows, paragraph
 from studio.tui.page import Page
 from studio.tui.pages.lists import Loader
-from studio.tui.pages.live.batch import current_batch
-from studio.tui.pages.live.view import status_line
+from studio.tui.pages.live.view import current_batch, status_line
 from studio.tui.pages.review import view
 from studio.tui.pages.review.panes import ReviewPanes
 from studio.tui.pages.review.view import Item, excerpt
@@ -57,7 +56,7 @@ class ReviewLoader:
     def __init__(self, page: Page) -> None:
         self._page = page
         self._base = Loader[tuple[str, int, NotesMark], Library](page, self._load_base)
-        self._findings = Loader[FindingsRequest, Findings](
+        self.findings = Loader[FindingsRequest, Findings](
             page, lambda wanted: self.load_findings(wanted)
         )
         self.reset(None)
@@ -67,7 +66,7 @@ class ReviewLoader:
         self._session = session
         self._evidence: EvidenceLoader | None = None
         self._base.forget()
-        self._findings.forget()
+        self.findings.forget()
 
     @property
     def base(self) -> Library | None:
@@ -84,15 +83,10 @@ class ReviewLoader:
         """Whether the library was read, or cannot be."""
         return self.base is not None or bool(self.trouble)
 
-    @property
-    def findings_trouble(self) -> str:
-        """Why the last findings that were asked for cannot be read."""
-        return self._findings.trouble
-
     def find(self, item: Item) -> Findings | None:
         """Return the findings about an operation; None: they are not read yet, or cannot be."""
-        key = self._findings.key
-        return self._findings.value if key is not None and key.item.id == item.id else None
+        key = self.findings.key
+        return self.findings.value if key is not None and key.item.id == item.id else None
 
     def request_base(self) -> None:
         """Have the library read as it is, with its notes as far as they have come."""
@@ -100,9 +94,6 @@ class ReviewLoader:
         if self._session is not None and state is not None and state.started is not None:
             mark = state.current.notes if state.current is not None else NO_MARK
             self._base.request((state.started.library, state.base_version, mark))
-
-    def request_findings(self, wanted: FindingsRequest) -> None:
-        self._findings.request(wanted)
 
     async def load_reply(self, unparsed: UnparsedReply) -> str | None:
         """Return the whole of a reply that waits to be mended; None where no run is shown.
@@ -386,7 +377,7 @@ class ChangePane:
         opened, knows_base = panes.opened_evidence, self.loader.knows_base
         if item.operation is not None and knows_base:
             wanted = FindingsRequest(item, queue.draft.texts, queue.stamp, opened)
-            self.loader.request_findings(wanted)
+            self.loader.findings.request(wanted)
         findings, edits = self.loader.find(item), self.page.host.drafts.edits
         draft = edits.get(item.id, "") if panes.editing is None else ""
         made_of = (item, self.mode, self.shows_all, queue.made_of, findings, draft, banner,
@@ -469,7 +460,7 @@ class ChangePane:
         if item is None or item.operation is None or findings is None:
             text = "what an operation rests on, and what it resembles, stands here"
             if item is not None and item.operation is not None:
-                text = one_line(self.loader.findings_trouble, 400) or "looking …"
+                text = one_line(self.loader.findings.trouble, 400) or "looking …"
             for pane in (evidence, similar):
                 pane.show_rows([_note(text)])
             evidence.say_below()

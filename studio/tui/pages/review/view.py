@@ -22,14 +22,7 @@ from studio.render.words import (
     kind_title,
     merged_text,
 )
-from studio.review.wording import (
-    PIN_MEANING,
-    ChangedPart,
-    Near,
-    changed_parts,
-    flag_text,
-    reason_labels,
-)
+from studio.review import wording
 from studio.tui.drawing.cells import GLYPHS_UNICODE, Glyphs, cell_width, crop, fit, pad, wrap
 from studio.tui.drawing.lines import (
     BLANK,
@@ -280,7 +273,7 @@ MANY_WORDS = 200
 _REPLY_CHARS = 6_000
 
 
-_MEANINGS = {"keep": "it stays as it is", **PIN_MEANING}
+_MEANINGS = {"keep": "it stays as it is", **wording.PIN_MEANING}
 
 
 def is_long(before: str, after: str) -> bool:
@@ -322,7 +315,10 @@ def head_line(item: Item, at: tuple[int, int], width: int, pin: str = "") -> Lin
 
 def flag_lines(flags: Sequence[Flag], width: int) -> list[Line]:
     """A line for each."""
-    texts = [(f"FLAG {excerpt(flag_text(f))}", "won" if f.name == HELPS else "flag") for f in flags]
+    texts = [
+        (f"FLAG {excerpt(wording.flag_text(f))}", "won" if f.name == HELPS else "flag")
+        for f in flags
+    ]
     return [row for text in texts for row in paragraph([text], width, "     ")]
 
 
@@ -385,7 +381,7 @@ def change_lines(
     if op.kind in _MEANINGS and before == after:
         out += paragraph([(f"{op.kind}s {name}: {_MEANINGS[op.kind]}", "dim")], width)
     if op.kind == "weights":
-        out += update_lines(op, state, width, whole, signs)
+        out += update_lines(op, state, width, whole)
     else:
         out += diff_lines(before, after, mode, width)
     if op.target and op.kind != "add" and not before:
@@ -397,7 +393,7 @@ def change_lines(
         out += labelled("proposed", op.text or op.kind)
     out.append(BLANK)
     fates, proposals = fates_under_review(state)
-    for label, text in reason_labels(op, note, merged_text(op.id, fates), item.decision):
+    for label, text in wording.reason_labels(op, note, merged_text(op.id, fates), item.decision):
         out += labelled(label, text)
     dropped = dropped_texts(fates, proposals)
     if dropped and not whole:
@@ -416,7 +412,11 @@ def change_lines(
 def has_parts(item: Item) -> bool:
     """Whether it changes a wording in several places, of which some can be taken alone."""
     before, after = item.before, item.after
-    return bool(before) and not is_long(before, after) and len(changed_parts(before, after)) > 1
+    return (
+        bool(before)
+        and not is_long(before, after)
+        and len(wording.changed_parts(before, after)) > 1
+    )
 
 
 def history_text(target: Experience) -> str:
@@ -474,7 +474,9 @@ def _item_lines(item: Item, width: int) -> list[Line]:
     return [line((what, "title"), f"  {item.id}"), *((("  ", ""), *each) for each in further)]
 
 
-def part_rows(before: str, after: str, parts: Sequence[ChangedPart], width: int) -> list[Row]:
+def part_rows(
+    before: str, after: str, parts: Sequence[wording.ChangedPart], width: int
+) -> list[Row]:
     """The places at which a wording changes, below the whole change."""
     whole = diff_lines(before, after, "words", width)
     out = [Row("", each) for each in (*whole, BLANK)]
@@ -625,7 +627,7 @@ def record_files_text(groups: "Sequence[GroupEvidence]") -> str:
 
 
 def similar_rows(
-    near: Sequence[Near],
+    near: Sequence[wording.Near],
     width: int,
     pinned: Collection[str] = (),
     pin: str = "",

@@ -15,30 +15,25 @@ from textual.app import App, ComposeResult
 from textual.geometry import Region
 
 from studio.tui.drawing import themes
-from studio.tui.drawing.canvas import StreamCanvas, grid
-from studio.tui.drawing.pane import PaneModel
-from studio.tui.terminal.frames import (
-    ScreenBuffer,
-    compact_update,
-    install_frame_clock,
-)
+from studio.tui.drawing.canvas import PaneModel, StreamCanvas, grid
+from studio.tui.terminal.frames import FrameClock, ScreenBuffer, compact_update
 from studio.tui.terminal.look import register_themes
 
 
 class Stage(App[int]):
     CSS = "Screen { layout: vertical; }"
 
-    def __init__(self, *, ascii: bool = False, theme: str = themes.ANSI) -> None:
+    def __init__(self, *, theme: str = themes.ANSI) -> None:
         super().__init__()
-        self.canvas = StreamCanvas(ascii=ascii, id="streams")
-        self.told: list[tuple[str, ...]] = []
+        self.canvas = StreamCanvas(id="streams")
+        self.changes = 0
         register_themes(self, {}, theme)
 
     def compose(self) -> ComposeResult:
         yield self.canvas
 
-    def on_stream_canvas_visible_changed(self, message: StreamCanvas.VisibleChanged) -> None:
-        self.told.append(message.ids)
+    def on_stream_canvas_changed(self) -> None:
+        self.changes += 1
 
 
 def some_panes(count: int, **fields: object) -> list[PaneModel]:
@@ -87,7 +82,7 @@ async def test_panes_stand_in_a_grid_with_titles_signs_and_footers() -> None:
             "│                    ││                    │",
             "│reward 1.0          ││                    │",
             "└────────────────────┘└────────────────────┘",
-            "┌─ r2 > ~377t ───────┐┌─ r3 . ─────────────┐",
+            "┌─ r2 > 377t ────────┐┌─ r3 . ─────────────┐",
             "│Let us write 100 |  ││queued              │",
             "│                    ││                    │",
             "│                    ││                    │",
@@ -143,11 +138,10 @@ async def test_a_text_that_is_seen_again_fills_its_pane() -> None:
             assert [row.strip("│| ") for row in drawn(app.canvas)[1:5]] == ["3", "4", "5", "6"]
 
 
-async def test_the_wall_gives_each_rollout_a_line_in_a_box_with_a_caption() -> None:
+async def test_the_wall_gives_each_rollout_a_line_below_a_caption() -> None:
     app = Stage()
     async with app.run_test(size=(50, 5)):
-        app.canvas.set_mode("wall")
-        app.canvas.set_caption("Wall  g03")
+        app.canvas.set_mode("wall", "Wall  g03")
         app.canvas.set_panes(
             [
                 PaneModel("a", "r0", "won", 812, footer="1.0"),
@@ -159,15 +153,18 @@ async def test_the_wall_gives_each_rollout_a_line_in_a_box_with_a_caption() -> N
         app.canvas.feed("b", "First")
         app.canvas.flush()
         assert drawn(app.canvas) == [
-            "┌─ Wall  g03 ────────────────────────────────────┐",
-            "│r0 +   812t 1.0 answer 1                        │",
-            "│r1 >     7t First |                             │",
-            "│r7 .        queued                              │",
-            "└────────────────────────────────────────────────┘",
+            f"{row:<50}"
+            for row in (
+                " Wall  g03",
+                "r0 +   812t 1.0 answer 1",
+                "r1 >     7t First |",
+                "r7 .        queued",
+                "",
+            )
         ]
         app.canvas.set_panes([PaneModel(str(at), f"r{at}") for at in range(9)])
         app.canvas.focus_pane("6")
-        assert drawn(app.canvas)[0].startswith("┌─ Wall  g03  5 above  1 below ──")
+        assert drawn(app.canvas)[0].rstrip() == " Wall  g03  4 above  1 below"
 
 
 async def test_the_wall_shows_how_the_last_line_begins_and_says_where_it_is_cut() -> None:
@@ -213,14 +210,14 @@ async def test_solo_follows_the_end_until_the_person_scrolls() -> None:
 async def test_the_focused_pane_stays_on_screen_and_is_seen_without_colour() -> None:
     app = Stage(theme=themes.MONO)
     async with app.run_test(size=(44, 6)) as pilot:
-        app.canvas.set_panes(some_panes(8), columns=2)  # 2 of 4 rows fit
+        app.canvas.set_panes(some_panes(8))  # 2 of 4 rows fit
         assert app.canvas.visible_ids == ("p0", "p1", "p2", "p3")
         for _ in range(3):
             app.canvas.move_focus(0, 1)
         await pilot.pause()
         assert app.canvas.focused_id == "p6"
         assert "p6" in app.canvas.visible_ids
-        assert app.told[-1] == app.canvas.visible_ids
+        assert app.changes >= 4
         row = next(y for y, text in enumerate(drawn(app.canvas)) if " r6 " in text)
         styled = [s.text for s in app.canvas.render_line(row) if s.style and s.style.reverse]
         assert styled == ["r6 >"]
@@ -229,7 +226,7 @@ async def test_the_focused_pane_stays_on_screen_and_is_seen_without_colour() -> 
 async def test_text_off_screen_is_there_when_the_pane_comes_on_screen() -> None:
     app = Stage()
     async with app.run_test(size=(44, 6)):
-        app.canvas.set_panes(some_panes(8), columns=2)
+        app.canvas.set_panes(some_panes(8))
         app.canvas.feed("p7", "hidden until now")
         assert not app.canvas.is_dirty
         app.canvas.focus_pane("p7")
@@ -256,20 +253,6 @@ def _interior(canvas: StreamCanvas, id: str) -> str:
     return drawn(canvas)[1][22 * at : 22 * (at + 1)]
 
 
-async def test_counts_in_titles_wait_for_their_beat_but_states_do_not() -> None:
-    app = Stage()
-    async with app.run_test(size=(30, 6)):
-        app.canvas.set_panes([PaneModel("p0", "r0", "streaming", 1)])
-        app.canvas.set_panes([PaneModel("p0", "r0", "streaming", 2)])
-        app.canvas.flush(heads=False)
-        assert "~1t " in drawn(app.canvas)[0]
-        app.canvas.flush(heads=True)
-        assert "~2t " in drawn(app.canvas)[0]
-        app.canvas.set_panes([PaneModel("p0", "r0", "won", 3)])
-        app.canvas.flush(heads=False)
-        assert "r0 + 3t" in drawn(app.canvas)[0]
-
-
 HOSTILE = "[red]\x1b[2J\u202eevil中文\U0001f468\u200d\U0001f469\u200d\U0001f467e\u0301\t\x9b1m"
 
 
@@ -292,20 +275,11 @@ async def test_hostile_text_is_inert_and_every_row_exactly_as_wide_as_the_screen
             assert sum(segment.cell_length for segment in strip) == 47
 
 
-async def test_ascii_draws_nothing_but_ascii() -> None:
-    app = Stage(ascii=True)
-    async with app.run_test(size=(40, 8)):
-        app.canvas.set_panes(some_panes(2, footer="reward 1.0"))
-        app.canvas.feed("p0", "plain")
-        app.canvas.flush()
-        assert all(row.isascii() for row in drawn(app.canvas))
-
-
 async def test_the_clock_drains_flushes_and_draws_without_a_terminal() -> None:
     app = Stage()
     async with app.run_test(size=(40, 6)):
-        clock = install_frame_clock(app, {})
-        clock.watch(app.canvas)
+        clock = FrameClock()
+        clock.canvas = app.canvas
         app.canvas.set_panes(some_panes(1))
         clock.drains.append(lambda: app.canvas.feed("p0", "x"))
         clock.tick()
@@ -325,7 +299,7 @@ async def test_a_full_repaint_changes_no_cell(mode: str, theme: str) -> None:
         screen = pyte.Screen(44, 9)
         stream = pyte.Stream(screen)
         app.canvas.set_mode(mode)  # type: ignore[arg-type]
-        app.canvas.set_panes(some_panes(6), columns=3)
+        app.canvas.set_panes(some_panes(6))
         await pilot.pause()
         compositor = app.screen._compositor
 
@@ -362,14 +336,13 @@ def _cells(screen: pyte.Screen) -> list[list[object]]:
     count=st.integers(0, 130),
     width=st.integers(0, 200),
     height=st.integers(0, 60),
-    columns=st.none() | st.integers(1, 20),
     focus=st.integers(0, 129),
 )
 def test_boxes_never_overlap_and_the_focused_one_is_there(
-    count: int, width: int, height: int, columns: int | None, focus: int
+    count: int, width: int, height: int, focus: int
 ) -> None:
     focus = min(focus, max(0, count - 1))
-    boxes = grid(count, width, height, columns, focus)
+    boxes = grid(count, width, height, focus)
     cells = [
         (x, y) for b in boxes for x in (b.x, b.x + b.width - 1) for y in (b.y, b.y + b.height - 1)
     ]

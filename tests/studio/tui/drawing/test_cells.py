@@ -13,7 +13,6 @@ from textual.strip import Strip
 
 from engines.core.text.sanitize import escape_unsafe
 from studio.tui.drawing.cells import (
-    GLYPHS_ASCII,
     GLYPHS_UNICODE,
     cell_width,
     crop,
@@ -86,14 +85,12 @@ def test_words_stay_whole_where_a_row_can_hold_them() -> None:
     assert wrap("a\n\nb\n", 4) == ["a", "", "b", ""]
 
 
-def test_every_sign_is_one_cell_wide_and_ascii_signs_are_ascii() -> None:
-    for glyphs in (GLYPHS_UNICODE, GLYPHS_ASCII):
-        for name in glyphs.__slots__:
-            sign = getattr(glyphs, name)
-            assert cell_len(sign) == (2 if name == "ellipsis" else 1)
-            if name not in ("h", "v", "tl", "tr", "bl", "br"):
-                assert unicodedata.east_asian_width(sign[0]) != "A"
-    assert all(getattr(GLYPHS_ASCII, name).isascii() for name in GLYPHS_ASCII.__slots__)
+def test_every_sign_is_one_cell_wide() -> None:
+    for name in GLYPHS_UNICODE.__slots__:
+        sign = getattr(GLYPHS_UNICODE, name)
+        assert cell_len(sign) == (2 if name == "ellipsis" else 1)
+        if name not in ("h", "v", "tl", "tr", "bl", "br"):
+            assert unicodedata.east_asian_width(sign[0]) != "A"
 
 
 def test_states_have_signs_of_their_own() -> None:

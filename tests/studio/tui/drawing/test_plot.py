@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 
 from engines.core.state.list_row import Point
 from studio.facts.curves import run_curves
-from studio.tui.drawing.cells import GLYPHS_ASCII, GLYPHS_UNICODE, Glyphs
 from studio.tui.drawing.lines import plain_text, width_of
 from studio.tui.drawing.plot import (
     MEAN,
@@ -34,24 +33,20 @@ def dots(plot: Plot) -> set[tuple[int, int]]:
     return {(x, y) for y, row in enumerate(text(plot)) for x, sign in enumerate(row) if sign != " "}
 
 
-def test_a_line_goes_through_its_points_in_braille_and_in_ascii() -> None:
+def test_a_line_goes_through_its_points_in_braille() -> None:
     points = [Point(1, 0.0), Point(3, 1.0)]
-    plot = Plot(4, 2, (1, 3), (0.0, 1.0), GLYPHS_UNICODE)
+    plot = Plot(4, 2, (1, 3), (0.0, 1.0))
     plot.line(points, "bar")
     # 8 dots across, 8 down: the diagonal, two cells of it in each row.
     assert text(plot) == ["  ⡠⠊", "⡠⠊  "]
-    plain = Plot(4, 2, (1, 3), (0.0, 1.0), GLYPHS_ASCII)
-    plain.line(points, "bar")
-    assert text(plain) == ["  .'", ".'  "]
 
 
-@given(values=VALUES, width=st.integers(1, 40), height=st.integers(1, 9), plain=st.booleans())
+@given(values=VALUES, width=st.integers(1, 40), height=st.integers(1, 9))
 def test_every_point_is_in_a_cell_and_every_row_is_as_wide(
-    values: list[float], width: int, height: int, plain: bool
+    values: list[float], width: int, height: int
 ) -> None:
     points = [Point(step, value) for step, value in enumerate(values, 1)]
-    signs: Glyphs = GLYPHS_ASCII if plain else GLYPHS_UNICODE
-    plot = Plot(width, height, (1, len(points)), (-2.0, 3.0), signs)
+    plot = Plot(width, height, (1, len(points)), (-2.0, 3.0))
     plot.dots(points, "dim")
     plot.line(points, "bar")
     drawn = dots(plot)
@@ -72,14 +67,14 @@ def test_thinning_keeps_ends_and_extremes(values: list[float], parts: int) -> No
 
 def test_one_spike_in_ten_thousand_steps_is_on_the_picture() -> None:
     points = [Point(step, 1.0 if step == 7_003 else 0.5) for step in range(1, 10_001)]
-    plot = Plot(100, 9, (1, 10_000), (0.0, 1.0), GLYPHS_UNICODE)
+    plot = Plot(100, 9, (1, 10_000), (0.0, 1.0))
     plot.line(points, "bar")
     # Step 7,003 is at 0.7 of 199 dots: dot 139, cell 69.
     assert text(plot)[0].index(text(plot)[0].strip()[0]) == 69 == plot.column(7_003)
 
 
 def test_an_interval_has_its_mean_and_both_ends_and_the_other_runs_stands_beside_it() -> None:
-    plot = Plot(5, 5, (0, 4), (0.0, 1.0), GLYPHS_UNICODE)
+    plot = Plot(5, 5, (0, 4), (0.0, 1.0))
     point = Point(2, 0.5, 20, 0.0, 1.0)
     plot.interval(point, "approved")
     plot.interval(point, "edited", other=True)
@@ -89,7 +84,7 @@ def test_an_interval_has_its_mean_and_both_ends_and_the_other_runs_stands_beside
 
 
 def test_an_upright_hides_nothing_and_signs_are_no_line() -> None:
-    plot = Plot(6, 1, (1, 6), (0.0, 1.0), GLYPHS_UNICODE)
+    plot = Plot(6, 1, (1, 6), (0.0, 1.0))
     plot.signs([Point(step, 0.5) for step in range(1, 7)], "*", "edited")
     plot.upright(1, "┊", "dim")
     plot.upright(2, "┊", "dim")

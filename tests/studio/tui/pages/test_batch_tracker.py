@@ -9,8 +9,8 @@ from engines.core import events as ev
 from engines.core.state.fold import fold, fold_events
 from engines.core.state.run_state import RunState
 from engines.core.types import CallKey
-from studio.tui.pages.live.batch import BatchTracker
 from studio.tui.pages.live.page import load_event_history
+from studio.tui.pages.live.view import BatchTracker
 from tests.studio.tui.stage import finished_workspace, held_workspace
 from tests.support.builders import a_rollout_finished, a_run, a_step
 
@@ -55,12 +55,12 @@ def test_a_rollout_is_under_way_from_its_beginning_or_first_text_to_its_end(tmp_
     watched.handle_text("s1p0r1")
     watched.handle_text("s9p0r1")  # of no rollout of this batch
     assert watched.under_way == {"s1p0r0", "s1p0r1"}
-    assert watched.take_changes() == ({"s1p0r0"}, set())
+    assert watched.take_begun() == {"s1p0r0"}
     hear(watched, state, begun(0, 0))
-    assert watched.take_changes() == ({"s1p0r0"}, set()), "it begins once more"
+    assert watched.take_begun() == {"s1p0r0"}, "it begins once more"
     hear(watched, state, a_rollout_finished(0, 0))
     assert watched.under_way == {"s1p0r1"}
-    assert watched.take_changes() == (set(), {"s1p0r0"})
+    assert watched.take_begun() == set()
     hear(watched, state, ev.RunEnded("stopped"))
     assert watched.under_way == set()
 

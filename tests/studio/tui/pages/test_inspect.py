@@ -322,7 +322,7 @@ async def test_rollouts_under_way_are_subscribed_to_and_let_go_of(workspace: Wor
         app.open_page("inspect", "s1p0")
         await has_read(pilot)
         page = page_of(app)
-        from studio.tui.pages.live.batch import RolloutStatus
+        from studio.tui.pages.live.view import RolloutStatus
 
         members = (RolloutStatus("s1p0r0", 0, 0, "won"), RolloutStatus("s1p0r1", 0, 1, "queued"))
         page.group = replace(page.group, members=members)

@@ -15,7 +15,7 @@ from studio.tui.drawing.lines import Row, plain_text, width_of
 from studio.tui.pages.inspect import view
 from studio.tui.pages.inspect.page import find_rollouts
 from studio.tui.pages.inspect.view import GroupSummary, Part
-from studio.tui.pages.live.batch import RolloutStatus, describe_rollout
+from studio.tui.pages.live.view import RolloutStatus, describe_rollout
 
 HOSTILE = "漢字[red]\x1b[2J‮ 👩‍👩‍👧 "
 

@@ -23,9 +23,7 @@ from studio.session.session import (
     TextReceived,
 )
 from studio.tui.app import StudioApp
-from studio.tui.pages.live.batch import BatchTracker
-from studio.tui.pages.live.page import LivePage
-from studio.tui.pages.live.wall import BatchCursor, Streams, load_rollout_texts
+from studio.tui.pages.live.page import LivePage, Streams, load_rollout_texts
 from studio.tui.widgets.line_view import Activity, LineView
 from tests.studio.tui.stage import FakeSession, app_on, finished_workspace, held_workspace, picture
 
@@ -62,8 +60,7 @@ class Watched:
 
     async def draw(self) -> None:
         self.app.draw_now()
-        for canvas in self.page.wall.canvases:
-            canvas.flush()
+        self.page.wall.canvas.flush()
         await self.pilot.pause()
 
     def events_of(self, position: int) -> list[object]:
@@ -142,16 +139,12 @@ async def test_a_text_that_begins_anew_replaces_what_was_there(tmp_path: Path) -
         assert live.page.wall.canvas.pane_text("s1p1r0") == "anew"
 
 
-async def test_a_gap_in_a_text_has_it_sent_again_from_its_beginning(tmp_path: Path) -> None:
+async def test_a_piece_that_does_not_go_on_from_what_is_there_is_left_out(tmp_path: Path) -> None:
     async with watching(tmp_path) as live:
         await live.press("right_square_bracket")
         await live.stream(TextPiece("s1p1r0", 0, "one"))
-        asked: list[frozenset[str]] = []
-        live.session.subscribe = lambda ids: asked.append(frozenset(ids))  # type: ignore[method-assign]
-        await live.stream(TextPiece("s1p1r0", 50, "far"))
-        await live.stream(TextPiece("s1p1r0", 53, "ther"))  # was under way: asks for nothing more
-        await live.stream(TextPiece("s1p1r0", 1, "ne"))
-        assert [("s1p1r0" in ids) for ids in asked] == [False, True]
+        await live.stream(TextPiece("s1p1r0", 50, "far"))  # sent before it was asked for again
+        assert live.page.wall.canvas.pane_text("s1p1r0") == "one"
         await live.stream(TextPiece("s1p1r0", 0, "one and all"))
         assert live.page.wall.canvas.pane_text("s1p1r0") == "one and all"
 
@@ -235,7 +228,6 @@ async def test_on_the_wall_down_is_the_next_rollout_and_across_the_next_group(
         assert live.page.wall.canvas.focused_id == "s1p1r0"
         await live.press("k")
         assert live.page.wall.canvas.focused_id == "s1p0r3"
-        assert live.page.wall.canvases[1].focused_id == "s1p0r3"  # the one that is followed below
 
 
 async def test_space_opens_a_rollout_under_way_alone_and_escape_leaves_it(tmp_path: Path) -> None:
@@ -470,7 +462,7 @@ async def test_what_came_since_the_screen_attached_is_told_once(tmp_path: Path) 
         live.session.state.ending = ""
         heard = live.events[live.session.state.events]  # the journal has it already
         snapshot = SnapshotReceived(live.session.state.events)
-        live.page.feed._attached = None  # as a session that is opened
+        live.page._attached = None  # as a session that is opened
         await live.session.push(snapshot, EventReceived(heard), held)
         await live.read()
         told = live.page.query_one(Activity).text()
@@ -510,7 +502,7 @@ async def test_a_resize_storm_leaves_every_pane_in_place(tmp_path: Path) -> None
 
 def test_texts_of_no_record_are_sentences(tmp_path: Path) -> None:
     from engines.core.types import RecordRef
-    from studio.tui.pages.live.wall import load_rollout_texts
+    from studio.tui.pages.live.page import load_rollout_texts
 
     gone = RecordRef("step-0001.jsonl", 0, 10, "x")
     (said,) = load_rollout_texts(RunDir(tmp_path).records, {"s1p0r0": (gone,)}).values()
@@ -655,10 +647,9 @@ async def test_a_rate_falls_on_the_screen_although_nothing_comes_any_more(tmp_pa
     async with watching(tmp_path) as live:
         now = 1_000.0
         live.app.clock = lambda: now
-        await live.press("right_square_bracket")
-        await live.stream(TextPiece("s1p1r0", 0, "x" * 4_000))
+        await live.hear(*live.events_of(1))
         assert "/s" in live.screen.splitlines()[0]
-        now += 60.0
+        now += 90.0
         live.app.frame_clock.tick()
         await live.pilot.pause()
         assert "/s" not in live.screen.splitlines()[0]
@@ -666,14 +657,14 @@ async def test_a_rate_falls_on_the_screen_although_nothing_comes_any_more(tmp_pa
 
 async def test_a_screen_that_is_left_while_it_reads_breaks_nothing(tmp_path: Path) -> None:
     class Gone:
-        """The page once it was taken down: it has no canvases any more."""
+        """The page once it was taken down: it has no canvas any more."""
 
         session = FakeSession(held_workspace(tmp_path).run("mine"))
         is_attached = False
 
     page = cast(LivePage, Gone())
-    streams = Streams(page, BatchCursor(page, BatchTracker()), lambda: page.wall.canvases)
-    streams.prune(["s1p0r0"])
+    streams = Streams(page)
+    streams.set_panes(["s1p0r0"])
     await streams.read_records({"s1p0r0": ()})
     assert not streams.has_text("s1p0r0")
 
@@ -690,8 +681,8 @@ async def test_held_out_tries_stream_in_panes_with_their_problem_and_their_rewar
         await live.stream(TextPiece("h1p6r0", 0, "There are 12"))
         for wanted in (
             *("evaluating after step 1: 5 of 20, reward 0.400 (n=5)", "on aime"),
-            *("7 of 10, try 1/2", "There are 12", "How many apples are left?"),
-            "Held-out problems",
+            *("problem 7", "There are 12", "How many apples are left?"),
+            "held-out problems are measured",
         ):
             assert wanted in live.screen
         ended = ev.EvaluationProgressed(1, "aime", 6, 20, 6, 3.0, 2, at[0], 1.0)
@@ -701,7 +692,7 @@ async def test_held_out_tries_stream_in_panes_with_their_problem_and_their_rewar
         await live.press("j", "right_square_bracket")  # no group is chosen meanwhile
         assert "How many pears?" in live.screen
         await live.hear(ev.EvaluationProgressed(1, "aime", 20, 20, 20, 9.0, 2))
-        assert "s1p0" in live.screen and "7 of 10" not in live.screen
+        assert "s1p0" in live.screen and "problem 7" not in live.screen
         assert live.session.subscribed == frozenset()
 
 
@@ -709,12 +700,8 @@ async def test_held_out_tries_stream_in_panes_with_their_problem_and_their_rewar
 async def test_groups_show_what_is_asked(tmp_path: Path, size: tuple[int, int]) -> None:
     async with watching(tmp_path, size) as live:
         batch = live.page.cursor.batch
-        # Of group 0 the record tells; of the others the process, once it is asked.
-        asked = live.page.questions.known[batch.problems[0]]
-        assert asked[:20] in live.screen
         live.session.asks = {name: f"asked by {at}" for at, name in enumerate(batch.problems)}
-        live.page.questions.known.clear()
-        live.page.questions._session = None  # another one was asked before
+        live.page._asked.clear()
         await live.draw()
         await beats(live)
         await live.press("right_square_bracket")

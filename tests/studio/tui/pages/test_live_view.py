@@ -8,11 +8,14 @@ from engines.core.state.run_state import RunState
 from engines.core.types import CallKey, Reflection, Usage, Verdict
 from studio.report.progress import LinePrinter
 from studio.tui.drawing.cells import cell_width
-from studio.tui.drawing.lines import Line, plain_text, width_of
+from studio.tui.drawing.lines import Line, plain_text
 from studio.tui.header import SessionStatus
-from studio.tui.pages.live.batch import MOST_SHOWN, Batch, HeldOut, current_batch
 from studio.tui.pages.live.view import (
+    MOST_SHOWN,
+    Batch,
+    HeldOut,
     StageClock,
+    current_batch,
     facts_lines,
     group_line,
     group_rows,
@@ -20,9 +23,7 @@ from studio.tui.pages.live.view import (
     pane_model,
     rollout_glyphs,
     run_summary_lines,
-    stage_line,
     status_line,
-    strip_line,
 )
 from tests.support.builders import a_lesson, a_rollout_finished, a_run, a_step, an_operation
 
@@ -100,18 +101,8 @@ def test_the_filter_keeps_groups_whose_line_or_outcome_holds_it() -> None:
     assert group_rows(of(state), set(), "nothing holds this") == []
 
 
-def test_the_strip_of_a_narrow_screen_never_overflows_and_shows_the_group_looked_at() -> None:
-    state = a_state(group_size=16)
-    for room in (40, 60, 80):
-        line = strip_line(of(state), set(), 1, room)
-        assert ">s1p1" in plain_text(line)
-        assert width_of(line) <= room
-
-
 def test_stages_count_rollouts_verdicts_groups_and_operations() -> None:
     state = a_state(*judged(0, 0, 1.0), a_rollout_finished(0, 1), reflected(0, "used"))
-    told = stage_line(of(state), state)
-    assert told == "rollout 2/8  judged 1/8  reflected 1/2  ops 0"
     shown = text(facts_lines(state, of(state), LIVES, width=32))
     assert "rollout    [##........] 2/8" in shown
     assert "1 with winners and losers" in shown
@@ -232,13 +223,10 @@ def test_text_of_models_is_inert_and_on_one_line() -> None:
 
 def test_a_pane_says_why_there_is_no_text() -> None:
     batch = of(a_state(a_rollout_finished(0, 0, error="timeout: none")))
-    assert pane_model(batch.rollout_at(0, 0, set()), "group", None, False).note == "timeout: none"
-    assert pane_model(batch.rollout_at(0, 1, set()), "group", None, False).note == "queued"
-    assert (
-        pane_model(batch.rollout_at(0, 1, {"s1p0r1"}), "group", None, False).note == "no text yet"
-    )
-    assert pane_model(batch.rollout_at(0, 1, {"s1p0r1"}), "group", 12, True).note == ""
-    assert pane_model(batch.rollout_at(0, 1, {"s1p0r1"}), "group", 12, True).tokens == 12
+    assert pane_model(batch.rollout_at(0, 0, set()), "group", False).note == "timeout: none"
+    assert pane_model(batch.rollout_at(0, 1, set()), "group", False).note == "queued"
+    assert pane_model(batch.rollout_at(0, 1, {"s1p0r1"}), "group", False).note == "no text yet"
+    assert pane_model(batch.rollout_at(0, 1, {"s1p0r1"}), "group", True).note == ""
 
 
 def detail_of(event: ev.DurableEvent) -> list[str]:
@@ -272,11 +260,11 @@ def test_a_try_that_begins_takes_the_pane_of_one_that_ended() -> None:
     measured.hear(ev.EvaluationProgressed(0, "aime", 0, 40))
     for position in range(MOST_SHOWN + 3):
         measured.hear(ev.RolloutStarted(key(position), f"q{position}"))
-    assert [one.shown.position for one in held_out.tries] == list(range(MOST_SHOWN))
+    assert [rollout.position for rollout in held_out.rollouts] == list(range(MOST_SHOWN))
     measured.hear(ev.EvaluationProgressed(0, "aime", 1, 40, 1, 0.0, 1, key(4), 0.0))
-    assert held_out.tries[4].shown.state == "lost"
+    assert held_out.rollouts[4].state == "lost"
     measured.hear(ev.RolloutStarted(key(30), "q30"))
-    assert held_out.tries[4].problem == "q30"
+    assert held_out.rollouts[4].problem == "q30"
 
 
 def test_what_takes_time_says_for_how_long_it_does() -> None:
@@ -308,5 +296,5 @@ def test_nodes_of_a_cluster_are_listed_and_a_pane_says_where_its_try_is_made() -
     assert "n1  2 tries" in shown and "n3  0 tries" in shown and "\x1b" not in shown
     batch = of(a_state(a_rollout_finished(0, 0)))
     streams = batch.rollout_at(0, 1, {"s1p0r1"})
-    assert pane_model(streams, "group", 12, True, node="n1").footer == "on n1"
-    assert pane_model(streams, "group", 12, True).footer == ""
+    assert pane_model(streams, "group", True, footer="on n1").footer == "on n1"
+    assert pane_model(streams, "group", True).footer == ""

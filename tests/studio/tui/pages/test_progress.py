@@ -11,7 +11,6 @@ from engines.core import events as ev
 from engines.core.state.run_state import RunState
 from studio.facts.curves import run_curves
 from studio.session.session import EventReceived
-from studio.tui.drawing.cells import GLYPHS_UNICODE
 from studio.tui.drawing.lines import Line, plain_text, width_of
 from studio.tui.pages.progress.page import (
     ProgressPage,
@@ -47,7 +46,7 @@ def shown(state: RunState) -> ShownRun:
 @pytest.mark.parametrize("size", [(116, 24), (76, 12), (196, 38), (56, 6), (30, 2)])
 def test_the_picture_fills_its_pane_and_is_never_wider(size: tuple[int, int]) -> None:
     curves = run_curves(a_state(*finished()))
-    lines = draw_picture(curves, curves, "skills-heldout", size, GLYPHS_UNICODE).with_cursor(7)
+    lines = draw_picture(curves, curves, "skills-heldout", size).with_cursor(7)
     assert len(lines) == max(size[1], 5)  # the least: legend, a row of the plot, axis and labels
     assert all(width_of(line) <= size[0] for line in lines)
 
@@ -56,7 +55,7 @@ def test_a_new_step_leaves_the_rows_it_does_not_touch_as_they_were() -> None:
     before = a_state(*history())
     after = a_state(*history(), *tried(7, (2, 0, 2)), proposed(7), *settled(7, 4))
     pictures = [
-        draw_picture(run_curves(state), None, "skills-heldout", SIZE, GLYPHS_UNICODE).with_cursor(1)
+        draw_picture(run_curves(state), None, "skills-heldout", SIZE).with_cursor(1)
         for state in (before, after)
     ]
     changed = [a != b for a, b in zip(*pictures, strict=True)]
@@ -80,7 +79,7 @@ def test_ten_thousand_steps_are_dots_with_their_running_mean() -> None:
     points = tuple(Point(step, 0.4 + 0.2 * (step % 2), 40) for step in range(1, 10_001))
     steps = tuple(range(1, 10_001))
     curves = replace(few, practice=Series("reward", "reward", points), steps=steps, held_out=())
-    lines = draw_picture(curves, None, "", SIZE, GLYPHS_UNICODE).lines
+    lines = draw_picture(curves, None, "", SIZE).lines
     assert "running mean of 400 steps" in plain_text(lines[0])
     rows = [row for row in lines[1:12] if any(span[1] == "bar" for span in row)]
     assert len(rows) == 1  # the mean stays at 0.5, on one row

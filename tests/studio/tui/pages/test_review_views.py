@@ -9,6 +9,8 @@ from typing import cast
 
 import pytest
 from rich.cells import cell_len
+from rich.segment import Segment
+from textual.color import Color
 
 from engines.core import events as ev
 from engines.core.errors import StudioError
@@ -27,7 +29,7 @@ from studio.review.decider import (
 from studio.review.evidence import EvidenceRollout, GroupEvidence, PartingWords
 from studio.review.wording import find_similar
 from studio.session.replay import ReplaySession
-from studio.tui.drawing.cells import GLYPHS_ASCII, GLYPHS_UNICODE
+from studio.tui.drawing.cells import GLYPHS_UNICODE
 from studio.tui.drawing.lines import Line, crop_line, holds_words, plain_text, width_of
 from studio.tui.keymap import KEYS
 from studio.tui.page import Page
@@ -49,6 +51,7 @@ from studio.tui.pages.review.view import (
     similar_rows,
 )
 from studio.tui.pages.review.view import item_rows as rows_of_items
+from studio.tui.terminal.look import AsciiFilter
 from tests.studio.tui.stage import held_workspace
 
 HOSTILE = "[red]a[/red] \x1b[2J \u202eevil 👩\u200d👩\u200d👧 漢字かな 🇩🇪 wide"
@@ -386,12 +389,13 @@ def test_a_row_shows_the_whole_wording_and_whether_there_is_a_note() -> None:
 
 def test_no_sign_of_a_standing_is_a_key_name() -> None:
     names = ("undecided", "approved", "rejected", "edited", "later", "pinned", "note")
-    for signs in (GLYPHS_UNICODE, GLYPHS_ASCII):
-        found = [getattr(signs, name) for name in names]
-        assert len(set(found)) == len(found)
-        assert not {*found} & {key.key_text for key in KEYS}
-        legend = lines_text(legend_lines((), signs))
-        assert all(sign in legend for sign in found)
+    signs = [getattr(GLYPHS_UNICODE, name) for name in names]
+    (in_ascii,) = AsciiFilter().apply([Segment("".join(signs))], Color(0, 0, 0))
+    for drawn_signs in (signs, list(in_ascii.text)):
+        assert len(set(drawn_signs)) == len(signs)
+        assert not {*drawn_signs} & {key.key_text for key in KEYS}
+    legend = lines_text(legend_lines((), GLYPHS_UNICODE))
+    assert all(sign in legend for sign in signs)
 
 
 def test_dialogs_show_each_operation_whole_with_its_flags() -> None:
@@ -408,5 +412,5 @@ def test_dialogs_show_each_operation_whole_with_its_flags() -> None:
     assert "- Look two times at it." in text[2]
     edited = Decision("op1.2", "edit", text="Look four times.", reason="clearer", reviewer="sam")
     item = Item("op1.2", change, edited, before=texts["E1"])
-    lines = lines_text([*decided_lines([item], 60, GLYPHS_ASCII)])
-    assert "& edited" in lines and "{+four+}" in lines and "because clearer" in lines
+    lines = lines_text([*decided_lines([item], 60, GLYPHS_UNICODE)])
+    assert "✎ edited" in lines and "{+four+}" in lines and "because clearer" in lines

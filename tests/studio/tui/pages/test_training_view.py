@@ -13,14 +13,11 @@ from engines.core.types import Decision, Operation, operation_step
 from studio.render.training_lines import step_summary
 from studio.report.progress import LinePrinter
 from studio.review.decider import UndoEntry, inverse_operation
-from studio.tui.drawing.cells import GLYPHS_ASCII
 from studio.tui.drawing.lines import Line, plain_text, width_of
 from studio.tui.header import SessionStatus
-from studio.tui.pages.live.batch import current_batch
 from studio.tui.pages.live.view import (
+    current_batch,
     facts_lines,
-    run_summary_lines,
-    stage_line,
     stage_lines,
     status_line,
 )
@@ -119,13 +116,6 @@ def test_nothing_of_training_is_wider_than_its_place(width: int) -> None:
         assert [plain_text(line) for line in shown if width_of(line) > width] == []
 
 
-def test_in_ascii_the_curve_is_ascii() -> None:
-    state = a_state(*finished())
-    shown = panel_lines(state, 60, GLYPHS_ASCII)
-    shown += run_summary_lines(state, 80, GLYPHS_ASCII)
-    assert all(plain_text(line).isascii() for line in shown)
-
-
 # -- beside it ----------------------------------------------------------------------------------
 
 
@@ -138,7 +128,6 @@ def test_the_stages_of_a_training_batch_end_with_its_update() -> None:
     rollouts = current_batch(under_way)
     assert rollouts is not None
     assert plain_text(stage_lines(rollouts, under_way, 40)[-1]) == "update     not computed yet"
-    assert stage_line(batch, state).endswith("reflected 3/3  update needs your review (2)")
     assert "training  policy v0" in text(facts_lines(state, batch, LIVES, width=30))
 
 
@@ -164,7 +153,6 @@ def test_a_library_step_among_weight_steps_speaks_of_operations_everywhere() -> 
     assert state.trains_weights and state.alternates and not state.step_trains
     assert "1 operation to decide" in plain_text(status_line(state, batch, LIVES, None))
     assert plain_text(stage_lines(batch, state, 40)[-1]).startswith("operations 1")
-    assert stage_line(batch, state).endswith("ops 1")
     drawing = a_state(*begun(), replace(begins, learns="library"), *others)
     told = plain_text(status_line(drawing, current_batch(drawing), LIVES, None))
     assert "drawing operations from 2 groups" in told
@@ -196,7 +184,6 @@ def test_an_update_shows_what_it_is_decided_by_with_arrow_bound_and_curve() -> N
     assert shown[6:] == [f"and {len(metrics()) - 6} more figures (z)"]
     whole = text(update_lines(the_update(waits()), waits(), 78, whole=True)).splitlines()
     assert len(whole) == len(metrics()) + 1 and whole[-1] == "z shows fewer"
-    assert text(update_lines(the_update(waits()), waits(), 78, signs=GLYPHS_ASCII)).isascii()
 
 
 def test_a_figure_out_of_bounds_is_said_in_words() -> None:

@@ -9,9 +9,7 @@ import pyte
 from rich.segment import Segment
 from rich.style import Style
 from textual.app import App, ComposeResult
-from textual.containers import Container
 
-from studio.tui.drawing.canvas import StreamCanvas
 from studio.tui.drawing.cells import cell_width
 from studio.tui.drawing.lines import Row, paragraph, plain_text
 from studio.tui.terminal.frames import (
@@ -21,7 +19,6 @@ from studio.tui.terminal.frames import (
     ScreenBuffer,
     _Writer,
     compact_update,
-    install_frame_clock,
 )
 from studio.tui.widgets.line_view import LineView, RowList, strip_of
 
@@ -147,20 +144,6 @@ def test_a_paragraph_of_unsettled_text_keeps_its_styles_at_their_words() -> None
             ("won", "lost")}  # fmt: skip
     assert told["won"].replace(" ", "") == "👩👩👧"
     assert told["lost"].split() == ["DE", "end"]
-
-
-async def test_a_canvas_that_was_there_before_the_clock_is_drawn_by_it() -> None:
-    class Early(App[None]):
-        frame_clock: FrameClock
-
-        def compose(self) -> ComposeResult:
-            with Container():
-                yield StreamCanvas(id="streams")
-
-    app = Early()
-    async with app.run_test(size=(40, 8)):
-        install_frame_clock(app, {})
-        assert app.frame_clock.canvases == [app.query_one(StreamCanvas)]
 
 
 def test_low_bandwidth_leaves_out_every_other_beat_also_when_it_is_set_later() -> None:

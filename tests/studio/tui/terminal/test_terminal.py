@@ -76,10 +76,11 @@ def test_a_signal_before_the_screen_opens_ends_the_process(tmp_path: Path) -> No
 
 
 def test_every_sign_of_the_screen_has_an_ascii_one_of_the_same_width() -> None:
-    drawn = "┌─ a ─┐│x│└┘┏━┓┃┗┛ … · – “q” ✓ █░"
+    drawn = "┌─ a ─┐│x│└┘┏━┓┃┗┛ … · – “q” ✓ █░ ◦✗✎◷⚲ ▸▾ ⠊⡠⣿"
     (segment,) = AsciiFilter().apply([Segment(drawn)], Color(0, 0, 0))
     assert segment.text.isascii()
     assert len(segment.text) == len(drawn)
+    assert segment.text.endswith(" .#&;% >v '.:")
 
 
 def test_text_of_another_script_stays_what_it_is() -> None:

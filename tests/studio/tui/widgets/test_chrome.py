@@ -123,37 +123,6 @@ async def test_the_focused_pane_is_told_without_colour(tmp_path: Path, theme: st
             assert border == ("ascii" if ascii else "heavy")
 
 
-async def test_tabs_footer_and_the_keys_of_a_question_can_be_clicked(tmp_path: Path) -> None:
-    workspace = held_workspace(tmp_path)
-    session = FakeSession(workspace.run("mine"))
-    app = app_on(session, workspace)
-    async with app.run_test(size=(120, 36)) as pilot:
-
-        async def click(text: str, *, at: int = 0) -> None:
-            await pilot.pause()
-            rows = picture(app)
-            y = next(y for y, row in enumerate(rows) if text in row)
-            await pilot.click(offset=(rows[y].index(text) + at, y))
-            await pilot.pause()
-
-        await pilot.pause()
-        await click("3 Library", at=4)
-        assert app.page_name == "library"
-        await click("2 Review")
-        assert app.page_name == "review"
-        await click("s steer", at=3)
-        await click("x stop", at=2)
-        assert isinstance(app.screen, Confirm)
-        await click("n now; what", at=5)
-        await app.wait_for_requests()
-        assert ("stop", {"after_step": False}) in session.asked
-        await click("1 Live")
-        await pilot.click(offset=(100, 1))  # between two of them
-        assert app.page_name == "live" and not app.is_asking
-        await click(": palette", at=3)
-        assert type(app.screen).__name__ == "Palette"
-
-
 @pytest.mark.parametrize(
     ("opens", "closes"),
     [

@@ -23,9 +23,8 @@ from textual.widget import Widget
 from textual.widgets import Button, ContentSwitcher, Input, TextArea
 
 import studio.tui
-from studio.tui.drawing.canvas import StreamCanvas
+from studio.tui.drawing.canvas import PaneModel, StreamCanvas
 from studio.tui.drawing.lines import Row, line
-from studio.tui.drawing.pane import PaneModel
 from studio.tui.page import Page
 from studio.tui.widgets.line_view import Activity, Chrome, LineView, RowList
 from tests.studio.tui.stage import check_painted, picture
