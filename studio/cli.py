@@ -18,16 +18,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from engines.core.errors import ConfigError, installed_version
 from studio import exit_codes
-from studio.commands import (
-    control,
-    data,
-    evaluate,
-    library,
-    review,
-    runs,
-    serve,
-    train,
-)
+from studio.commands import control, data, evaluate, library, review, runs, serve, train
 from studio.commands import run as screen
 from studio.commands.reference import completion, guide
 from studio.config.source import translate_flags

@@ -10,11 +10,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 
 from engines.core.codec import digest
-from engines.core.library_notes import (
-    NO_NOTES,
-    LibraryNotes,
-    UseCounts,
-)
+from engines.core.library_notes import NO_NOTES, LibraryNotes, UseCounts
 from engines.core.text.prompts import load_prompt
 from engines.core.text.sanitize import one_line
 from engines.core.text.similarity import pair_entries

@@ -6,14 +6,7 @@ Plain values: nothing here loads torch.
 from dataclasses import dataclass, replace
 from typing import Literal, Self
 
-from engines.core.settings import (
-    COUNT,
-    MAX_ROWS,
-    SettingError,
-    check_bounds,
-    derived,
-    setting,
-)
+from engines.core.settings import COUNT, MAX_ROWS, SettingError, check_bounds, derived, setting
 
 Aggregation = Literal["grpo", "bnpo", "dr_grpo", "dapo"]
 AdvantageScale = Literal["std", "none"]

@@ -16,11 +16,7 @@ from studio.facts.run import run_progress
 from studio.facts.training import is_fine_tuning, trained_step
 from studio.render.evaluation_lines import diagnosis_lines, finished_text
 from studio.render.run_lines import NO_WORKER
-from studio.render.training_lines import (
-    engine_text,
-    figures_text,
-    update_outcome_text,
-)
+from studio.render.training_lines import engine_text, figures_text, update_outcome_text
 from studio.render.words import (
     count_text,
     decided_text,

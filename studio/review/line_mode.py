@@ -11,13 +11,7 @@ from typing import TypeVar
 
 from engines.core.errors import ConflictError, StudioError
 from engines.core.text.tool_text import said_text
-from engines.core.types import (
-    GATE,
-    Decision,
-    Operation,
-    OperationKind,
-    UnparsedReply,
-)
+from engines.core.types import GATE, Decision, Operation, OperationKind, UnparsedReply
 from studio.render.words import DONE, count_text, misfit_text
 from studio.review import wording
 from studio.review.decider import Decider, check_wording

@@ -14,12 +14,7 @@ from engines.core.chat_protocol import Asked, BadRequest, Reply, parse_request
 from engines.core.codec import digest, seed_for
 from engines.core.types import Completion, ToolCall, Usage
 from engines.policies.rehearsal import prompt
-from engines.policies.rehearsal.reflect import (
-    Slip,
-    chance_slips,
-    parse_task_name,
-    reflector_reply,
-)
+from engines.policies.rehearsal.reflect import Slip, chance_slips, parse_task_name, reflector_reply
 from engines.policies.rehearsal.solve import Draw, judge_reply, solve
 from engines.policies.rehearsal.tools import (
     Turn,

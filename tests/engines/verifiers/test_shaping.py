@@ -69,6 +69,7 @@ async def test_what_tells_right_from_wrong_can_be_chosen() -> None:
 @pytest.mark.parametrize(
     ("text", "tokens", "reward", "penalty"),
     [
+        (RIGHT, 900, 1.0, 0.0),  # and nothing is gained by less
         (RIGHT, 1024, 1.0, 0.0),  # the last that is free
         (RIGHT, 1025, 0.999, 0.001),
         (RIGHT, 1524, 0.5, 0.5),  # 500 beyond, at 0.001 each

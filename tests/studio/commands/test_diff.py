@@ -144,11 +144,11 @@ def test_held_out_results_of_the_moment_stand_in_every_form(workspace: Path) -> 
         ("a\0b", "Write NAME@V"),
         ("x" * 300, "Write NAME@V"),
         ("runs", "Write NAME@V"),  # a folder
-        ("runs/rehearsal/run.yaml", "Give an agent.yaml or a vNNNN.yaml"),
-        ("runs/rehearsal/journal.jsonl", "Give an agent.yaml or a vNNNN.yaml"),
-        ("empty.yaml", "Give an agent.yaml or a vNNNN.yaml"),
-        ("wrong.yaml", "Give an agent.yaml or a vNNNN.yaml"),
-        ("binary.yaml", "Give an agent.yaml or a vNNNN.yaml"),
+        ("runs/rehearsal/run.yaml", "Correct the file, give another"),
+        ("runs/rehearsal/journal.jsonl", "Correct the file, give another"),
+        ("empty.yaml", "Correct the file, give another"),
+        ("wrong.yaml", "Correct the file, give another"),
+        ("binary.yaml", "Correct the file, give another"),
     ],
 )
 @pytest.mark.parametrize("side", ["a", "b"])

@@ -147,7 +147,7 @@ BAD = {
     "a verifier of nothing in an override": (
         SMALL + "verifier: {name: text}\n",
         ["verifier={}"],
-        ("override 'verifier={}'", '"verifier" is empty', "math, text or judge"),
+        ("override 'verifier=…'", '"verifier" is empty', "math, text or judge"),
     ),
     "an override by name into a list": (
         SMALL + "verifier: [math, judge]\n",
@@ -175,7 +175,7 @@ BAD = {
     "a field that cannot be mapped": (
         SMALL,
         ["data.fields={anwser: a}"],
-        ("override 'data.fields={anwser: a}'", '"anwser" cannot be mapped', "data.fields"),
+        ("override 'data.fields=…'", '"anwser" cannot be mapped', "data.fields"),
     ),
     "a tool's key that only servers have": (
         SMALL + "agent: {tools: [{name: python, only: [x]}]}\n",
