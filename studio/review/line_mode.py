@@ -401,8 +401,8 @@ class LineReview:
 
     def _undo(self, queue: ReviewQueue) -> bool:
         last = [one.id for step in self._decider.sitting.steps[-1:] for one in step]
-        undone = self._decider.sitting.undo(self.review.session, dict(queue.draft))
-        done = self.review.wait_for(undone)
+        taking_back = self._decider.sitting.undo(self.review.session, dict(queue.draft))
+        done = self.review.wait_for(taking_back)
         if done.failed:
             self._say(done.text)
             return False
