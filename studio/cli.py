@@ -80,8 +80,11 @@ def _check_workspace(path: Path) -> Path:
             "Choose another one with --workspace DIR.",
         )
     if os.path.lexists(path) and not os.access(path, os.R_OK | os.X_OK):
-        move = "Mend its permissions or choose another one with --workspace DIR."
-        raise ConfigError(f"workspace {path}", "it cannot be read.", move)
+        raise ConfigError(
+            f"workspace {path}",
+            "it cannot be read.",
+            "Mend its permissions or choose another one with --workspace DIR.",
+        )
     return path
 
 

@@ -12,7 +12,7 @@ import signal
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from engines.core.errors import ConfigError, install_command
+from engines.core.frozen import frozen
 from engines.record.run_dir import Workspace
 from studio import exit_codes
 from studio.commands import AcceptChanges, EventsAsJson, Name, Overrides, RestartStep, RunFile
@@ -60,7 +61,7 @@ def _refusal(cause: str, move: str) -> ConfigError:
     return ConfigError(PLACE, cause, move)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class LaunchedProcess:
     """This process among those of its run; `local_` counts on its own machine."""
 

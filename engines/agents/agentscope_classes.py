@@ -11,6 +11,8 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
+from engines.core.codec import JsonObject
+
 _numbers = itertools.count(1)
 BLOCKS = ("text", "thinking", "tool_use", "tool_result", "image", "audio", "video")
 """Types of content blocks: dicts whose `type` is one of these."""
@@ -20,7 +22,7 @@ def _now() -> str:
     return datetime.now().isoformat(" ", "milliseconds")
 
 
-class _Block(dict[str, Any]):
+class _Block(JsonObject):
     kind = ""
 
     def __init__(self, **fields: Any) -> None:
@@ -72,7 +74,7 @@ class Msg:
     def has_content_blocks(self, block_type: str | Sequence[str] | None = None) -> bool:
         return bool(self.get_content_blocks(block_type))
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> JsonObject:
         names = ("id", "name", "role", "content", "metadata", "timestamp")
         return {name: getattr(self, name) for name in names}
 
@@ -116,7 +118,7 @@ class MetricResult:
     result: str | float | int
     created_at: str = field(default_factory=_now)
     message: str | None = None
-    metadata: dict[str, Any] | None = None
+    metadata: JsonObject | None = None
 
 
 @dataclass
@@ -126,7 +128,7 @@ class SolutionOutput:
     success: bool
     output: Any
     trajectory: list[Any]
-    meta: dict[str, Any] | None = None
+    meta: JsonObject | None = None
 
 
 class MetricBase(ABC):
@@ -156,7 +158,7 @@ class Task:
     ground_truth: Any
     metrics: list[MetricBase]
     tags: dict[str, str] | None = None
-    metadata: dict[str, Any] | None = None
+    metadata: JsonObject | None = None
 
 
 METRIC_CLASSES = (MetricBase, MetricResult, MetricType, SolutionOutput, Task)

@@ -8,7 +8,6 @@ import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -19,6 +18,7 @@ from engines.agents.loops import system_messages
 from engines.agents.open import AgentNeeds
 from engines.core.chat_protocol import arguments_object, parse_message
 from engines.core.errors import ConfigError
+from engines.core.frozen import frozen
 from engines.core.protocols import OnText, Policy
 from engines.core.types import Attempt, Completion, Job, Message, Problem, Sampling
 from engines.core.user_code import load_function
@@ -59,7 +59,7 @@ class BlockingModel:
         return self.ask(text).text
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class FunctionAgent:
     """Calls the function once a try. Its answer is a text, or an object with `answer`.
 

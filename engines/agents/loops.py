@@ -4,10 +4,11 @@ import re
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from engines.agents.open import AgentNeeds
 from engines.core.errors import CallFailed, ConfigError
+from engines.core.frozen import frozen
 from engines.core.protocols import OnText, Policy, Toolbox, ToolTry, TryPolicy
 from engines.core.text.maths import ExpressionError, value_of
 from engines.core.text.tool_text import call_mark, model_text, result_mark
@@ -26,7 +27,7 @@ from engines.core.types import (
 )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SingleTurn:
     """Asks once. `instructions` come first, the guidance after them."""
 
@@ -107,7 +108,7 @@ MAX_TURNS = 100
 _REQUEST = re.compile(r"^[ \t]*calc:(.*)$", re.MULTILINE)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class CalculatorLoop:
     """Asks until a reply requests nothing, at most `max_turns` times.
 
@@ -123,9 +124,11 @@ class CalculatorLoop:
 
     def __post_init__(self) -> None:
         if not 1 <= self.max_turns <= MAX_TURNS:
-            cause = f"it is {self.max_turns}, not from 1 to {MAX_TURNS}."
-            move = "Set it to 2, for one calculation and an answer."
-            raise ConfigError("agent.max_turns", cause, move)
+            raise ConfigError(
+                "agent.max_turns",
+                f"it is {self.max_turns}, not from 1 to {MAX_TURNS}.",
+                "Set it to 2, for one calculation and an answer.",
+            )
 
     async def attempt(self, job: Job, policy: Policy, on_text: OnText | None = None) -> Attempt:
         messages = first_messages(self.instructions, job)
@@ -165,7 +168,7 @@ MAX_CALLS = 16
 """Of one reply: what calls more is stuck, and further ones are refused."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ToolLoop:
     """Asks, runs what the reply calls, and asks again, at most `max_turns` times.
 

@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from engines.core.errors import ConfigError, did_you_mean
+from engines.core.frozen import frozen
 from engines.core.protocols import Agent, Policy, Toolbox
 from engines.core.types import Sampling
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class AgentKind:
     """Where a kind is, and what a run file says of it."""
 
@@ -56,9 +57,11 @@ class AgentNeeds:
 def open_agent(kind: str, needs: AgentNeeds) -> Agent:
     """Make an agent of one of `KINDS`. Raises ConfigError."""
     if kind not in KINDS:
-        cause = f'there is no agent of the kind "{kind}".'
-        move = f"{did_you_mean(kind, KINDS)}Known: {', '.join(KINDS)}."
-        raise ConfigError("agent.kind", cause, move)
+        raise ConfigError(
+            "agent.kind",
+            f'there is no agent of the kind "{kind}".',
+            f"{did_you_mean(kind, KINDS)}Known: {', '.join(KINDS)}.",
+        )
     module, _, function = KINDS[kind].opener.partition(":")
     agent: Agent = getattr(import_module(module), function)(needs)
     return agent

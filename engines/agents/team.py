@@ -13,6 +13,7 @@ from typing import TypeVar
 from engines.agents.loops import ended_attempt, first_messages, show_calls
 from engines.agents.open import AgentNeeds
 from engines.core.errors import CallFailed
+from engines.core.frozen import frozen
 from engines.core.protocols import OnText, Policy, Toolbox, ToolTry, TryPolicy
 from engines.core.team import (
     NextStep,
@@ -41,7 +42,7 @@ T = TypeVar("T")
 NO_EVIDENCE = "the answer rests on no evidence: no tool gave anything"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Member:
     """A model in a fixed role, and how its replies are drawn."""
 
@@ -49,7 +50,7 @@ class Member:
     sampling: Sampling
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Team:
     """Takes at most `max_steps` steps, then answers from what is known by then.
 

@@ -5,12 +5,12 @@ client's author; nothing is passed over in silence but what `Asked.given` names.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import orjson
 
-from engines.core.codec import dumps
+from engines.core.codec import JsonObject, dumps
+from engines.core.frozen import frozen
 from engines.core.types import Completion, Message, ToolCall, Usage, meaning_of
 
 FIXED = (
@@ -29,7 +29,7 @@ class BadRequest(Exception):
     """A request that cannot be answered as it is."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Asked:
     """One request for a reply."""
 
@@ -102,7 +102,7 @@ def read_call(id: Any, name: Any, arguments: Any) -> ToolCall:
     return ToolCall(str(id or ""), name, text)
 
 
-def arguments_object(text: str) -> dict[str, Any]:
+def arguments_object(text: str) -> JsonObject:
     """Return arguments as an object; text that is none stands in one, to be refused."""
     try:
         value = orjson.loads(text or "{}")
@@ -133,7 +133,7 @@ def ending(reply: Completion) -> str:
     return "calls" if reply.tool_calls else "ended"
 
 
-def token_counts(usage: Usage) -> dict[str, Any]:
+def token_counts(usage: Usage) -> JsonObject:
     return {"input_tokens": usage.prompt_tokens, "output_tokens": usage.completion_tokens}
 
 
@@ -185,8 +185,8 @@ class Reply:
         self._asked = asked
         self._head = {"id": f"chatcmpl-{mark}", "created": created, "model": model}
 
-    def whole(self, reply: Completion) -> dict[str, Any]:
-        message: dict[str, Any] = {"role": "assistant", "content": reply.text, "refusal": None}
+    def whole(self, reply: Completion) -> JsonObject:
+        message: JsonObject = {"role": "assistant", "content": reply.text, "refusal": None}
         if reply.tool_calls:
             message["content"] = reply.text or None
             message["tool_calls"] = [_call(call) for call in reply.tool_calls]
@@ -220,16 +220,16 @@ class Reply:
         return write_event({**self._head, "object": "chat.completion.chunk", **parts})
 
 
-def error_body(status: int, message: str) -> dict[str, Any]:
+def error_body(status: int, message: str) -> JsonObject:
     error = {"message": message, "type": error_kind(status), "param": None, "code": None}
     return {"error": error}
 
 
-def _call(call: ToolCall) -> dict[str, Any]:
+def _call(call: ToolCall) -> JsonObject:
     function = {"name": call.name, "arguments": call.arguments}
     return {"id": call.id, "type": "function", "function": function}
 
 
-def _usage(usage: Usage) -> dict[str, Any]:
+def _usage(usage: Usage) -> JsonObject:
     parts = {"prompt_tokens": usage.prompt_tokens, "completion_tokens": usage.completion_tokens}
     return {**parts, "total_tokens": usage.tokens}

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeGuard
 
 from engines.core.codec import from_dict, to_dict
+from engines.core.frozen import frozen
 from engines.core.library import Experience, OperationOutcome
 from engines.core.library_notes import NO_MARK, Effect, NotesMark, PastDecision, UseCounts
 from engines.core.types import (
@@ -53,7 +54,7 @@ class RunStarted:
     shown_questions: tuple[str, ...] = ()  # likewise
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RunResumed:
     """A new process took the run up; the settings that a resume may change come with it.
 
@@ -68,7 +69,7 @@ class RunResumed:
     prompts: Mapping[str, str] = field(default_factory=dict)  # see `RunStarted`
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class StepStarted:
     epoch: int
     step: int
@@ -107,7 +108,7 @@ class RolloutFinished:
         return self.turns > 1 or self.tool_calls > 0
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RolloutJudged:
     step: int
     position: int
@@ -115,7 +116,7 @@ class RolloutJudged:
     verdict: Verdict
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class GroupReflected:
     """A group is through: how it ended, and what was taken from it."""
 
@@ -128,7 +129,7 @@ class GroupReflected:
         return self.reflection.outcome
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class LessonProposed:
     """The whole lesson, before the first question about it is asked."""
 
@@ -136,7 +137,7 @@ class LessonProposed:
     lesson: Lesson
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class EffectMeasured:
     """Operations were tried together before they are decided: the library with them and without."""
 
@@ -147,7 +148,7 @@ class EffectMeasured:
     base: str  # a hash of both libraries, the problems, and how they were tried
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class OperationDecided:
     step: int  # the one under review, which for a deferred operation is a later one
     decision: Decision
@@ -158,7 +159,7 @@ class OperationDecided:
         return (self.decision,)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class OperationsDecided:
     """A batch of decisions as one record: after a crash all of them stand, or none.
 
@@ -170,7 +171,7 @@ class OperationsDecided:
     usage: Usage = NO_USAGE
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class OperationProposed:
     """A person put an operation of their own into the queue; it is decided like any other."""
 
@@ -180,7 +181,7 @@ class OperationProposed:
     usage: Usage = NO_USAGE  # what its lint has cost
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ReplyMended:
     """A person mended a reply that could not be understood; these operations were in it."""
 
@@ -192,7 +193,7 @@ class ReplyMended:
     fates: tuple[ProposalFate, ...] = ()  # of the proposals that a consolidation had dropped
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ReplyDropped:
     """A person looked at a reply that could not be understood, and let it go."""
 
@@ -202,7 +203,7 @@ class ReplyDropped:
     reviewer: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class DecisionUndone:
     step: int
     operation_id: str
@@ -210,7 +211,7 @@ class DecisionUndone:
     withdrawn: bool = False  # the operation is gone with its decision
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class LessonReturned:
     """The library moved under the lesson, which goes back to review, flagged.
 
@@ -223,7 +224,7 @@ class LessonReturned:
     asked_again: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class LessonCommitted:
     """The gate closed. `step` 0 marks a commit of deferred operations after the run's end."""
 
@@ -235,7 +236,7 @@ class LessonCommitted:
     notes: NotesMark = NO_MARK  # of the library since
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class StepFinished:
     epoch: int
     step: int
@@ -265,7 +266,7 @@ class EvaluationFinished:
     spares: tuple[tuple[str, tuple[float | None, ...]], ...] = ()  # that it has not read
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class HeldOutShown:
     """A spare held-out problem that got worse: the next step reads it."""
 
@@ -273,7 +274,7 @@ class HeldOutShown:
     tries: tuple[tuple[CallKey, float, int], ...]  # before, after; reward and library version
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class CellMeasured:
     """At the end of an alternating run: one cell of {first, trained weights} x {library, none}."""
 
@@ -283,7 +284,7 @@ class CellMeasured:
     result: EvaluationFinished
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class EngineOpened:
     """What an engine with weights of its own runs on, as it was first opened.
 
@@ -294,7 +295,7 @@ class EngineOpened:
     facts: Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class AgentOpened:
     """What the agent acts with, once it was tested, where that is not what it was before.
 
@@ -305,7 +306,7 @@ class AgentOpened:
     facts: Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class CheckpointSaved:
     """The engine's state after a step is on disk, below the run's folder."""
 
@@ -315,17 +316,17 @@ class CheckpointSaved:
     digest: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RunPaused:
     pass
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RunContinued:
     steps: int | None = None  # hold again after so many steps; None: go on
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RunEnded:
     """The process let go of the run.
 
@@ -341,7 +342,7 @@ class RunEnded:
     remarks: tuple[str, ...] = ()  # on endpoints: who answered instead, what they refused
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class LibraryCreated:
     name: str
     next_number: int
@@ -352,7 +353,7 @@ class LibraryCreated:
     effects: Mapping[str, Effect] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class LibraryCurated:
     """Decisions that changed no text and are to be remembered: rejections with their reasons."""
 
@@ -361,7 +362,7 @@ class LibraryCurated:
     reviewed: tuple[tuple[Operation, Decision], ...]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class LibraryCredited:
     """What the attempts of a run's step show of experiences: it changes no text."""
 
@@ -370,14 +371,14 @@ class LibraryCredited:
     credits: Mapping[str, UseCounts]  # of wordings that still stood
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class LibraryMeasured:
     """What experiences were measured to be worth: it changes no text."""
 
     effects: Mapping[str, Effect]  # of wordings that still stood
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class LibraryLabelled:
     """A label was given to a version, moved to it, or taken away: it changes no text."""
 
@@ -387,7 +388,7 @@ class LibraryLabelled:
     why: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class LibraryCommitted:
     """One commit: replaying `reviewed` on the version before gives `content_hash`."""
 
@@ -399,7 +400,7 @@ class LibraryCommitted:
     limit: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class LessonDraft:
     """One of several lessons of a batch; what was read for the first are events of their own."""
 
@@ -409,7 +410,7 @@ class LessonDraft:
     score: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class LessonsCompared:
     """Several lessons of one batch were tried to choose one: it is proposed, the others are kept.
 
@@ -435,13 +436,13 @@ class LessonsCompared:
         return f"{which} was chosen on {where} ({', '.join(scores)})"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RolloutStarted:
     key: CallKey
     problem: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TextStreamed:
     """A piece of visible text of a reply under way."""
 
@@ -449,7 +450,7 @@ class TextStreamed:
     text: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class StageEntered:
     """The batch as a whole moved on: "consolidation", "choice" (of `lessons`), "gate", "review".
 
@@ -466,7 +467,7 @@ class StageEntered:
     detail: Mapping[str, int] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class EvaluationProgressed:
     """One more held-out rollout is through, judged or not: `key` and `reward` are its own."""
 
@@ -481,7 +482,7 @@ class EvaluationProgressed:
     reward: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RolloutPlaced:
     """A try is made on a node of a cluster."""
 
@@ -489,7 +490,7 @@ class RolloutPlaced:
     node: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class NodesChanged:
     """Where workers are ready now; `lost` says which of them was lost, and why."""
 

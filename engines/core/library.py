@@ -6,10 +6,11 @@ Knows no files; `engines.record.libraries` keeps versions on disk.
 import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 
 from engines.core.codec import digest
+from engines.core.frozen import frozen
 from engines.core.library_notes import NO_NOTES, LibraryNotes, UseCounts
 from engines.core.text.prompts import load_prompt
 from engines.core.text.sanitize import one_line
@@ -17,7 +18,7 @@ from engines.core.text.similarity import pair_entries
 from engines.core.types import Decision, Operation, OperationKind
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Provenance:
     """How one wording came about: the operation, its evidence, and who let it in."""
 
@@ -38,7 +39,7 @@ class Provenance:
     uses_before: UseCounts | None = None  # of the wording that it replaced, where any were counted
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Experience:
     """One entry. `id` is never renumbered and never given to another experience."""
 
@@ -50,7 +51,7 @@ class Experience:
     pinned: bool = False  # nothing may change or delete it
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class OperationOutcome:
     """What a commit did with one decided operation."""
 
@@ -61,13 +62,13 @@ class OperationOutcome:
     reason: str = ""  # why it was not applied
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class CommitResult:
     library: "Library"
     outcomes: tuple[OperationOutcome, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class LibraryDiff:
     """What distinguishes a newer library from an older one; entries in library order."""
 
@@ -89,7 +90,7 @@ class LibraryDiff:
 Reviewed = Sequence[tuple[Operation, Decision]]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Library:
     """Experiences in order of birth.
 

@@ -8,6 +8,7 @@ from dataclasses import astuple, dataclass, field, replace
 from operator import sub
 from typing import Literal
 
+from engines.core.frozen import frozen
 from engines.core.text.sanitize import one_line
 from engines.core.types import (
     AUTO,
@@ -24,7 +25,7 @@ from engines.core.types import (
 )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class UseCounts:
     """Attempts that had one wording in their prompt, by what they show of it."""
 
@@ -59,7 +60,7 @@ class UseCounts:
 NO_USES = UseCounts()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class StepCredits:
     """What the attempts of one step of a run added to the counts, by experience."""
 
@@ -146,7 +147,7 @@ KEPT_CURATED = 1_000
 """Past decisions that a library remembers; the oldest go first."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class NotesMark:
     """How far the notes of a library had come: counted from its beginning, what has gone included.
 
@@ -160,7 +161,7 @@ class NotesMark:
 NO_MARK = NotesMark()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class LibraryNotes:
     """What is known of a library beside its content. No prompt of an agent shows it."""
 

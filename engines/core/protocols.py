@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from engines.core.frozen import frozen
 from engines.core.types import (
     NO_USAGE,
     Attempt,
@@ -273,7 +274,7 @@ class Linter(Protocol):
         """What this has cost since it was last asked."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class EmbeddingResult:
     """Vectors of length 1, aligned with the texts asked for, and what was paid for them."""
 

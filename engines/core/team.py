@@ -8,9 +8,10 @@ import json
 import re
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Literal
 
+from engines.core.frozen import frozen
 from engines.core.text.prompts import quote
 from engines.core.text.reply import (
     MAX_REPLY_CHARS,
@@ -29,7 +30,7 @@ SHOWN_CHARS = 2_000
 UNREADABLE = "error: no command could be read from what the executor said"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class MemoryStep:
     """One step that was taken."""
 
@@ -127,7 +128,7 @@ _NO_TOOL = {"", "none", "null", "no", "no_tool", "final", "final_answer", "finis
 _YES, _NO = {"true", "yes", "stop"}, {"false", "no", "continue"}
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class NextStep:
     """One step of a plan. `tool_name` is "" where the planner wants none: enough is known."""
 
@@ -136,7 +137,7 @@ class NextStep:
     context: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ToolCommand:
     """A tool and its arguments. Nothing that a model writes is ever executed here."""
 

@@ -4,6 +4,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, cast, get_args
 
+from engines.core.frozen import frozen
+
 Role = Literal["system", "user", "assistant", "tool"]
 Purpose = Literal[
     "rollout",
@@ -40,7 +42,7 @@ NOT_ONE = -1
 """Position or index of a call that belongs to no single problem or rollout."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Problem:
     """One task. `id` is a content hash; the nth repeat of a content ends in `#n`."""
 
@@ -85,7 +87,7 @@ class Problem:
         return options if isinstance(options, Mapping) else {}
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Usage:
     """Tokens of one or more calls; `cost_usd` is None where no price is known."""
 
@@ -122,7 +124,7 @@ class Usage:
 NO_USAGE = Usage()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ToolCall:
     """A function the model asks for; `arguments` is the JSON text as it came."""
 
@@ -131,7 +133,7 @@ class ToolCall:
     arguments: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Message:
     """One message of a conversation."""
 
@@ -158,7 +160,7 @@ def turns_of(value: object) -> tuple[Message, ...]:
     return tuple(found) if len(found) == len(turns) else ()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Sampling:
     """How a reply is drawn. None leaves a knob to the endpoint's default."""
 
@@ -171,7 +173,7 @@ class Sampling:
     json_object: bool = False  # whether an endpoint that can is to reply with nothing but JSON
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Completion:
     """One reply of a model.
 
@@ -209,7 +211,7 @@ class Completion:
         )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Turn:
     """One reply inside a try, as ids; see `Completion`."""
 
@@ -219,7 +221,7 @@ class Turn:
     finish: str = "stop"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class CallKey:
     """Which reply of a run this is; unique within a run together with the request."""
 
@@ -234,7 +236,7 @@ class CallKey:
     problem: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RecordRef:
     """Where one recorded reply lies: a file below `records/`, offset and length in bytes."""
 
@@ -244,7 +246,7 @@ class RecordRef:
     digest: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Job:
     """One rollout to be made. `guidance` is the library as text, "" when it is empty."""
 
@@ -257,7 +259,7 @@ class Job:
     history: tuple[Message, ...] = ()  # of a talk, before the question
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Attempt:
     """One agent's try at a problem, without provenance."""
 
@@ -309,7 +311,7 @@ class Rollout:
         return rollout_id(self.step, self.position, self.index)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Verdict:
     """A reward in [0, 1], or None where it could not be judged (never 0.0 for that).
 
@@ -327,7 +329,7 @@ class Verdict:
     step_rewards: tuple[float, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Group:
     """The rollouts of one problem in one step, in index order, with aligned verdicts."""
 
@@ -373,7 +375,7 @@ class Group:
         return "unjudged"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Flag:
     """Something a reviewer should know of an operation; `score` in [0, 1] where it has one."""
 
@@ -401,7 +403,7 @@ RULES = "rules:"
 """What the names of reviewers that decide by a rule file begin with."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Operation:
     """A proposed change of the library.
 
@@ -426,7 +428,7 @@ class Operation:
         return any(flag.name != HELPS for flag in self.flags)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class WeightUpdate:
     """A computed but not yet applied change of weights."""
 
@@ -436,7 +438,7 @@ class WeightUpdate:
     rollback_to: int | None = None  # the step to whose weights it goes back
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class LostWork:
     """Something that was paid for and could not be used."""
 
@@ -448,7 +450,7 @@ class LostWork:
     reply: str = ""  # the text that could not be used, where there is one
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class UnparsedReply:
     """A reply that could not be understood, waiting for a person to mend or drop it."""
 
@@ -460,7 +462,7 @@ class UnparsedReply:
     lost: tuple[str, ...] = ()  # the kinds of its losses
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Proposal:
     """What one group suggests, before the batch is consolidated."""
 
@@ -471,7 +473,7 @@ class Proposal:
     evidence: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Credit:
     """What the attempts of a group show of one experience that stood in their prompt."""
 
@@ -480,7 +482,7 @@ class Credit:
     evidence: tuple[str, ...] = ()  # ids of the rollouts that show it
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Doubt:
     """A verdict that the reflector found to contradict the attempt."""
 
@@ -488,7 +490,7 @@ class Doubt:
     reason: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Reflection:
     """What the engine took from one group."""
 
@@ -505,7 +507,7 @@ class Reflection:
     notes: tuple[str, ...] = ()  # small things of the reply that were left out
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ProposalFate:
     """What consolidation made of one proposal of its batch."""
 
@@ -527,7 +529,7 @@ def replace_dropped(
     )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Lesson:
     """What an engine took from a batch: operations, or one weight update."""
 
@@ -544,7 +546,7 @@ class Lesson:
     notes: tuple[str, ...] = ()  # see `Reflection.notes`
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Decision:
     """What a reviewer made of one operation.
 
@@ -574,7 +576,7 @@ class Decision:
         return f"becomes {self.assigned}" if self.assigned else ""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class DecisionPreview:
     """What would be said of a decision if it were made now: nothing of it is journalled."""
 
@@ -722,7 +724,7 @@ SHOWN_CHARS = 2_000
 """Of each text in a tool's result, as a model is shown it."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ToolSpec:
     """What a tool is called and takes.
 
@@ -744,7 +746,7 @@ class ToolSpec:
         return {"name": self.name, "description": self.description, "parameters": self.parameters}
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ToolResult:
     """What a call came to. `text` is what the model is shown; of long outputs a part."""
 

@@ -37,8 +37,9 @@ def load_function(place: str, named: str, folders: Sequence[Path] = ()) -> Calla
     function: Callable[..., Any] | None = getattr(module, name, None)
     if not callable(function):
         own = [n for n, value in vars(module).items() if callable(value) and n[0] != "_"]
-        cause = f'there is no function "{name}" in {source}.'
-        raise ConfigError(place, cause, suggest_name(name, own))
+        raise ConfigError(
+            place, f'there is no function "{name}" in {source}.', suggest_name(name, own)
+        )
     return function
 
 
@@ -59,8 +60,11 @@ def _find_file(place: str, source: str, folders: Sequence[Path]) -> Path:
             return path.resolve()
     names = sorted({path.name for folder in folders for path in folder.glob("*.py")})
     searched = ", ".join(map(str, folders)) or "the current folder"
-    move = f"{did_you_mean(Path(source).name, names)}Searched: {searched}."
-    raise ConfigError(place, f"there is no file {source}.", move)
+    raise ConfigError(
+        place,
+        f"there is no file {source}.",
+        f"{did_you_mean(Path(source).name, names)}Searched: {searched}.",
+    )
 
 
 def _load_file(path: Path) -> ModuleType:

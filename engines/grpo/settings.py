@@ -3,9 +3,10 @@
 Plain values: nothing here loads torch.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Literal, Self
 
+from engines.core.frozen import frozen
 from engines.core.settings import COUNT, MAX_ROWS, SettingError, check_bounds, derived, setting
 
 Aggregation = Literal["grpo", "bnpo", "dr_grpo", "dapo"]
@@ -16,7 +17,7 @@ USUAL_RATES = (1e-6, 3e-3)
 """Learning rates of adapters outside of these are warned of."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class GRPOSettings:
     """How a batch of groups becomes a weight update.
 
@@ -60,12 +61,19 @@ class GRPOSettings:
         """Raises SettingError: a value is out of bounds, or two do not fit each other."""
         check_bounds(self, "grpo")
         if self.minibatches % self.accumulation:
-            cause = f"{self.accumulation} does not divide the {self.minibatches} minibatches."
-            move = "Choose a divisor, or change grpo.minibatches."
-            raise SettingError("grpo", "accumulation", cause, move)
+            raise SettingError(
+                "grpo",
+                "accumulation",
+                f"{self.accumulation} does not divide the {self.minibatches} minibatches.",
+                "Choose a divisor, or change grpo.minibatches.",
+            )
         if self.temperature <= 0:
-            cause = "log-probabilities are not defined without a temperature above 0."
-            raise SettingError("grpo", "temperature", cause, "Use the temperature of the rollouts.")
+            raise SettingError(
+                "grpo",
+                "temperature",
+                "log-probabilities are not defined without a temperature above 0.",
+                "Use the temperature of the rollouts.",
+            )
 
     def for_rollouts(self, temperature: float, max_tokens: int | None) -> Self:
         """The same settings for rollouts that are sampled so.
@@ -73,9 +81,12 @@ class GRPOSettings:
         Raises SettingError: the aggregation needs a limit of tokens, and there is none.
         """
         if self.aggregation == "dr_grpo" and not max_tokens:
-            cause = "dr_grpo divides by it, and it is not set."
-            move = "Set it to the rollouts' max_tokens, or choose another aggregation."
-            raise SettingError("grpo", "max_completion_tokens", cause, move)
+            raise SettingError(
+                "grpo",
+                "max_completion_tokens",
+                "dr_grpo divides by it, and it is not set.",
+                "Set it to the rollouts' max_tokens, or choose another aggregation.",
+            )
         return replace(self, temperature=temperature, max_completion_tokens=max_tokens)
 
     @property
@@ -83,7 +94,7 @@ class GRPOSettings:
         return self.iterations * self.minibatches // self.accumulation
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SFTSettings:
     """How a batch of demonstrations becomes a weight update."""
 

@@ -14,6 +14,7 @@ from typing import Protocol, runtime_checkable
 import orjson
 
 from engines.core.errors import CallFailed, reported_usage
+from engines.core.frozen import frozen
 from engines.core.protocols import OnText, Policy, Reservation
 from engines.core.types import NO_USAGE, Completion, Message, Sampling, Usage
 from engines.core.waiting import is_replayed, pause_deadlines
@@ -26,7 +27,7 @@ TOKENS_A_MESSAGE = 8
 """What chat templates put round each message."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Amounts:
     """Calls, tokens and US dollars: of a call, of many, or left."""
 
@@ -43,7 +44,7 @@ class Amounts:
         return self + Amounts(-other.calls, -other.tokens, -other.cost_usd)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class BudgetLimits:
     """What may be spent in all; None: as much as it takes."""
 
@@ -73,7 +74,7 @@ class BudgetLimits:
         return {n: max(0, most - getattr(spent, n)) for n, most in limits if most is not None}
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class CallPricing:
     """What a model's calls may come to. Prices are US dollars for a million tokens."""
 
@@ -215,7 +216,7 @@ class _UncountedTokens:
     most: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class BudgetedPolicy(WrappedPolicy):
     """A policy whose calls are reserved first, and each further try of a call again.
 

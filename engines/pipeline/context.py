@@ -2,11 +2,12 @@
 
 import itertools
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import partial
 from pathlib import Path
 
 from engines.core.codec import call_seed
+from engines.core.frozen import frozen
 from engines.core.library import Library
 from engines.core.protocols import Earlier, Engine, Verifier
 from engines.core.types import (
@@ -41,7 +42,7 @@ QUESTION_CHARS = 4_000
 """Of a question, as a screen is told it; the whole is in the records."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RunContext:
     """Everything a run needs.
 

@@ -6,13 +6,13 @@ Samples nothing and journals nothing: lessons are consolidated again from what w
 import asyncio
 import shutil
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
 from engines.core import events as ev
 from engines.core.codec import dumps
 from engines.core.errors import ConflictError, StudioError
+from engines.core.frozen import frozen
 from engines.core.library import Library
 from engines.core.protocols import Engine
 from engines.core.state.fold import fold, fold_events, run_history
@@ -27,7 +27,7 @@ from engines.record.run_dir import RunDir, Workspace
 Tell = Callable[[str], None]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class HistorySegment:
     """A run as far as its steps belong to a history.
 
@@ -157,9 +157,11 @@ def _check_reached(segments: Sequence[HistorySegment], at: int) -> None:
     started = segments[0].started() if segments else None
     if started is not None and started.forked_from and at < started.forked_steps:
         adopted = f"run {started.forked_from}, whose {started.forked_steps} steps it adopted"
-        cause = f"{adopted}, is gone, and no checkpoint after them is whole."
-        move = "Put that run or a checkpoint back, or begin anew with --restart-step 0."
-        raise ConflictError(f"run {started.run}", cause, move)
+        raise ConflictError(
+            f"run {started.run}",
+            f"{adopted}, is gone, and no checkpoint after them is whole.",
+            "Put that run or a checkpoint back, or begin anew with --restart-step 0.",
+        )
 
 
 async def _restore_newest(engine: Engine, saved: Sequence[tuple[int, Path]], tell: Tell) -> int:
@@ -177,7 +179,7 @@ async def _restore_newest(engine: Engine, saved: Sequence[tuple[int, Path]], tel
     return 0
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Replay:
     """Computes lessons again from what was recorded. `known` are the problems by id."""
 
@@ -207,8 +209,11 @@ class _Replay:
     def _load_group(self, now: StepState, position: int) -> Group:
         name = now.problems[position]
         if name not in self.known:
-            cause = f"it practised on problem {name}, which is not in the data any more."
-            raise ConflictError(f"step {now.step}", cause, "Put the data set back as it was.")
+            raise ConflictError(
+                f"step {now.step}",
+                f"it practised on problem {name}, which is not in the data any more.",
+                "Put the data set back as it was.",
+            )
         places = sorted(place for place in now.rollouts if place[0] == position)
         return Group(
             problem=self.known[name],
@@ -267,7 +272,7 @@ def last_answer(messages: Sequence[Message], cited: Sequence[str] | None) -> str
     return without_citations(messages[-1].content, cited or ()) if messages else None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Checkpoints:
     """Where checkpoints go, how often, and how many stay."""
 

@@ -4,7 +4,6 @@ import asyncio
 import math
 import re
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -12,6 +11,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from engines.core.errors import ConfigError
+from engines.core.frozen import frozen
 from engines.core.library import Library
 from engines.core.protocols import Reviewer
 from engines.core.text.similarity import SimilarTexts
@@ -244,7 +244,7 @@ class _RuleFile(BaseModel):
     rules: tuple[Rule, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RuleReviewer:
     """Decides by rules, in the order of the operations."""
 
@@ -275,8 +275,9 @@ def read_rules(path: Path) -> RuleReviewer:
     try:
         parsed = _RuleFile.model_validate(yaml.safe_load(path.read_text("utf-8")))
     except OSError as error:
-        cause = f"cannot be read ({error.strerror})."
-        raise ConfigError(str(path), cause, "Name a rule file after `rules:`.") from error
+        raise ConfigError(
+            str(path), f"cannot be read ({error.strerror}).", "Name a rule file after `rules:`."
+        ) from error
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
         raise ConfigError(str(path), f"is not YAML ({error}).", "Mend it.") from error
     except ValidationError as error:

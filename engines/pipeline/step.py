@@ -11,12 +11,13 @@ same function starts a step and takes up one that was cut anywhere.
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Literal
 
 from engines.core import events as ev
 from engines.core.errors import AnswersPending
 from engines.core.events import RunEnded, StageEntered
+from engines.core.frozen import frozen
 from engines.core.library import Library
 from engines.core.state.run_state import StepState
 from engines.core.text.citations import cited_experiences, guidance_ids
@@ -37,7 +38,7 @@ TAIL_CHARS = 200
 """Of an answer, kept in the journal for display; the whole is in the records."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Batch:
     """What all tries of a step share.
 

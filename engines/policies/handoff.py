@@ -84,8 +84,11 @@ class HandoffPolicy:
             if reply is None and not path.exists():
                 _write_call(path, name, purpose, describe_call(key), request)
         except OSError as error:  # a failed try would be the model's fault
-            cause = f"calls cannot be written there ({error.strerror})."
-            raise PolicyError(str(self.folder), cause, "Correct that and start again.") from None
+            raise PolicyError(
+                str(self.folder),
+                f"calls cannot be written there ({error.strerror}).",
+                "Correct that and start again.",
+            ) from None
         if reply is None:
             raise AnswersPending({str(self.folder): {name}}, refused)
         if not reply.usage.calls:
@@ -100,8 +103,11 @@ class HandoffPolicy:
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            cause = f"it cannot be a folder of calls ({error.strerror})."
-            raise PolicyError(str(self.folder), cause, "Name another: handoff:DIR.") from None
+            raise PolicyError(
+                str(self.folder),
+                f"it cannot be a folder of calls ({error.strerror}).",
+                "Name another: handoff:DIR.",
+            ) from None
 
     async def aclose(self) -> None:
         """It holds nothing."""

@@ -14,9 +14,10 @@ import asyncio
 import heapq
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Self
 
+from engines.core.frozen import frozen
 from engines.core.protocols import OnText, Policy
 from engines.core.types import Completion, Job, Message, Sampling
 from engines.core.waiting import pause_deadlines
@@ -148,7 +149,7 @@ def bind_to_job(policy: Policy, job: Job) -> Policy:
     return policy if bind is None else bind(job)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class WrappedPolicy:
     """Its subclasses own `complete`. Bound to a job or to slots, it is the same round `inner`."""
 
@@ -174,7 +175,7 @@ class WrappedPolicy:
         await self.inner.aclose()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Throttled(WrappedPolicy):
     """A policy that holds a slot for the whole of each call, its retries included."""
 
@@ -199,7 +200,7 @@ CHARS_PER_TOKEN = 4
 Sleep = Callable[[float], Awaitable[None]]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class StreamPacedPolicy(WrappedPolicy):
     """Asks at once, and hands the reply on little by little.
 
@@ -237,7 +238,7 @@ class StreamPacedPolicy(WrappedPolicy):
             await self.sleep(len(piece) / CHARS_PER_TOKEN / self.tokens_per_s)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PausablePolicy(WrappedPolicy):
     """Waits before each call until `cleared` returns; that is no part of any deadline."""
 

@@ -99,8 +99,9 @@ def _form_error(spec: str, prefix: str) -> PolicyError:
     place = f"policy {spec!r}"
     if prefix in PREFIXES:
         form = f"{prefix}:{ {'replay': 'FILE', 'handoff': 'DIR'}.get(prefix, 'MODEL') }"
-        cause = f"nothing stands after {prefix!r}: it wants {form}."
-        return PolicyError(place, cause, f"Write {form}.")
+        return PolicyError(
+            place, f"nothing stands after {prefix!r}: it wants {form}.", f"Write {form}."
+        )
     move = (
         f"Write openai:{spec} for a model behind an endpoint, hf:{spec} for one in this process, "
         "rehearsal, replay:FILE, or handoff:DIR to answer by files."
@@ -143,9 +144,11 @@ def _check_packages(settings: LocalSettings, place: str) -> None:
     if missing:
         raise PolicyError(place, f"{' and '.join(missing)} cannot be imported.", EXTRA)
     if settings.quantise == "nf4" and find_spec("bitsandbytes") is None:
-        cause = "4-bit weights (quantise: nf4) need bitsandbytes, which cannot be imported."
-        move = f"Install the extra: {install_command('qlora')}. Or write quantise: none."
-        raise PolicyError(place, cause, move)
+        raise PolicyError(
+            place,
+            "4-bit weights (quantise: nf4) need bitsandbytes, which cannot be imported.",
+            f"Install the extra: {install_command('qlora')}. Or write quantise: none.",
+        )
 
 
 def _find_folder(path: str, place: str) -> Path | None:
@@ -154,18 +157,25 @@ def _find_folder(path: str, place: str) -> Path | None:
     if _HUB_NAME.match(path) and not folder.exists():
         return None
     if not folder.is_dir():
-        cause = f"{folder} is {'a file' if folder.exists() else 'no folder'}."
-        move = "Write the folder of a transformers model, or its name on the hub."
-        raise PolicyError(place, cause, move)
+        raise PolicyError(
+            place,
+            f"{folder} is {'a file' if folder.exists() else 'no folder'}.",
+            "Write the folder of a transformers model, or its name on the hub.",
+        )
     if not (folder / "config.json").is_file():
-        cause = "the folder has no config.json."
-        move = "Write the folder of a transformers model; an adapter is named as policy.adapter."
-        raise PolicyError(place, cause, move)
+        raise PolicyError(
+            place,
+            "the folder has no config.json.",
+            "Write the folder of a transformers model; an adapter is named as policy.adapter.",
+        )
     return folder
 
 
 def _check_adapter(adapter: Path) -> None:
     if not (adapter / "adapter_config.json").is_file():
         cause = "there is no adapter_config.json." if adapter.is_dir() else "it is no folder."
-        move = "Write a folder that PEFT wrote, such as one of a checkpoint."
-        raise PolicyError(f"adapter {adapter}", cause, move)
+        raise PolicyError(
+            f"adapter {adapter}",
+            cause,
+            "Write a folder that PEFT wrote, such as one of a checkpoint.",
+        )

@@ -13,13 +13,14 @@ Each member of a team has a prompt of its own, which follows from the same recor
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Literal
 
 import orjson
 
 from engines.core.codec import fix_surrogates
 from engines.core.errors import CallFailed
+from engines.core.frozen import frozen
 from engines.core.protocols import OnText
 from engines.core.team import (
     PlanForm,
@@ -39,7 +40,7 @@ from engines.policies.limits import WrappedPolicy
 Protocol = Literal["native", "text"]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ToolUsePolicy(WrappedPolicy):
     """Speaks a model's form of tool calls below the record, which holds the typed conversation.
 
@@ -224,7 +225,7 @@ _PROMPTS: Mapping[Speaker, str] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TeamPolicy(WrappedPolicy):
     """Speaks for one member. `max_steps` is what the planner is told of its limit.
 

@@ -8,13 +8,14 @@ since versions differ; never of their absence.
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, Field, FiniteFloat, ValidationError
 
 from engines.core.errors import CallFailed, PolicyError
+from engines.core.frozen import frozen
 from engines.core.protocols import OnText
 from engines.core.types import Completion, Message, Sampling, Usage, meaning_of
 from engines.core.waiting import deadline, gather_all
@@ -55,7 +56,7 @@ class ScoredReply(BaseModel):
     model: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RolloutServer:
     """A vLLM server, with its replicas, and what of the trained model its requests need.
 
@@ -165,12 +166,12 @@ class VLLMRollouts:
         except (EndpointFailed, TimeoutError) as failed:
             said = f"{failed} {getattr(failed, 'body', '')}"
             if "already been loaded" not in said:  # by an earlier process, the content the same
-                cause = f"the server did not take the adapter in {folder} ({_reason_text(failed)})."
-                move = (
+                raise PolicyError(
+                    server.place,
+                    f"the server did not take the adapter in {folder} ({_reason_text(failed)}).",
                     f"See that --max-lora-rank is at least the adapter's rank and that the server "
-                    f"sees the folder; its log says more. {START}"
-                )
-                raise PolicyError(server.place, cause, move) from None
+                    f"sees the folder; its log says more. {START}",
+                ) from None
 
     async def _unload(self, server: EndpointClient, name: str) -> None:
         try:
@@ -196,9 +197,11 @@ class VLLMRollouts:
                     server, ids
                 )
         except (CallFailed, TimeoutError) as failed:
-            cause = f"{_reason_text(failed)}."
-            move = f"It must be vLLM 0.10.2 or newer, and rollouts_url must end in /v1. {START}"
-            raise PolicyError(server.place, cause, move) from None
+            raise PolicyError(
+                server.place,
+                f"{_reason_text(failed)}.",
+                f"It must be vLLM 0.10.2 or newer, and rollouts_url must end in /v1. {START}",
+            ) from None
         if temperature != 1.0 and not self._processed:
             raise PolicyError(
                 server.place,

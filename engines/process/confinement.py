@@ -7,13 +7,13 @@ import contextlib
 import resource
 import sys
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
 from pathlib import Path
 
+from engines.core.frozen import frozen
 from engines.process import kernel, landlock, seccomp
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Limits:
     """Resources of one child of a template, or of one program.
 

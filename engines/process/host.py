@@ -13,16 +13,17 @@ import subprocess
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import IO, Any, Literal, TypeVar
 
+from engines.core.frozen import frozen
 from engines.process.confinement import Limits
 from engines.process.start import ScratchFolder, start_module
 
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Work:
     """What children do, and what they may do it with.
 

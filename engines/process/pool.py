@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 from engines.core.errors import CallFailed, VerifierError
+from engines.core.frozen import frozen
 from engines.process.confinement import Limits
 from engines.process.host import Host, Work
 
@@ -101,7 +102,7 @@ class Child(asyncio.Protocol):
         await self._kill()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Trouble:
     """Why a question has no answer."""
 
@@ -434,9 +435,11 @@ class ForkLauncher:
         try:
             forked = await self._host.fork()
         except OSError as error:
-            cause = f"it cannot be started ({error})."
-            move = "Reinstall practice-studio, or free processes and memory, and start again."
-            raise VerifierError(f'checking process "{self._name}"', cause, move) from error
+            raise VerifierError(
+                f'checking process "{self._name}"',
+                f"it cannot be started ({error}).",
+                "Reinstall practice-studio, or free processes and memory, and start again.",
+            ) from error
         kill = functools.partial(self._host.end, forked.number)
         child = Child(on_message, on_exit, json.loads, kill)
         await child.connect(forked.channel)

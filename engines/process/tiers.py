@@ -10,10 +10,10 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Literal
 
 from engines.core.errors import StudioError
+from engines.core.frozen import frozen
 from engines.process.start import STUDIO
 
 Tier = Literal["namespaces", "no-namespaces", "resource-limits-only"]
@@ -27,11 +27,14 @@ class SandboxError(StudioError):
 
     @classmethod
     def of_start(cls, what: str, error: object) -> "SandboxError":
-        cause = f"{what} cannot be started ({error})."
-        return cls("sandbox", cause, "Free processes and memory, and start again.")
+        return cls(
+            "sandbox",
+            f"{what} cannot be started ({error}).",
+            "Free processes and memory, and start again.",
+        )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TierReport:
     tier: Tier
     layers: Mapping[str, str]

@@ -107,24 +107,33 @@ class Appender:
             here = os.stat(self.path)
         except OSError:
             if not self.path.parent.is_dir():
-                move = "Put the folder back where it was, then give the same command again."
-                return RecordError(place, "its folder was removed or moved meanwhile.", move)
+                return RecordError(
+                    place,
+                    "its folder was removed or moved meanwhile.",
+                    "Put the folder back where it was, then give the same command again.",
+                )
             write_atomic(self.path, os.pread(self._fd, own.st_size, 0) + data)
-            move = "It was put back whole: give the same command again."
-            return RecordError(place, "it was removed while it was being written.", move)
+            return RecordError(
+                place,
+                "it was removed while it was being written.",
+                "It was put back whole: give the same command again.",
+            )
         if (here.st_dev, here.st_ino) != (own.st_dev, own.st_ino):
             kept = self.path.with_name(f"{self.path.name}.kept-{os.getpid()}")
             write_atomic(kept, os.pread(self._fd, own.st_size, 0) + data)
-            move = f"What was written is in {kept.name}: put it back, or go on with the other file."
-            return RecordError(place, "another file was put in its place meanwhile.", move)
+            return RecordError(
+                place,
+                "another file was put in its place meanwhile.",
+                f"What was written is in {kept.name}: put it back, or go on with the other file.",
+            )
         if own.st_size != self._end:
             verb = "cut" if own.st_size < self._end else "written to by something else"
-            cause = f"it was {verb} meanwhile: {own.st_size:,} bytes instead of {self._end:,}."
-            move = (
+            return RecordError(
+                place,
+                f"it was {verb} meanwhile: {own.st_size:,} bytes instead of {self._end:,}.",
                 "Restore it from a copy, or see `studio doctor`. Replies that were paid for are in "
-                "the records: a resume takes them from there."
+                "the records: a resume takes them from there.",
             )
-            return RecordError(place, cause, move)
         return None
 
 

@@ -29,6 +29,7 @@ from engines.core.errors import (
     StudioError,
     lost_usage,
 )
+from engines.core.frozen import frozen
 from engines.core.protocols import Embedder, EmbeddingResult, OnText, Policy, Toolbox, ToolTry
 from engines.core.types import (
     CallKey,
@@ -265,12 +266,17 @@ def _open_recorded(path: Path, what: str, mask: Mask, resumes: bool, tell: Tell)
     if contents.end:
         before = orjson.loads(starts[0].body)["asked"].get("what")
         if not resumes or before != what:
-            cause = f"the file holds a recording already, of {before}."
-            raise ConflictError(place, cause, "Name another file; --cassette FILE plays this one.")
+            raise ConflictError(
+                place,
+                f"the file holds a recording already, of {before}.",
+                "Name another file; --cassette FILE plays this one.",
+            )
     elif resumes and what.startswith("run "):
-        cause = f"{what} has begun without it, and what was asked until then would be missing."
-        move = "Leave --record out, or begin another run: --restart-step 0."
-        raise ConflictError(place, cause, move)
+        raise ConflictError(
+            place,
+            f"{what} has begun without it, and what was asked until then would be missing.",
+            "Leave --record out, or begin another run: --restart-step 0.",
+        )
     if contents.torn or contents.newline_missing:
         lines.repair_end(path, contents)
         tell(f"{path}: mended a last line that was being written")
@@ -292,8 +298,11 @@ def _read_lines(
             if not isinstance(data, dict) or data.get("kind") != "start":
                 raise foreign
             if (version := data["asked"]["version"]) != VERSION:
-                cause = f"it has format {version}, this studio reads format {VERSION}."
-                raise ConflictError(f"{option} {path}", cause, "Record another.")
+                raise ConflictError(
+                    f"{option} {path}",
+                    f"it has format {version}, this studio reads format {VERSION}.",
+                    "Record another.",
+                )
         visit(line)
 
     if path.exists() and not path.is_file():  # a pipe would be waited for
@@ -304,8 +313,9 @@ def _read_lines(
     try:
         return lines.read(path, chained=False, visit=check_first)
     except DamagedError as error:
-        move = "Restore it from a copy, or record another."
-        raise ConflictError(f"{option} {error.place}", error.cause, move) from error
+        raise ConflictError(
+            f"{option} {error.place}", error.cause, "Restore it from a copy, or record another."
+        ) from error
 
 
 def plain_request(**fields: object) -> Json:
@@ -345,7 +355,7 @@ def free_usage(usage: Usage) -> Usage:
     return usage if usage.cost_usd is None else replace(usage, cost_usd=0.0)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RecordingPolicy(WrappedPolicy):
     """A model whose replies go to a cassette; it gives them without secrets, as they are there."""
 
@@ -364,7 +374,7 @@ class RecordingPolicy(WrappedPolicy):
         return from_dict(Completion, await self.cassette.record("model", asked, ask))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PlayedPolicy:
     """Answers from a cassette; no model is opened."""
 
@@ -436,7 +446,7 @@ class TapedEmbedder:
             await self._inner.aclose()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TapedToolbox:
     """Tools on their way to a cassette, or as they were when it was recorded, unstarted."""
 
@@ -502,8 +512,11 @@ class TapedToolbox:
         await self.inner.aclose()
 
     def _changed_error(self, cause: str) -> ConfigError:
-        move = "Take back what was changed since, or record another: --record FILE."
-        return ConfigError(f"agent.tools and cassette {self.cassette.path}", cause, move)
+        return ConfigError(
+            f"agent.tools and cassette {self.cassette.path}",
+            cause,
+            "Take back what was changed since, or record another: --record FILE.",
+        )
 
 
 _MOST_LINES, _MOST_CHARS = 14, 200

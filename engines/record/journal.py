@@ -12,7 +12,7 @@ import re
 import time
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any, Literal
 
@@ -21,6 +21,7 @@ import orjson
 from engines.core.codec import dumps
 from engines.core.errors import DamagedError, RecordError
 from engines.core.events import DurableEvent, event_from_dict
+from engines.core.frozen import frozen
 from engines.record import lines
 from engines.record.appender import Appender, sync_folder, write_atomic
 from engines.secrets.mask import NO_SECRETS, Mask
@@ -35,7 +36,7 @@ HEAD_BYTES = 160
 """Of an entry, in which its kind and its step stand."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Entry:
     """One event as it stands in a journal. `at` is seconds since the epoch."""
 
@@ -54,13 +55,15 @@ def parse_entry(path: Path, line: lines.StoredLine) -> Entry:
     move = "Use the release that wrote it, or begin anew beside it; nothing was changed."
     data = orjson.loads(line.body)
     if (version := data.get("v")) != FORMAT:
-        cause = f"this journal has format {version}, this studio reads format {FORMAT}."
-        raise RecordError(place, cause, move)
+        raise RecordError(
+            place, f"this journal has format {version}, this studio reads format {FORMAT}.", move
+        )
     try:
         return Entry(data["seq"], data["at"], _parse_event(data), data.get("request", ""))
     except (KeyError, ValueError) as error:
-        cause = f"this line is whole but cannot be read ({error})."
-        raise RecordError(place, cause, move) from error
+        raise RecordError(
+            place, f"this line is whole but cannot be read ({error}).", move
+        ) from error
 
 
 def _parse_event(envelope: Mapping[str, Any]) -> Any:
@@ -69,7 +72,7 @@ def _parse_event(envelope: Mapping[str, Any]) -> Any:
     return event_from_dict({key: value for key, value in envelope.items() if key not in own})
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Head:
     """How a segment begins. The first has no such line: it is this one."""
 
@@ -180,7 +183,7 @@ def begin_next(journal: Path, head: Head) -> str:
     return checksum
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Place:
     """A line and the segment that it stands in."""
 
@@ -192,7 +195,7 @@ Take = Callable[[Path, Place], None]
 """Is called with each line but heads, and the file that it stands in."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class End:
     """How the last file that was read ends, and its last line, also where that is its head."""
 
@@ -278,14 +281,17 @@ def _read_segment(
 def _segment_error(path: Path, number: int) -> DamagedError:
     """A segment that does not follow from the one before, or is not whole at a line."""
     if not path.exists():
-        cause = "this closed part of the journal is gone."
-        move = "Restore it from a copy. Nothing else brings it back."
-        return DamagedError(str(path), cause, move)
+        return DamagedError(
+            str(path),
+            "this closed part of the journal is gone.",
+            "Restore it from a copy. Nothing else brings it back.",
+        )
     cause = "the journal does not go on here from the part before: one of them was changed."
     if number > 1:
         cause = "this closed part of the journal was cut."
-    move = f"Restore it from a copy. {lines.REPAIR} cuts here."
-    return DamagedError(f"{path}:{number}", cause, move)
+    return DamagedError(
+        f"{path}:{number}", cause, f"Restore it from a copy. {lines.REPAIR} cuts here."
+    )
 
 
 def _segment_of(body: bytes) -> int:

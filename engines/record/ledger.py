@@ -368,8 +368,11 @@ def read_record(folder: Path, ref: RecordRef) -> Record:
     try:
         body = lines.read_at(folder / ref.file, ref.offset, ref.length, ref.digest)
     except FileNotFoundError as error:
-        cause = "the journal refers to this file and it is not there."
-        raise ConflictError(str(folder / ref.file), cause, lines.RESTORE) from error
+        raise ConflictError(
+            str(folder / ref.file),
+            "the journal refers to this file and it is not there.",
+            lines.RESTORE,
+        ) from error
     return from_dict(Record, orjson.loads(body))
 
 

@@ -13,6 +13,7 @@ from typing import Any
 from engines.core import events as ev
 from engines.core.codec import from_dict, to_dict
 from engines.core.errors import ConflictError, DamagedError, StudioError, suggest_name
+from engines.core.frozen import frozen
 from engines.core.library import CommitResult, Experience, Library, Reviewed
 from engines.core.library_notes import Effect, NotesMark, UseCounts
 from engines.core.settings import LONGEST_NAME
@@ -63,12 +64,15 @@ class _ReadState:
             try:
                 fold_library_history(history, entry.event, entry.at)
             except (ValueError, StudioError) as error:
-                move = f"Restore the journal from a copy, or run {lines.REPAIR}."
-                raise DamagedError(f"{path}:{entry.seq}", f"{error}.", move) from error
+                raise DamagedError(
+                    f"{path}:{entry.seq}",
+                    f"{error}.",
+                    f"Restore the journal from a copy, or run {lines.REPAIR}.",
+                ) from error
         self.history, self.last = history, last
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class LibraryFolder:
     """`libraries/<name>` of a workspace. `mask` takes secrets out of all that is written."""
 
@@ -130,8 +134,7 @@ class LibraryFolder:
         if label not in labels:
             known = ", ".join(f"{name} (v{version})" for name, version in labels.items())
             move = f"There are: {known}." if known else "`studio library label` gives one."
-            cause = "it has no such label."
-            raise ConflictError(f"library {self.name}@{label}", cause, move)
+            raise ConflictError(f"library {self.name}@{label}", "it has no such label.", move)
         return labels[label]
 
     def head(self) -> Library:
@@ -142,9 +145,11 @@ class LibraryFolder:
         versions = self.versions()
         newest = len(versions) - 1
         if not 0 <= version <= newest:
-            move = f"Choose one from 0 to {newest}; if it was there before, run {lines.REPAIR}."
-            cause = f"its newest version is {newest}."
-            raise ConflictError(f"library {self.name}@{version}", cause, move)
+            raise ConflictError(
+                f"library {self.name}@{version}",
+                f"its newest version is {newest}.",
+                f"Choose one from 0 to {newest}; if it was there before, run {lines.REPAIR}.",
+            )
         return versions[version]
 
     def create(self, start: Library | None, copied_from: str | None = None) -> Library:
@@ -155,12 +160,15 @@ class LibraryFolder:
         check_name(self.name)
         with write_lock(self.path):
             if self.exists():
-                move = "Choose another library.name."
-                raise ConflictError(f"library {self.name}", "it exists already.", move)
+                raise ConflictError(
+                    f"library {self.name}", "it exists already.", "Choose another library.name."
+                )
             if survivors := self.describe_survivors():
-                cause = f"its journal is gone, and files of its versions are left in {self.path}."
-                move = f"Choose another name, or move them away; {survivors}"
-                raise ConflictError(f"library {self.name}", cause, move)
+                raise ConflictError(
+                    f"library {self.name}",
+                    f"its journal is gone, and files of its versions are left in {self.path}.",
+                    f"Choose another name, or move them away; {survivors}",
+                )
             start = start or Library(self.name)
             event = ev.LibraryCreated(
                 self.name,
@@ -201,8 +209,11 @@ class LibraryFolder:
         after = self.known.resume_line(self.journal_path)
         if after is None and not self.exists():
             others = sorted(p.parent.name for p in self.path.parent.glob("*/journal.jsonl"))
-            move = suggest_name(self.name, others, workspace=self.path.parents[1])
-            raise ConflictError(f"library {self.name}", "there is no such library.", move)
+            raise ConflictError(
+                f"library {self.name}",
+                "there is no such library.",
+                suggest_name(self.name, others, workspace=self.path.parents[1]),
+            )
         return after
 
 
@@ -317,8 +328,11 @@ def check_name(name: str) -> None:
     """Refuse a name that could not be a folder of its own with a ConflictError."""
     if not _NAME.fullmatch(name):
         allowed = f"at most {LONGEST_NAME} letters, digits, '.', '_' or '-'"
-        cause = f"it must be {allowed}, and begin with a letter or digit."
-        raise ConflictError(f"name {name!r}", cause, "Choose another name.")
+        raise ConflictError(
+            f"name {name!r}",
+            f"it must be {allowed}, and begin with a letter or digit.",
+            "Choose another name.",
+        )
 
 
 def is_label(text: str) -> bool:

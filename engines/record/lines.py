@@ -9,12 +9,12 @@ covers the one before, so that no line can be dropped, swapped or altered unseen
 import os
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
 from engines.core.codec import digest_bytes
 from engines.core.errors import DamagedError, RecordError
+from engines.core.frozen import frozen
 from engines.record.appender import unwritable_error
 
 HEAD = re.compile(rb'\{"n":(\d{1,12}),"h":"([0-9a-f]{16})","e":')
@@ -27,7 +27,7 @@ RESTORE = "Restore it from a copy; `studio doctor` says whether the run goes on 
 """The move where a reply is gone: nothing but a copy brings it back."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class StoredLine:
     """One whole line; `offset` and `length` in bytes, the newline included."""
 
@@ -38,7 +38,7 @@ class StoredLine:
     body: bytes
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Contents:
     """What a file holds. `end` is where its whole lines end; `torn` what follows them."""
 
@@ -113,11 +113,15 @@ def _raw_lines(file: BinaryIO, path: Path) -> Iterator[bytes]:
 def unreadable_error(path: Path, error: OSError) -> RecordError:
     """What a user is told of a file that cannot be read."""
     if isinstance(error, IsADirectoryError) or os.path.isdir(path):
-        move = "Move it away, or put the file back from a copy."
-        return RecordError(str(path), "cannot be read: it is a folder.", move)
+        return RecordError(
+            str(path),
+            "cannot be read: it is a folder.",
+            "Move it away, or put the file back from a copy.",
+        )
     move = "Mend its permissions." if isinstance(error, PermissionError) else "Mend the disk."
-    move = f"{move[:-1]}, or restore it from a copy."
-    return RecordError(str(path), f"cannot be read ({error.strerror}).", move)
+    return RecordError(
+        str(path), f"cannot be read ({error.strerror}).", f"{move[:-1]}, or restore it from a copy."
+    )
 
 
 def repair_end(path: Path, contents: Contents) -> None:
@@ -162,8 +166,11 @@ def read_at(path: Path, offset: int, length: int, digest: str = "") -> bytes:
         file.seek(offset)
         body, found = _verify(file.read(length), "")
     if body is None or digest not in ("", found):
-        cause = "this record fails its checksum or is another than the journal names."
-        raise DamagedError(f"{path} at byte {offset}", cause, RESTORE)
+        raise DamagedError(
+            f"{path} at byte {offset}",
+            "this record fails its checksum or is another than the journal names.",
+            RESTORE,
+        )
     return body
 
 
@@ -197,6 +204,8 @@ def _verify(raw: bytes, chain: str) -> tuple[bytes | None, str]:
 
 
 def _damaged_error(path: Path, number: int) -> DamagedError:
-    cause = "this line fails its checksum: the file was changed or the disk lost it."
-    move = f"Restore it from a copy. `studio doctor` says what a repair would do, {REPAIR} does it."
-    return DamagedError(f"{path}:{number}", cause, move)
+    return DamagedError(
+        f"{path}:{number}",
+        "this line fails its checksum: the file was changed or the disk lost it.",
+        f"Restore it from a copy. `studio doctor` says what a repair would do, {REPAIR} does it.",
+    )

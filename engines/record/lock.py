@@ -33,8 +33,11 @@ def write_lock(
         lock.acquire(timeout=timeout_s)
     except Timeout as error:
         pid, holder = _read_holder(folder)
-        cause = f"{holder if pid is None else f'{holder} (pid {pid})'} is writing here."
-        raise LockedError(str(folder), cause, move) from error
+        raise LockedError(
+            str(folder),
+            f"{holder if pid is None else f'{holder} (pid {pid})'} is writing here.",
+            move,
+        ) from error
     except OSError as error:
         raise unwritable_error(folder, error) from error
     name = folder / ".holder"

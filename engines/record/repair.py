@@ -14,13 +14,14 @@ import shutil
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cache
 from pathlib import Path
 from typing import Literal
 
 from engines.core.errors import DamagedError, RecordError, StudioError
 from engines.core.events import LibraryCommitted, LibraryNote
+from engines.core.frozen import frozen
 from engines.core.library import Library
 from engines.core.state.fold import fold, fold_library
 from engines.core.state.run_state import RunState
@@ -50,7 +51,7 @@ UNTOLD = {"untold": True}
 """Metadata of a field that is for the doctor alone."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Finding:
     """One thing that a look at a workspace or a machine found."""
 
@@ -196,8 +197,14 @@ def written_finding(folder: Path, path: Path, expected: bytes | None) -> Iterato
                 done.append("written again from the journal")
             return ", and ".join(done)
 
-    move = f"{lines.REPAIR} {' and '.join(filter(None, (moves, writes)))}."
-    yield Finding("fix" if is_there else "note", str(path), cause, move, repair, alone=True)
+    yield Finding(
+        "fix" if is_there else "note",
+        str(path),
+        cause,
+        f"{lines.REPAIR} {' and '.join(filter(None, (moves, writes)))}.",
+        repair,
+        alone=True,
+    )
 
 
 # -- one file ---------------------------------------------------------------------------------
@@ -229,17 +236,26 @@ def file_findings(path: Path, *, chained: bool, folder: Path) -> Iterator[Findin
             lines.repair_end(path, lines.read(path, chained=chained))
         return "its end is whole again"
 
-    cause = "its last line was never finished."
-    move = "Nothing need be done: whoever writes there next mends it."
-    yield Finding("note", str(path), cause, move, repair)
+    yield Finding(
+        "note",
+        str(path),
+        "its last line was never finished.",
+        "Nothing need be done: whoever writes there next mends it.",
+        repair,
+    )
 
 
 def journal_findings(journal: Path, folder: Path) -> Iterator[Finding]:
     """Where the damage of a run's journal begins, through all of its parts, or how it ends."""
     closed = [path for path in closed_files(folder) if path.stat().st_size]
     if read_head(journal).segment == 1 and closed and not _begins_with(journal, closed[-1]):
-        cause = "the line that this part begins with fails its check."
-        yield cut_finding(folder, closed[-1], closed[-1].stat().st_size, f"{journal}:1", cause)
+        yield cut_finding(
+            folder,
+            closed[-1],
+            closed[-1].stat().st_size,
+            f"{journal}:1",
+            "the line that this part begins with fails its check.",
+        )
         return
     last, error = read_undamaged(journal, lambda *_: None)
     if error is None or last is None:
@@ -287,8 +303,12 @@ def library_findings(folder: LibraryFolder) -> Iterator[Finding]:
             data = None if made is None else format_version(made, run)
             yield from written_finding(folder.path, path, data)
     elif survivors or journal.exists():
-        move = f"Restore it from a copy, or remove it. {survivors}".rstrip()
-        yield Finding("note", str(journal), "it tells of no version.", move)
+        yield Finding(
+            "note",
+            str(journal),
+            "it tells of no version.",
+            f"Restore it from a copy, or remove it. {survivors}".rstrip(),
+        )
 
 
 # -- runs -------------------------------------------------------------------------------------
@@ -362,7 +382,7 @@ class _Story:
             self.mismatch = _Mismatch(path, place, finished, is_missing and started is not None)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Mismatch:
     """A line of a run's journal that does not go with its library."""
 
@@ -404,8 +424,12 @@ def _reply_findings(run: RunDir, story: _Story) -> Iterator[Finding]:
         break
     for name, n in sorted(gone.items()):
         cause = f"replies that the journal names are gone: {n}."
-        move = "The run needs none of them to go on. Restore the file from a copy to see them."
-        yield Finding("note", str(run.records / name), cause, move)
+        yield Finding(
+            "note",
+            str(run.records / name),
+            cause,
+            "The run needs none of them to go on. Restore the file from a copy to see them.",
+        )
 
 
 def _read_checksums(path: Path) -> dict[int, str]:
@@ -479,5 +503,9 @@ def score_findings(path: Path) -> Iterator[Finding]:
     content = path.read_bytes().splitlines(keepends=True)
     unread = sum(lines.decode(raw) is None for raw in content)
     if unread:
-        move = "Nothing need be done: what is gone with them is measured again when it is needed."
-        yield Finding("note", str(path), f"lines that cannot be read: {unread}.", move)
+        yield Finding(
+            "note",
+            str(path),
+            f"lines that cannot be read: {unread}.",
+            "Nothing need be done: what is gone with them is measured again when it is needed.",
+        )

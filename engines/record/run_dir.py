@@ -3,10 +3,10 @@
 import os
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 from engines.core.errors import ConflictError, RecordError, suggest_name
+from engines.core.frozen import frozen
 from engines.core.state.run_state import RunState
 from engines.record.derived.run_state import read_run
 from engines.record.journal import Entry, first_line, read_journal, started_at
@@ -14,7 +14,7 @@ from engines.record.libraries import LibraryFolder, check_name
 from engines.secrets.mask import NO_SECRETS, Mask
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RunDir:
     """`runs/<run-id>` of a workspace."""
 
@@ -74,7 +74,7 @@ class RunDir:
         return read_run(self.journal, tell=tell).state
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Workspace:
     """Everything of one practice folder. `mask` takes secrets out of what libraries write."""
 
@@ -137,8 +137,9 @@ class Workspace:
         folder = RunDir(self.runs_folder / run)
         if not (os.path.exists(folder.journal) or _holds_journal(folder.path)):
             if (self.archives / f"{run}.json").exists():
-                cause, move = "it is archived.", f"Bring it back: studio runs restore {run}"
-                raise ConflictError(f"run {run}", cause, move)
+                raise ConflictError(
+                    f"run {run}", "it is archived.", f"Bring it back: studio runs restore {run}"
+                )
             newest_first = [found.run for found in reversed(self.runs())]
             move = suggest_name(run, newest_first, workspace=self.path)
             move += " A new run appears once its process has opened it."

@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 
 from engines.core.errors import CallFailed, StudioError, WorkerLost, lost_usage
+from engines.core.frozen import frozen
 from engines.core.protocols import Agent, Ledger, OnText, Policy
 from engines.core.text.citations import guidance_ids, without_citations
 from engines.core.text.tool_text import clean_text
@@ -162,7 +163,7 @@ class _RunningRollout:
             self.cut.reschedule(asyncio.get_running_loop().time())
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RolloutManager:
     """Rolls jobs out. `task_timeout_s` counts from the moment a job holds its slot.
 

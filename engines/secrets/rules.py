@@ -10,9 +10,10 @@ and its maintained fork bc-detect-secrets (1.5.52) know 5, of the 36 lines of se
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cache, lru_cache
 from typing import Literal
+
+from engines.core.frozen import frozen
 
 Span = tuple[int, int]
 
@@ -36,7 +37,7 @@ _LETTERS = r"(?=[a-z]{0,200}[A-Z])(?=[A-Z]{0,200}[a-z])[A-Za-z]{30,}+(?![A-Za-z0
 """So many letters in mixed case are no word, even without a digit."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Shape:
     """What a secret contains in small letters (`hints`), and the pattern of it.
 

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from engines.core.errors import CallFailed
+from engines.core.frozen import frozen
 from engines.core.library import Library, Provenance
 from engines.core.library_notes import PastDecision
 from engines.core.protocols import Ledger, Policy
@@ -68,7 +69,7 @@ ALIKE = 0.35
 """Similarity from which two proposals are put before the reflector together."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Candidate:
     """One proposal of the batch, and the group and the problem that it was drawn from."""
 
@@ -145,7 +146,7 @@ Idea = tuple[str, str | None, str]
 """Kind, target and text of a proposal or an operation: what makes two of them the same."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ReplyOrigin:
     """Where a reply stands in its step."""
 
@@ -156,7 +157,7 @@ class ReplyOrigin:
     taken: Mapping[Idea, str]  # what the step has brought forth → where it stands, in words
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Resubmission:
     """What a mended reply holds; nothing where something is still wrong with it."""
 

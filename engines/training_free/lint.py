@@ -25,7 +25,6 @@ import re
 from array import array
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass
 from fractions import Fraction
 from functools import cache, cached_property
 from importlib import resources
@@ -36,6 +35,7 @@ import yaml
 
 from engines.core import types as names
 from engines.core.errors import CallFailed
+from engines.core.frozen import frozen
 from engines.core.library import Library
 from engines.core.protocols import Embedder
 from engines.core.text.sanitize import one_line
@@ -384,7 +384,7 @@ _COMES_TO = re.compile(
 )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SharedWords:
     """Words that a text has in a row in common with a question; `share` is of the question."""
 

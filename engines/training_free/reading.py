@@ -16,6 +16,7 @@ from typing import Any, Literal, TypeVar
 from engines.core import types as names
 from engines.core.codec import digest
 from engines.core.errors import CallFailed
+from engines.core.frozen import frozen
 from engines.core.library import Library
 from engines.core.library_notes import NO_USES
 from engines.core.protocols import Earlier, Ledger, Policy
@@ -70,7 +71,7 @@ _VERDICT_WORDS = re.compile(
 )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ShownAttempt:
     """One attempt as the reflector reads it."""
 
@@ -311,7 +312,7 @@ _Fields = Mapping[str, Any]
 _Row = TypeVar("_Row")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Suggestion:
     """One operation of a reply. `sources` are the attempt or proposal numbers it names."""
 
@@ -356,7 +357,7 @@ class Suggestion:
         return tuple(Flag(name, None, f"the reflector: {what}") for name, what in flags)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class CreditRow:
     """What became of one experience in the attempts with these numbers."""
 
@@ -365,7 +366,7 @@ class CreditRow:
     sources: tuple[int, ...]  # () where it names none
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class DoubtRow:
     """Verdicts that contradict their attempts."""
 
@@ -373,7 +374,7 @@ class DoubtRow:
     sources: tuple[int, ...]  # at least one
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class DropRow:
     """Proposals that no operation needs."""
 

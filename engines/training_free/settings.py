@@ -1,7 +1,6 @@
 """What a run file can say about how lessons are drawn, and when one is flagged."""
 
-from dataclasses import dataclass
-
+from engines.core.frozen import frozen
 from engines.core.settings import MAX_COUNT, derived, setting
 from engines.core.types import Sampling
 
@@ -9,7 +8,7 @@ MAX_WORDS = 60
 """Of an experience: what prompts ask for, and what the lint holds them to."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TrainingFreeSettings:
     """Settings of the training-free engine.
 
@@ -57,7 +56,7 @@ class TrainingFreeSettings:
     max_words: int = derived(MAX_WORDS)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class LintSettings:
     """When a flag is raised. `duplicate_at` holds for texts and for their embeddings."""
 

@@ -12,11 +12,13 @@ import re
 import string
 import unicodedata
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from fractions import Fraction
-from typing import Any, Literal
+from typing import Literal
 
+from engines.core.codec import JsonObject
 from engines.core.errors import VerifierError
+from engines.core.frozen import frozen
 from engines.core.settings import derived, setting
 from engines.core.types import Problem, Rollout, Verdict
 from engines.process.pool import ForkLauncher, ProcessPool, Trouble
@@ -41,7 +43,7 @@ _PLACE = 'verifier "text"'
 _EDGES = " \t\r\n\"'`*_“”‘’$"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TextSettings:
     """How texts are compared.
 
@@ -59,8 +61,11 @@ class TextSettings:
 
     def __post_init__(self) -> None:
         if self.mode == "regex" and not check_pattern(_PLACE, self.pattern):
-            move = "Put round brackets around the part that is the answer."
-            raise VerifierError(_PLACE, f"pattern {self.pattern!r} has no group.", move)
+            raise VerifierError(
+                _PLACE,
+                f"pattern {self.pattern!r} has no group.",
+                "Put round brackets around the part that is the answer.",
+            )
 
 
 class TextVerifier:
@@ -145,13 +150,15 @@ def _contains_words(words: str, gold: str) -> bool:
 def check_pattern(place: str, pattern: str | None) -> int:
     """Count the groups of a regular expression. Raises VerifierError: it is missing, or none."""
     if not pattern:
-        move = r"Give one, such as 'total: (\d+)'."
-        raise VerifierError(place, "pattern is missing.", move)
+        raise VerifierError(place, "pattern is missing.", r"Give one, such as 'total: (\d+)'.")
     try:
         return re.compile(pattern).groups
     except (re.error, OverflowError, RecursionError) as error:
-        cause = f"pattern {short_text(repr(pattern), 80)} is not a regular expression ({error})."
-        raise VerifierError(place, cause, "Mend it.") from error
+        raise VerifierError(
+            place,
+            f"pattern {short_text(repr(pattern), 80)} is not a regular expression ({error}).",
+            "Mend it.",
+        ) from error
 
 
 # "A" before most words is an article, and "I" speaks of itself.
@@ -274,11 +281,11 @@ def _plain(text: str) -> str:
     return " ".join(text.split()).strip(" .\"'`*_“”‘’$")
 
 
-def build_task() -> Callable[[dict[str, Any]], dict[str, Any]]:
+def build_task() -> Callable[[JsonObject], JsonObject]:
     return find_pattern
 
 
-def find_pattern(question: dict[str, Any]) -> dict[str, Any]:
+def find_pattern(question: JsonObject) -> JsonObject:
     """The first group of a pattern's last match, or None.
 
     A question with flags of its own asks only whether there is a match.
@@ -300,7 +307,7 @@ _NOT = re.compile(r"\bnot\b")
 _PLAIN_INTEGER = re.compile(r"[-+]?[0-9]{1,18}")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class MathSettings:
     """How answers are checked.
 

@@ -9,12 +9,13 @@ metrics.
 import asyncio
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import fsum
 from typing import Literal
 
 from engines.core.codec import digest
 from engines.core.errors import VerifierError
+from engines.core.frozen import frozen
 from engines.core.protocols import Verifier, judges_whole_groups
 from engines.core.settings import setting
 from engines.core.types import NO_USAGE, Attempt, Problem, Rollout, Verdict
@@ -24,7 +25,7 @@ from engines.verifiers.answers import check_pattern, pattern_pool
 from engines.verifiers.stated_answer import trouble_verdict, unjudgeable_verdict
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class EachVerifier:
     """Judges rollouts one by one, where there is nothing to load or to wait for."""
 
@@ -43,7 +44,7 @@ class EachVerifier:
         """Nothing is open."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class WeightedCriterion:
     """One criterion: the name of its metric, its weight, not 0, and who judges it."""
 
@@ -126,7 +127,7 @@ Score = Callable[[Sequence[tuple[str, str]]], Sequence[float]]
 """Rewards of pairs of question and answer; called in a thread."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class LearnedSettings:
     """Settings of `reward_model`."""
 
@@ -136,11 +137,12 @@ class LearnedSettings:
 
     def __post_init__(self) -> None:
         if not self.folder:
-            move = "Set it: folder: run:RUN."
-            raise VerifierError('verifier "reward_model"', "folder is missing.", move)
+            raise VerifierError(
+                'verifier "reward_model"', "folder is missing.", "Set it: folder: run:RUN."
+            )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class LearnedVerifier:
     """`about` says from what it was learned, and how often it agrees with that."""
 
@@ -170,14 +172,14 @@ FORMAT_CHARS = 64_000
 _LABEL = re.compile(r"[ \t>*_#-]*(?:step[ \t]*\d|\d+[.)][ \t])", re.IGNORECASE)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class AccuracySettings:
     """1 for a right answer, 0 for a wrong one."""
 
     by: Literal["math", "text"] = setting("math", "which verifier tells right from wrong")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ShapedReward:
     """A reward before it is clipped to [0, 1], what it was made of, and that in words."""
 
@@ -186,7 +188,7 @@ class ShapedReward:
     note: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class LengthPenalty:
     """reward - penalty_weight · max(0, length - max_length), clipped to [0, 1].
 
@@ -210,7 +212,7 @@ class LengthPenalty:
         return ShapedReward(reward - penalty, metrics, note if beyond else "")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class StepBonus:
     """reward + step_bonus · steps, at most 1.
 
@@ -271,7 +273,7 @@ class ShapedVerifier:
         return replace(verdict, reward=reward, critique=critique, metrics=metrics, error=error)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class FormatSettings:
     r"""1 where the answer has a form, whatever it says.
 

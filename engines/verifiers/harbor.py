@@ -8,7 +8,6 @@ writes its reward (`STUDIO_LOGS`). What is not known is never reward 0.
 import asyncio
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +22,7 @@ from engines.agents.programs import (
     remove_folder,
     task_folder,
 )
+from engines.core.frozen import frozen
 from engines.core.text.sanitize import escape_unsafe
 from engines.core.types import Problem, Rollout, Verdict
 from engines.process.start import ScratchFolder
@@ -31,7 +31,7 @@ from engines.verifiers.stated_answer import short_text, unjudgeable_verdict
 _START = ("bash", "-c", 'cd app && exec bash "$STUDIO_TESTS/test.sh"')
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class HarborVerifier:
     """`kept` is where `CommandAgent` moved the folders of its tries."""
 

@@ -5,11 +5,12 @@ anything about it.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Literal
 
 from engines.core.codec import fix_surrogates
 from engines.core.errors import CallFailed, VerifierError
+from engines.core.frozen import frozen
 from engines.core.protocols import Ledger, Policy
 from engines.core.settings import setting
 from engines.core.text.maths import escape_tex
@@ -37,7 +38,7 @@ from engines.verifiers.answers import TextSettings, TextVerifier
 from engines.verifiers.stated_answer import short_text, strip_thoughts, unjudgeable_verdict
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class JudgeContext:
     """The judge role of a run."""
 
@@ -71,7 +72,7 @@ DEFAULT_RUBRIC = load_prompt(_PACKAGE, "rubric").render()
 _WORDS = {"true": True, "yes": True, "false": False, "no": False}
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class JudgeSettings:
     """What is asked.
 
@@ -90,11 +91,12 @@ class JudgeSettings:
 
     def __post_init__(self) -> None:
         if not self.rubric.strip():
-            move = "Say what decides, or leave it out."
-            raise VerifierError('verifier "judge"', "rubric is empty.", move)
+            raise VerifierError(
+                'verifier "judge"', "rubric is empty.", "Say what decides, or leave it out."
+            )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Judgement:
     reward: float
     reasoning: str

@@ -16,6 +16,7 @@ from typing import Any
 
 from math_verify import parse, parser, verify
 
+from engines.core.codec import JsonObject
 from engines.verifiers.stated_answer import WRAPPED, alters_number, strip_tex
 
 _ENVIRONMENT = re.compile(r"\$[^$]+\$|\\\(|\\\[|\\boxed")
@@ -33,7 +34,7 @@ _THOUSANDS = re.compile(r"[-+]?\d{1,3}(?:,\d{3})+")
 _overflows: list[BaseException] = []
 
 
-def build_task() -> Callable[[dict[str, Any]], dict[str, Any]]:
+def build_task() -> Callable[[JsonObject], JsonObject]:
     """A check of which expected answer, if any, an answer equals.
 
     `match` in its result is the place of the first equal one, None where none is.
@@ -57,7 +58,7 @@ def build_task() -> Callable[[dict[str, Any]], dict[str, Any]]:
     return check
 
 
-def check(question: dict[str, Any]) -> dict[str, Any]:
+def check(question: JsonObject) -> JsonObject:
     answer, marker, rules = question["answer"], question["marker"], question["rules"]
     marked = marker != "none"
     got = answer

@@ -17,6 +17,7 @@ import orjson
 from pydantic import TypeAdapter, ValidationError
 
 from engines.core.errors import VerifierError, did_you_mean
+from engines.core.frozen import frozen
 from engines.core.protocols import Verifier
 from engines.core.settings import is_derived
 from engines.verifiers.answers import (
@@ -74,17 +75,24 @@ def parse_settings(kind: type[S], name: str, given: Mapping[str, Any], at: At) -
     }
     for key in given:
         if key not in known:
-            cause = f'there is no setting "{key}".'
-            raise SpecError((*at, str(key)), place, cause, known_names_text(str(key), known))
+            raise SpecError(
+                (*at, str(key)),
+                place,
+                f'there is no setting "{key}".',
+                known_names_text(str(key), known),
+            )
     try:
         # From JSON a strict check still takes a list for a tuple, and 1 for 1.0.
         return TypeAdapter(kind).validate_json(orjson.dumps(given, default=str), strict=True)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         key = str(first["loc"][0])
-        cause = f"{key} is {orjson.dumps(given[key], default=str).decode()[:60]}."
-        move = f"{first['msg']}: {known[key]['description']}."
-        raise SpecError((*at, key), place, cause, move) from error
+        raise SpecError(
+            (*at, key),
+            place,
+            f"{key} is {orjson.dumps(given[key], default=str).decode()[:60]}.",
+            f"{first['msg']}: {known[key]['description']}.",
+        ) from error
     except VerifierError as error:
         words = re.findall(r"\w+", error.cause)
         key_at = next(((*at, key) for key in given if key in words), at)
@@ -109,8 +117,12 @@ def require_file(name: str, folders: Sequence[Path], at: At) -> Path:
     places = ", ".join(str(folder) for folder in folders) or "the current folder"
     cause = f"There is no such file. Searched: {places}."
     nearest = did_you_mean(f"{Path(name).stem}.py", names)
-    move = f"{nearest}Give a path, or see `studio data verifiers`."
-    raise SpecError((*at, "file"), f'verifier "{name}"', cause, move)
+    raise SpecError(
+        (*at, "file"),
+        f'verifier "{name}"',
+        cause,
+        f"{nearest}Give a path, or see `studio data verifiers`.",
+    )
 
 
 def known_names_text(given: str, known: Iterable[str]) -> str:
@@ -135,7 +147,7 @@ class Means:
     open_learned: Callable[[str], LearnedVerifier] | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class VerifierKind:
     """A verifier that a run file can name."""
 
@@ -224,14 +236,14 @@ KINDS: Mapping[str, VerifierKind] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ParsedCriterion:
     name: str
     weight: float
     verifier: "ParsedVerifier"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ParsedVerifier:
     """A verifier that is read and not yet opened."""
 
@@ -340,8 +352,12 @@ def _parse_mapping(spec: Mapping[str, Any], folders: Sequence[Path], at: At) -> 
         cause = '"name" is missing.' if name is None else "there is no such verifier."
         raise SpecError((*at, "name") if name else at, f'verifier "{name}"', cause, move)
     if "file" in settings:
-        cause = f'"file" stands beside the name "{name}".'
-        raise SpecError((*at, "file"), "verifier", cause, "Leave one of them out.")
+        raise SpecError(
+            (*at, "file"),
+            "verifier",
+            f'"file" stands beside the name "{name}".',
+            "Leave one of them out.",
+        )
     of: tuple[ParsedCriterion, ...] = ()
     if kind.open is None:
         of = (_parse_criterion(settings.pop("of", SHAPED), folders, (*at, "of")),)
@@ -363,19 +379,27 @@ def _parse_function(settings: dict[str, Any], folders: Sequence[Path], at: At) -
 def _parse_list(given: Mapping[str, Any], folders: Sequence[Path], at: At) -> ParsedVerifier:
     place, entries = "list of verifiers", given.get("of")
     if unknown := [key for key in given if key != "of"]:
-        cause = f'"{unknown[0]}" cannot stand beside a list.'
-        raise SpecError((*at, str(unknown[0])), place, cause, "Write it in an entry.")
+        raise SpecError(
+            (*at, str(unknown[0])),
+            place,
+            f'"{unknown[0]}" cannot stand beside a list.',
+            "Write it in an entry.",
+        )
     if not isinstance(entries, list | tuple) or not entries:
-        cause = "it is no list with an entry."
-        raise SpecError((*at, "of"), place, cause, "Name at least one: [math, judge].")
+        raise SpecError(
+            (*at, "of"), place, "it is no list with an entry.", "Name at least one: [math, judge]."
+        )
     criteria: dict[str, ParsedCriterion] = {}
     for number, entry in enumerate(entries):
         below = (*at, "of", str(number))
         criterion = _parse_criterion(entry, folders, below)
         if criterion.name in criteria:
-            move = "Give each criterion a name of its own: as: NAME."
-            cause = f'"{criterion.name}" is taken.'
-            raise SpecError((*below, "as"), f"criterion {number + 1}", cause, move)
+            raise SpecError(
+                (*below, "as"),
+                f"criterion {number + 1}",
+                f'"{criterion.name}" is taken.',
+                "Give each criterion a name of its own: as: NAME.",
+            )
         criteria[criterion.name] = criterion
     return ParsedVerifier(at, of=tuple(criteria.values()))
 
@@ -384,8 +408,12 @@ def _parse_criterion(given: object, folders: Sequence[Path], at: At) -> ParsedCr
     """An entry of a list, or the one that is shaped; only the former has weight and metric."""
     entry, place = _as_mapping(given), f"verifier at {'.'.join(at)}"
     if not isinstance(entry, Mapping):
-        move = "Write a name or {name: …}; for several: {name: weighted, of: […]}."
-        raise SpecError(at, place, "it is no verifier.", move)
+        raise SpecError(
+            at,
+            place,
+            "it is no verifier.",
+            "Write a name or {name: …}; for several: {name: weighted, of: […]}.",
+        )
     settings = dict(entry)
     weight, name = 1.0, None
     if at[-1] != "of":
@@ -395,11 +423,19 @@ def _parse_criterion(given: object, folders: Sequence[Path], at: At) -> ParsedCr
                 at, place, "it is a list itself.", "Write its entries in the outer one."
             )
     if type(weight) not in (int, float) or not isfinite(weight) or not weight:
-        move = "Set another number than 0, or take the entry out."
-        raise SpecError((*at, "weight"), place, f"weight is {weight!r}.", move)
+        raise SpecError(
+            (*at, "weight"),
+            place,
+            f"weight is {weight!r}.",
+            "Set another number than 0, or take the entry out.",
+        )
     if name is not None and not (isinstance(name, str) and _METRIC.fullmatch(name)):
-        move = "Use letters, digits, dots and dashes."
-        raise SpecError((*at, "as"), place, f'"as" is {name!r}, which names no metric.', move)
+        raise SpecError(
+            (*at, "as"),
+            place,
+            f'"as" is {name!r}, which names no metric.',
+            "Use letters, digits, dots and dashes.",
+        )
     verifier = _parse_mapping(settings, folders, at)
     usual = verifier.path.stem if verifier.path else str(settings["name"])
     return ParsedCriterion(name or usual, float(weight), verifier)

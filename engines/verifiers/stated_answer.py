@@ -11,10 +11,10 @@ no ASCII (√3, ½, x², ３, an en dash for a minus), digits in groups, words f
 import re
 import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from decimal import Decimal
 from typing import Literal
 
+from engines.core.frozen import frozen
 from engines.core.types import NO_ANSWER, Rollout, Verdict
 from engines.process.pool import Trouble
 
@@ -71,7 +71,7 @@ _LONE_CODE = re.compile(
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]+")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class StatedAnswer:
     """The text that states the answer; with marker "none" it is the whole response."""
 

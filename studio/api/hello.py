@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from engines.core import codec, errors
+from engines.core.codec import JsonObject
 from engines.data.dataset import check_rows, doubts_line, read_numbered_problems
 from engines.data.source import DataSource
 from engines.grpo.checkpoint.folders import Kind, check_target
@@ -37,7 +38,7 @@ class RLTrainingTool:
 
     def __init__(self, workspace: practise.Folder = None) -> None:
         self._workspace, self._say = practise.open_workspace(workspace, to_stderr)
-        self._reward: dict[str, Any] = {"name": "accuracy"}
+        self._reward: JsonObject = {"name": "accuracy"}
 
     def run(self, parameters: Mapping[str, Any]) -> str:
         try:
@@ -48,7 +49,7 @@ class RLTrainingTool:
             reply = {"status": "error", "message": message}
         return json.dumps(reply, ensure_ascii=False)
 
-    def reply_to(self, parameters: Mapping[str, Any]) -> dict[str, Any]:
+    def reply_to(self, parameters: Mapping[str, Any]) -> JsonObject:
         """The same as values. Raises StudioError: the parameters are wrong, or a stage fails."""
         given = dict(parameters)
         actions = ("load_dataset", "create_reward", "train", "evaluate")
@@ -58,9 +59,10 @@ class RLTrainingTool:
         try:
             signature.bind(**given)
         except TypeError as error:
-            move = f"Supported: {', '.join(signature.parameters)}."
-            raise errors.ConfigError(action, f"{error}.", move) from error
-        made: dict[str, Any] = perform(**given)
+            raise errors.ConfigError(
+                action, f"{error}.", f"Supported: {', '.join(signature.parameters)}."
+            ) from error
+        made: JsonObject = perform(**given)
         return made
 
     def load_dataset(
@@ -70,7 +72,7 @@ class RLTrainingTool:
         max_samples: int | None = 100,
         model_name: str = MODEL,
         dataset: str | None = None,
-    ) -> dict[str, Any]:
+    ) -> JsonObject:
         """How many rows there are, the fields that a stage sees, and what is doubtful in them."""
         source = self._find(model_name, dataset, split, one_of("format", format, ("sft", "rl")))
         problems = read_numbered_problems(source, needs_answer=format == "rl", limit=max_samples)
@@ -88,10 +90,10 @@ class RLTrainingTool:
         max_length: int = 1024,
         penalty_weight: float = 0.001,
         step_bonus: float = 0.1,
-    ) -> dict[str, Any]:
+    ) -> JsonObject:
         """Choose the reward of the trainings that follow."""
         one_of("reward_type", reward_type, ("accuracy", "length_penalty", "step"))
-        own: dict[str, Any] = {"step": {"step_bonus": step_bonus}}
+        own: JsonObject = {"step": {"step_bonus": step_bonus}}
         own["length_penalty"] = {"max_length": max_length, "penalty_weight": penalty_weight}
         self._reward = {"name": reward_type, **own.get(reward_type, {})}
         about = {"reward_type": reward_type, "description": KINDS[reward_type].about}
@@ -113,7 +115,7 @@ class RLTrainingTool:
         max_new_tokens: int = 512,
         dataset: str | Sequence[Mapping[str, Any]] | None = None,
         custom_reward: Callable[..., Any] | None = None,
-    ) -> dict[str, Any]:
+    ) -> JsonObject:
         """Train as a new run; `output_dir` gets the adapter, or without `use_lora` all of it."""
         tuning = one_of("algorithm", algorithm, ("sft", "grpo")) == "sft"
         check_target(folder := Path(output_dir).expanduser())
@@ -148,7 +150,7 @@ class RLTrainingTool:
         use_lora: bool = False,
         dataset: str | None = None,
         max_new_tokens: int = 512,
-    ) -> dict[str, Any]:
+    ) -> JsonObject:
         """Accuracy on the test split; whether `model_path` is an adapter shows by itself."""
         source = self._find(model_path, dataset, "test", "rl")
         run = self._policy(model_path, max_new_tokens) | {"exp_id": "hello"}
@@ -161,16 +163,16 @@ class RLTrainingTool:
         named = dict(zip(("accuracy", "average_reward"), shown, strict=True))
         return {"model_path": model_path, **facts, **named}
 
-    def _carry_out(self, run: dict[str, Any], tuning: bool) -> tuple[RunPlan, practise.Result]:
+    def _carry_out(self, run: JsonObject, tuning: bool) -> tuple[RunPlan, practise.Result]:
         source = Source((), practise.find_or_write(run, self._workspace))
         asked = RunRequest(workspace=self._workspace, source=source, restart_step="0")
         plan = load_plan(tuning_request(asked, asked.load(), "sft") if tuning else asked, self._say)
         return plan, practise.run_in_thread(practise.carry_out(plan, self._say))
 
-    def _policy(self, model: str, max_tokens: int) -> dict[str, Any]:
+    def _policy(self, model: str, max_tokens: int) -> JsonObject:
         """The model in a run file: a folder may hold an adapter, whose base is then the model."""
         folder = Path(model).expanduser().resolve()
-        named: dict[str, Any] = {"model": tuner.policy_name(model, "hf"), "max_tokens": max_tokens}
+        named: JsonObject = {"model": tuner.policy_name(model, "hf"), "max_tokens": max_tokens}
         if (config := folder / "adapter_config.json").is_file():
             base = json.loads(config.read_bytes())["base_model_name_or_path"]
             named |= {"model": f"hf:{base}", "adapter": str(folder)}
@@ -205,7 +207,7 @@ def _is_tiny(model: str) -> bool:
     return model in ("tiny", "hf:tiny") or (tokenizer.is_file() and cmp(tokenizer, bundled))
 
 
-def run_pipeline(file: Path, workspace: practise.Folder = None) -> dict[str, Any]:
+def run_pipeline(file: Path, workspace: practise.Folder = None) -> JsonObject:
     """Data, fine-tuning, GRPO from what that made, both evaluated; what is done is not repeated.
 
     Raises StudioError: the file cannot be used, or a stage fails.
@@ -234,7 +236,7 @@ def run_pipeline(file: Path, workspace: practise.Folder = None) -> dict[str, Any
         "grpo_eval": {"model_path": then["output_dir"], **measure},
     }
     kept, tool = folder / "results.json", RLTrainingTool(workspace)
-    results: dict[str, Any] = json.loads(kept.read_bytes()) if kept.is_file() else {}
+    results: JsonObject = json.loads(kept.read_bytes()) if kept.is_file() else {}
     for name, asked in stages.items():
         stage = name.removesuffix("_eval")
         if stage != "data" and stage not in config:

@@ -12,11 +12,11 @@ import sys
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, closing
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
 from engines.core import codec, errors, user_code
+from engines.core.frozen import frozen
 from engines.core.library import Experience, Library
 from engines.core.types import Usage
 from engines.pipeline import guidance, step
@@ -43,7 +43,7 @@ Tell = Callable[[str], None]
 _Made = TypeVar("_Made")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Rate:
     """A mean reward over n tries, with its 95 % interval."""
 
@@ -52,7 +52,7 @@ class Rate:
     interval: Interval | None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Result:
     """How a run went (first and last measurement), or an evaluation (baseline and measured)."""
 
@@ -67,7 +67,7 @@ class Result:
     reason: str = ""  # why it ended early
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class LibraryVersion:
     name: str
     version: int
@@ -264,16 +264,21 @@ def refuse_while_loaded() -> None:
         if frame.f_code.co_name == "<module>" and user_code.is_loaded_by_us(
             frame.f_globals["__name__"]
         ):
-            cause = "it begins a run while another one loads it for a function."
-            move = 'Put the call under if __name__ == "__main__":'
-            raise errors.ConfigError(frame.f_code.co_filename, cause, move)
+            raise errors.ConfigError(
+                frame.f_code.co_filename,
+                "it begins a run while another one loads it for a function.",
+                'Put the call under if __name__ == "__main__":',
+            )
 
 
 def one_of(place: str, given: str, known: Iterable[str]) -> str:
     """The given word. Raises ConfigError: it is not among those that are known."""
     if given not in (names := [*known]):
-        move = f"{errors.did_you_mean(given, names)}There are {', '.join(names)}."
-        raise errors.ConfigError(place, f'"{given}" is not supported.', move)
+        raise errors.ConfigError(
+            place,
+            f'"{given}" is not supported.',
+            f"{errors.did_you_mean(given, names)}There are {', '.join(names)}.",
+        )
     return given
 
 
@@ -281,7 +286,9 @@ def place_of(call: Callable[..., Any]) -> str:
     """FILE.py:NAME of a function: a process of its own may have to load it again."""
     file = Path(inspect.getsourcefile(call) or "").resolve()
     if not file.is_file() or file.suffix != ".py" or call.__qualname__ != call.__name__:
-        cause = "it is in no file of its own, so a run could not find it again."
-        move = "Put it at the top level of a file (in a notebook: %%writefile my_task.py)."
-        raise errors.ConfigError(call.__name__, cause, move)
+        raise errors.ConfigError(
+            call.__name__,
+            "it is in no file of its own, so a run could not find it again.",
+            "Put it at the top level of a file (in a notebook: %%writefile my_task.py).",
+        )
     return f"{file}:{call.__name__}"

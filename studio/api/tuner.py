@@ -12,6 +12,7 @@ from typing import Any
 
 from engines.agents import function, loops
 from engines.agents.agentscope_classes import Msg as Msg
+from engines.core.codec import JsonObject
 from engines.core.errors import ConfigError
 from engines.core.types import Completion, Message, Sampling
 from engines.data.rows import open_table
@@ -84,8 +85,11 @@ class DatasetConfig:
         a_pass = math.ceil(sum(1 for _ in open_table(self._source()).rows) / batch_size)
         steps = self.total_steps or a_pass * self.total_epochs
         if steps > a_pass and steps % a_pass:
-            move = f"Give a multiple of the {a_pass} steps of a pass over the data."
-            raise ConfigError("total_steps", f"{steps} steps are no whole passes.", move)
+            raise ConfigError(
+                "total_steps",
+                f"{steps} steps are no whole passes.",
+                f"Give a multiple of the {a_pass} steps of a pass over the data.",
+            )
         return max(1, steps // a_pass), steps * batch_size if steps < a_pass else None, steps
 
     def _source(self) -> DataSource:
@@ -107,7 +111,7 @@ class TunerModelConfig:
     max_tokens: int = 8192
     base_url: str | None = None
 
-    def as_setting(self) -> dict[str, Any]:
+    def as_setting(self) -> JsonObject:
         return {
             "model": policy_name(self.model_path, "hf"),
             "temperature": self.temperature,
@@ -164,11 +168,14 @@ class OpenAIChatModel(ChatModelBase):
         self._url = (client_kwargs or {}).get("base_url") or os.environ.get("OPENAI_BASE_URL")
         self._drawn = dict(generate_kwargs or {})
 
-    def as_setting(self) -> dict[str, Any]:
+    def as_setting(self) -> JsonObject:
         """The model as a run file names it. A run takes its key from the environment."""
         if self._key != os.environ.get(KEY):
-            cause = "no file may hold its key, and the environment has another one."
-            raise ConfigError(self.model_name, cause, f"Export it as {KEY}.")
+            raise ConfigError(
+                self.model_name,
+                "no file may hold its key, and the environment has another one.",
+                f"Export it as {KEY}.",
+            )
         name = policy_name(self.model_name, "openai")
         return {"model": name, "base_url": self._url, **self._drawn}
 
@@ -217,8 +224,11 @@ def tune(
     own["exp_id"] = f"{project}-{experiment_name}" if experiment_name else project
     others = {name: one.as_setting() for name, one in (auxiliary_models or {}).items()}
     if judge_func and len(others) > 1 and "judge" not in others:
-        cause = "a judge asks one model, and it cannot be told which of these."
-        raise ConfigError("auxiliary_models", cause, 'Call it "judge".')
+        raise ConfigError(
+            "auxiliary_models",
+            "a judge asks one model, and it cannot be told which of these.",
+            'Call it "judge".',
+        )
     own["agent"]["models"], judges = others, [*others.values()]
     own |= {"judge": others.get("judge", judges[0])} if judge_func and judges else {}
     chosen = algorithm or AlgorithmConfig()
@@ -232,7 +242,7 @@ def _training(
     held_out: DatasetConfig | None,
     algorithm: AlgorithmConfig,
     monitor: str | None,
-) -> dict[str, Any]:
+) -> JsonObject:
     """What a run file says of a tuning, besides its functions."""
     kind = practise.one_of("algorithm_type", algorithm.algorithm_type.lower(), ALGORITHMS)
     service = (
@@ -241,14 +251,17 @@ def _training(
     policy = model.as_setting()
     temperature, trains = policy.pop("temperature"), policy["model"].startswith("hf:")
     if service and not trains:
-        cause = f"{policy['model']} is not trained, so there are no curves to show."
-        raise ConfigError("monitor_type", cause, "Leave it out.")
+        raise ConfigError(
+            "monitor_type",
+            f"{policy['model']} is not trained, so there are no curves to show.",
+            "Leave it out.",
+        )
     epochs, truncate, steps = train.loop(algorithm.batch_size)
     sizes = {"batch_size": algorithm.batch_size, "group_size": algorithm.group_size}
     method = "grpo" if trains else "training_free"
     saved = {"learning_rate": algorithm.learning_rate}
     saved["checkpoint_steps"] = algorithm.save_interval_steps
-    run: dict[str, Any] = {
+    run: JsonObject = {
         "policy": policy,
         "data": {"practice": train.as_setting(), "truncate": truncate},
         "practice": {"algorithm": method, "epochs": epochs, "temperature": temperature, **sizes},
@@ -307,8 +320,11 @@ def select_model(
     found: list[tuple[OpenAIChatModel, dict[str, float]]] = []
     for model in candidate_models:
         if not isinstance(model, OpenAIChatModel):
-            cause = f"{type(model).__name__} is no model that can be asked."
-            raise ConfigError("candidate_models", cause, "Give each as OpenAIChatModel(NAME).")
+            raise ConfigError(
+                "candidate_models",
+                f"{type(model).__name__} is no model that can be asked.",
+                "Give each as OpenAIChatModel(NAME).",
+            )
         file = practise.find_or_write({**own, "policy": model.as_setting()}, folder)
         loaded = load_eval(Source((), file), folder.path)
         plan = plan_eval(loaded, folder, library=None, baseline=None)
@@ -317,8 +333,11 @@ def select_model(
         found += [(model, figures)] if figures else []
         say(f"{model.model_name}: {figures or 'no reply could be judged'}")
     if not found:
-        cause = "no reply of any model could be judged."
-        raise ConfigError("select_model", cause, "Try the workflow and the judge on one task.")
+        raise ConfigError(
+            "select_model",
+            "no reply of any model could be judged.",
+            "Try the workflow and the judge on one task.",
+        )
     return max(found, key=lambda one: one[1][by] if judge else -one[1][by])
 
 
@@ -348,7 +367,7 @@ def _practise(
     return practise.run_in_thread(practise.carry_out(load_plan(asked, say), say))
 
 
-def _functions(workflow: Function, judge: Function | None, form: Sequence[str]) -> dict[str, Any]:
+def _functions(workflow: Function, judge: Function | None, form: Sequence[str]) -> JsonObject:
     """Agent and verifier of a run file."""
     function.check_parameters(workflow, form)
     agent = {"function": practise.place_of(workflow), "instructions": ""}

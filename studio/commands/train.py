@@ -80,9 +80,11 @@ def train(
     if pipeline is not None:
         return _run_pipeline(pipeline, runfile, context.obj, json)
     if (record or cassette) and stage not in ("grpo", "sft"):
-        cause = "a cassette is of one run that asks models."
-        move = "Carry out one stage at a time: --stage sft, or --stage grpo."
-        raise ConfigError(f"--stage {stage}", cause, move)
+        raise ConfigError(
+            f"--stage {stage}",
+            "a cassette is of one run that asks models.",
+            "Carry out one stage at a time: --stage sft, or --stage grpo.",
+        )
     source = parse_source("studio train", "practice", runfile, overrides, example="grpo-tiny")
     asked = RunRequest(
         workspace=open_workspace(context),

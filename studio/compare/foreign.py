@@ -14,6 +14,7 @@ from typing import Any
 import ijson
 import orjson
 
+from engines.core.codec import JsonObject
 from engines.core.errors import DataError
 from engines.data.sessions.formats import GRADES, open_archive
 from studio.facts.comparison import Log, LogRow
@@ -35,7 +36,7 @@ class Fields:
         self.place = place
         if not isinstance(row, dict):
             raise self.as_error(f"it is {_kind(row)}, no object.")
-        self.row: dict[str, Any] = row
+        self.row: JsonObject = row
 
     def as_error(self, cause: str) -> DataError:
         return DataError(self.place, cause, MOVE)
@@ -51,7 +52,7 @@ class Fields:
     def section(self, name: str) -> "Fields":
         return Fields(self.require(name, dict), f"{self.place}: {name}")
 
-    def optional_section(self, name: str) -> dict[str, Any]:
+    def optional_section(self, name: str) -> JsonObject:
         return self.require(name, dict) if self.row.get(name) is not None else {}
 
     def text(self, name: str) -> str:
@@ -68,8 +69,11 @@ class Fields:
         if not isinstance(value, float | int):
             raise self.as_error(f'"{name}" is {_kind(value)}, no score.')
         if not 0 <= value <= 1:
-            cause = f'"{name}" is {str(value)[:20]}, no score from 0 to 1.'
-            raise DataError(self.place, cause, "Divide it by its largest value, or name --metric.")
+            raise DataError(
+                self.place,
+                f'"{name}" is {str(value)[:20]}, no score from 0 to 1.',
+                "Divide it by its largest value, or name --metric.",
+            )
         return float(value)
 
     def amount(self, name: str) -> float | None:
@@ -124,8 +128,9 @@ def choose_metric(found: Sequence[str], metric: str | None, first: Fields) -> tu
     if not found:
         raise first.as_error("no metric is in it.")
     if metric is not None and metric not in found:
-        move = f"It has: {', '.join(found[:10])}."
-        raise DataError(first.place, f'--metric "{metric}" is not in it.', move)
+        raise DataError(
+            first.place, f'--metric "{metric}" is not in it.', f"It has: {', '.join(found[:10])}."
+        )
     chosen = metric or found[0]
     return chosen, *(name for name in found if name != chosen)
 
@@ -166,12 +171,11 @@ def _csv_rows(path: Path, scored: str) -> Iterator[LogRow]:
     except UnicodeDecodeError as error:
         raise DataError(str(path), "it is no UTF-8 text.", MOVE) from error
     except csv.Error as error:
-        cause = f"it is cut, or no CSV ({error})."
-        raise DataError(f"{path}:{number + 1}", cause, MOVE) from error
+        raise DataError(f"{path}:{number + 1}", f"it is cut, or no CSV ({error}).", MOVE) from error
 
 
 def _csv_row(fields: Fields, scored: str, attempt: str) -> LogRow:
-    cells: dict[str, Any] = fields.row
+    cells: JsonObject = fields.row
     if not cells["problem"]:
         raise fields.as_error('"problem" is empty.')
     for name in (scored, "tokens", "cost"):  # an empty one is not known
@@ -433,8 +437,9 @@ def read_inspect(path: Path, metric: str | None) -> list[Log]:
 
 def _read_entry(archive: Any, path: Path, name: str) -> Any:
     if (size := archive.getinfo(name).file_size) > _LARGEST:
-        cause = f"it is {size / 1e9:.1f} GB when unpacked, more than is read."
-        raise DataError(f"{path}: {name}", cause, MOVE)
+        raise DataError(
+            f"{path}: {name}", f"it is {size / 1e9:.1f} GB when unpacked, more than is read.", MOVE
+        )
     return load_json(archive.read(name), f"{path}: {name}")
 
 

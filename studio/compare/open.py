@@ -59,17 +59,22 @@ def open_logs(references: Sequence[str], workspace: Workspace, metric: str | Non
     finally:
         gc.enable()
     if metric is not None and not any(log.metrics for logs in opened for log in logs):
-        cause = "what is compared has one score alone."
-        raise ConflictError(f"--metric {metric}", cause, "Leave it out.")
+        raise ConflictError(
+            f"--metric {metric}", "what is compared has one score alone.", "Leave it out."
+        )
     if len(opened) == 1 and len(opened[0]) > 1:
         return opened[0]
     for reference, logs in zip(references, opened, strict=True):
         if len(logs) > 1:
-            move = f"Name one of them as {reference}#NAME: {_labels(logs)}."
-            raise ConflictError(reference, f"it holds {len(logs)} logs.", move)
+            raise ConflictError(
+                reference,
+                f"it holds {len(logs)} logs.",
+                f"Name one of them as {reference}#NAME: {_labels(logs)}.",
+            )
     if len(opened) < 2:
-        cause = "there is nothing to compare it with."
-        raise ConflictError(references[0], cause, "Name a second one.")
+        raise ConflictError(
+            references[0], "there is nothing to compare it with.", "Name a second one."
+        )
     return [
         replace(log, label=reference) for reference, (log,) in zip(references, opened, strict=True)
     ]
@@ -100,8 +105,11 @@ def _open(reference: str, workspace: Workspace, metric: str | None) -> list[Log]
         raise DataError(str(path), "no scored try is in it.", foreign.MOVE)
     matching = [log for log in logs if name in ("", log.label)]
     if not matching:
-        move = f"{did_you_mean(name, [log.label for log in logs])}It holds: {_labels(logs)}."
-        raise ConflictError(reference, f"no log in it is called {name!r}.", move)
+        raise ConflictError(
+            reference,
+            f"no log in it is called {name!r}.",
+            f"{did_you_mean(name, [log.label for log in logs])}It holds: {_labels(logs)}.",
+        )
     return matching
 
 
@@ -113,8 +121,9 @@ def _find_format(path: Path) -> Format:
             raise DataError(str(path), "no known log is in this folder.", foreign.MOVE)
         return by_folder
     if not path.is_file():
-        move = "Give a file that can be read twice."
-        raise DataError(str(path), "it is a pipe or a device.", move)
+        raise DataError(
+            str(path), "it is a pipe or a device.", "Give a file that can be read twice."
+        )
     if by_name := _first(lambda f: bool(f.file) and path.match(f.file)):
         return by_name
     with path.open("rb") as file:

@@ -78,9 +78,10 @@ def read_scores(path: Path, metric: str | None) -> list[Log]:
         for number, line in enumerate(raw, start=1):
             if (body := lines.decode(line)) is None:
                 if line.endswith(b"\n"):
-                    cause = f"line {number} fails its checksum."
                     raise errors.DamagedError(
-                        str(file), cause, "Take the line away: it is measured anew."
+                        str(file),
+                        f"line {number} fails its checksum.",
+                        "Take the line away: it is measured anew.",
                     )
                 continue  # still being written
             place = f"{file}:{number}"

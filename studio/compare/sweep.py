@@ -19,6 +19,7 @@ import orjson
 
 from engines.core.codec import digest
 from engines.core.errors import ConfigError, ConflictError
+from engines.core.frozen import frozen
 from engines.core.state.run_state import RunState
 from engines.pipeline.evaluation.statistics import SAME, standard_error
 from engines.pipeline.evaluation.verdict import paired_changes
@@ -40,7 +41,7 @@ _READABLE = 40  # characters of a cell's name where it cannot tell all
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Cell:
     """One run of the grid: its name, and the swept keys with its values as they were written."""
 
@@ -57,7 +58,7 @@ class Cell:
         return {key: re.sub(r"\\(.)", r"\1", value) for key, value in self.settings.items()}
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Grid:
     """`fixed` are the overrides that all cells share."""
 
@@ -113,9 +114,11 @@ def parse_grid(
                 every = islice(override.sweep_string_iterator(), MOST_CELLS + 1)
                 values = tuple(map(str, every))
         except HydraException as error:
-            cause = f"it cannot be read ({str(error).splitlines()[0][:120]})."
-            move = "Write KEY=A,B; a value with a comma in quotes."
-            raise ConfigError(word, cause, move) from error
+            raise ConfigError(
+                word,
+                f"it cannot be read ({str(error).splitlines()[0][:120]}).",
+                "Write KEY=A,B; a value with a comma in quotes.",
+            ) from error
         if (key := override.key_or_group) in seen:
             raise ConfigError(word, f"{key} is there already.", "Give all its values in one word.")
         seen.add(key)
@@ -125,11 +128,17 @@ def parse_grid(
             fixed.append(word)
     count = prod(map(len, keys.values()))
     if not keys or not count:
-        move = f"Give several values: `studio sweep {runfile} seed=1,2,3`."
-        raise ConfigError("studio sweep", "no key has several values.", move)
+        raise ConfigError(
+            "studio sweep",
+            "no key has several values.",
+            f"Give several values: `studio sweep {runfile} seed=1,2,3`.",
+        )
     if count > MOST_CELLS:
-        cause = f"the grid has {count:,} runs or more, and at most {MOST_CELLS:,} are possible."
-        raise ConfigError("studio sweep", cause, "Sweep fewer values at a time.")
+        raise ConfigError(
+            "studio sweep",
+            f"the grid has {count:,} runs or more, and at most {MOST_CELLS:,} are possible.",
+            "Sweep fewer values at a time.",
+        )
     return tuple(fixed), keys
 
 
@@ -154,13 +163,16 @@ def remember_grid(grid: Grid, workspace: Workspace) -> None:
             raise ConflictError(str(path), "it is no file of a sweep.", "Move it away.") from error
         alike = all(known.get(part) == data[part] for part in ("runfile", "overrides"))
         if not alike or data["runs"] | known["runs"] != data["runs"]:
-            cause = "there is another one of this name, with other settings."
-            raise ConflictError(f"sweep {grid.name}", cause, "Name this one: --name NAME.")
+            raise ConflictError(
+                f"sweep {grid.name}",
+                "there is another one of this name, with other settings.",
+                "Name this one: --name NAME.",
+            )
     appender.make_folder(path.parent)
     appender.write_atomic(path, seal.add_seal(orjson.dumps(data)))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class CellResult:
     """A cell and its run as it stands."""
 
@@ -409,5 +421,6 @@ def _check_begun(grid: Grid, workspace: Workspace) -> None:
                 replace(request, restart_step="null"), request.load(), tell=lambda _: None
             )
         except ConfigError as error:
-            move = "Undo that, or name this sweep anew: --name NAME."
-            raise ConflictError(error.place, error.cause, move) from error
+            raise ConflictError(
+                error.place, error.cause, "Undo that, or name this sweep anew: --name NAME."
+            ) from error

@@ -9,7 +9,7 @@ from random halves, or from practice for free. Owns which rollouts are looked at
 import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from shlex import quote
 from typing import Any
@@ -17,6 +17,7 @@ from typing import Any
 from engines.core import events, library_notes
 from engines.core.codec import fields_of, question_of, seed_for, to_dict
 from engines.core.errors import ConfigError, ConflictError
+from engines.core.frozen import frozen
 from engines.core.library import Experience, Library
 from engines.core.state.run_state import RunState
 from engines.core.types import NO_USAGE, Operation, Problem, Usage
@@ -69,9 +70,11 @@ def gate_run(
         return exit_codes.DONE
     if control_socket.is_alive(run) and not dry_run:
         if request.source.overrides:
-            cause = "a process of the run goes on, which tries by the settings it began with."
-            move = f"Leave it out, or stop the run first: studio ctl stop {quote(run.run)}"
-            raise ConflictError("--problems, --k or --data", cause, move)
+            raise ConflictError(
+                "--problems, --k or --data",
+                "a process of the run goes on, which tries by the settings it began with.",
+                f"Leave it out, or stop the run first: studio ctl stop {quote(run.run)}",
+            )
         tried = asyncio.run(_have_tried(run, [op.id for op in wanted]))
         return _print_effects(run, wanted, json=json, paid_before=not tried)
     plan = new_or_resume.plan_run(request, request.load(), practises=False)
@@ -114,11 +117,17 @@ async def _have_tried(run: RunDir, names: Sequence[str]) -> bool:
         await session.close()
         await listening
     if failure := status.get("trial_failure"):
-        move = "Mend it, and give the command again: what was tried is kept."
-        raise ConflictError(f"run {run.run}", f"operations could not be tried: {failure}.", move)
+        raise ConflictError(
+            f"run {run.run}",
+            f"operations could not be tried: {failure}.",
+            "Mend it, and give the command again: what was tried is kept.",
+        )
     if not control_socket.is_alive(run) and not all(map(run.state().effect_of, names)):
-        move = "Give the command again: what was tried is kept."
-        raise ConflictError(f"run {run.run}", "its process ended before all was tried.", move)
+        raise ConflictError(
+            f"run {run.run}",
+            "its process ended before all was tried.",
+            "Give the command again: what was tried is kept.",
+        )
     return bool(facts["operations"])
 
 
@@ -221,7 +230,7 @@ MARGIN = 0.05
 """An experience that surely gains less than this is offered to be deleted."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Priced:
     """A library whose experiences are to be priced, and the run that it belongs to."""
 
@@ -235,7 +244,7 @@ class Priced:
         return tuple(e.id for e in self.library.experiences)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Utility:
     """What was found, and what was paid for it by this command."""
 
@@ -286,8 +295,11 @@ def plan_utility(
     Raises ConfigError: nothing says how to try, or no problem is left that is not held out.
     """
     if run is None and priced.run is None:
-        cause = f"no run of this workspace used library {priced.library.name}."
-        raise ConfigError("--run", cause, "Name a run file or preset: --run rehearsal.")
+        raise ConfigError(
+            "--run",
+            f"no run of this workspace used library {priced.library.name}.",
+            "Name a run file or preset: --run rehearsal.",
+        )
     maker = priced.run if run is None else RunDir(workspace.runs_folder / run)
     named = str(maker.run_file) if maker and maker.run_file.is_file() else run or ""
     loaded = load_run(named, [], workspace.path, keyless=keyless)
@@ -323,8 +335,11 @@ def _read_problems(loaded: LoadedRun, named: str | None) -> tuple[str, list[Prob
     held_out = {question_of(problem.id) for one in sets for problem in one.problems}
     kept = [problem for problem in found if question_of(problem.id) not in held_out]
     if not kept:
-        cause = f"every problem of {name} is held out by the run file."
-        raise ConfigError(place, cause, "Name other problems: those would be held out no longer.")
+        raise ConfigError(
+            place,
+            f"every problem of {name} is held out by the run file.",
+            "Name other problems: those would be held out no longer.",
+        )
     return path.stem, kept, len(found) - len(kept)
 
 

@@ -17,6 +17,7 @@ from shlex import quote
 from typing import Any, Literal
 
 from engines.core import codec, errors, protocols
+from engines.core.frozen import frozen
 from engines.core.library import Library
 from engines.core.types import NO_USAGE, Problem, Rollout, Usage, Verdict
 from engines.core.waiting import gather_all
@@ -56,7 +57,7 @@ from studio.run.library import choose_library
 from studio.secrets.sanitize import one_line
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Subject:
     """Experiences that are measured, and what to call them; without any, the bare agent."""
 
@@ -78,7 +79,7 @@ class Subject:
         return self.writer.write(self.library, problem.question, keep)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class EvalPlan:
     """What is to be measured. `subjects` begin with the baseline where there is one."""
 
@@ -129,7 +130,7 @@ class EvalPlan:
         return sum(n for _, n in self.missing())
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SetResult:
     """One held-out set: the result of each subject, and how the last compares to the first."""
 
@@ -147,7 +148,7 @@ class SetResult:
         return verdict.compare(self.question_rewards(0), self.question_rewards(1))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class EvaluationResult:
     """Every set's result, and what this command paid for."""
 
@@ -181,8 +182,11 @@ def plan_eval(
     """
     config = loaded.config
     if not config.evaluation.data:
-        move = "Set evaluation.data, in the file or as evaluation.data=NAME."
-        raise errors.ConfigError(loaded.place("evaluation.data"), "no held-out set is named.", move)
+        raise errors.ConfigError(
+            loaded.place("evaluation.data"),
+            "no held-out set is named.",
+            "Set evaluation.data, in the file or as evaluation.data=NAME.",
+        )
     found, label = choose_library(loaded, workspace, library)
     writer = prompt_writer(config)
     subjects = [Subject(f"agent {config.agent.name}" if agent else label, found, writer)]

@@ -7,7 +7,7 @@ import asyncio
 import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -16,6 +16,7 @@ from typing import Any
 from engines.agents.loops import first_messages
 from engines.core.codec import call_seed, digest, fix_surrogates, to_dict
 from engines.core.errors import ConfigError
+from engines.core.frozen import frozen
 from engines.core.library import Library
 from engines.core.text.tool_text import count_acts
 from engines.core.types import CallKey, Job, Message, Problem, Rollout, Verdict
@@ -42,7 +43,7 @@ KEY = CallKey("rollout", epoch=1, step=1, position=0, index=0)
 """The first rollout that a run makes, so that a try has the same seed."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Trial:
     """What is to be tried. `library` None: no experiences are in the prompt."""
 
@@ -91,8 +92,9 @@ def choose_problem(
     config = loaded.config
     name = config.data.practice
     if name is None:
-        move = "Set it, or give --question."
-        raise ConfigError(loaded.place("data.practice"), "no data set is named.", move)
+        raise ConfigError(
+            loaded.place("data.practice"), "no data set is named.", "Set it, or give --question."
+        )
     problems = dataset.read_problems(
         loaded.data_path(name),
         fields=config.data.fields,
@@ -106,8 +108,11 @@ def choose_problem(
     for problem in chain(problems, *held_out):
         if problem.id == problem_id:
             return problem
-    move = f"See `studio data preview {name}` for ids."
-    raise ConfigError(f"--problem {problem_id}", f"no problem of {name} has this id.", move)
+    raise ConfigError(
+        f"--problem {problem_id}",
+        f"no problem of {name} has this id.",
+        f"See `studio data preview {name}` for ids.",
+    )
 
 
 async def run_trial(
@@ -304,8 +309,11 @@ def trials_of(
     """
     if run is not None:
         if left is not None:
-            cause = "--versus compares before and after, and not with and without an experience."
-            raise ConfigError("--without", cause, "Give one of the two.")
+            raise ConfigError(
+                "--without",
+                "--versus compares before and after, and not with and without an experience.",
+                "Give one of the two.",
+            )
 
         # Before: as the run began. After: with the weights or the library that it has learned.
         def load(adapter: str) -> LoadedRun:

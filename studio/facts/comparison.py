@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from statistics import fmean
 
 from engines.core.errors import ConflictError, suggest_name
+from engines.core.frozen import frozen
 from engines.core.types import Usage
 from engines.pipeline.evaluation import statistics, verdict
 from studio.facts.subject import LIFTED, Subject
@@ -16,7 +17,7 @@ MOST_BOOTSTRAPPED = 1_000  # with more problems the t-interval is as good, and d
 EFFECTS = (0.05, 0.1, 0.2)  # that the power is told of
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class LogRow:
     """One scored rollout; `attempt` is its seed, epoch or number, "" where it has none."""
 
@@ -28,7 +29,7 @@ class LogRow:
     cost_usd: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Practised(Subject):
     """The practice of a run up to where it was measured."""
 
@@ -55,7 +56,7 @@ class Log:
     metrics: Mapping[str, Sequence[str]] = field(default_factory=dict)  # of a set, first its own
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Case(Subject):
     """A problem whose mean changed."""
 
@@ -125,7 +126,7 @@ class LogFacts(Subject):
     notes: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ComparisonFacts(Subject):
     """All comparisons, and what a script demands of them."""
 
@@ -171,8 +172,11 @@ def compare_logs(
                 paired.append(replace(pair, log=letter_of(at)))
         if not paired:
             there = f"{_some(scores)}; {_some(sets[0])}"
-            cause = f"it shares no scored problem with {logs[0].label} ({there})."
-            raise ConflictError(logs[at].label, cause, "Compare logs of the same problems.")
+            raise ConflictError(
+                logs[at].label,
+                f"it shares no scored problem with {logs[0].label} ({there}).",
+                "Compare logs of the same problems.",
+            )
         pairs += paired
     adjusted = statistics.holm_adjusted([pair.comparison.p for pair in pairs])
     return ComparisonFacts(
@@ -199,8 +203,11 @@ def _demand_same_metric(first: Log, first_set: str, last: Log, last_set: str) ->
     ours, theirs = first.metrics.get(first_set, ()), last.metrics.get(last_set, ())
     both = [name for name in ours if name in theirs]
     if both and ours[0] != theirs[0]:
-        cause = f"it compares {theirs[0]}, and {first.label} {ours[0]}."
-        raise ConflictError(last.label, cause, f"Name what both have: --metric {both[0]}.")
+        raise ConflictError(
+            last.label,
+            f"it compares {theirs[0]}, and {first.label} {ours[0]}.",
+            f"Name what both have: --metric {both[0]}.",
+        )
 
 
 def _corrected(pair: SetPair, adjusted: float, family: int) -> SetPair:
@@ -221,8 +228,11 @@ def _scores_by_set(log: Log) -> dict[str, Scores]:
     for row in log.rows:
         scores = sets.setdefault(row.set, {}).setdefault(row.problem, {})
         if row.attempt in scores:
-            cause = f"problem {row.problem[:80]}, try {row.attempt} is there twice."
-            raise ConflictError(log.label, cause, "Give each try a name of its own, or none.")
+            raise ConflictError(
+                log.label,
+                f"problem {row.problem[:80]}, try {row.attempt} is there twice.",
+                "Give each try a name of its own, or none.",
+            )
         scores[row.attempt or len(scores)] = row.score
     return sets
 
@@ -233,8 +243,11 @@ def _shared_sets(
     """Return name and both keys; sets that have no name, or one on each side, are taken for one."""
     if only is not None:
         if only not in before and only not in after:
-            move = suggest_name(only, sorted(filter(None, before.keys() | after.keys())))
-            raise ConflictError(f"--set {only}", "no log has a set of that name.", move)
+            raise ConflictError(
+                f"--set {only}",
+                "no log has a set of that name.",
+                suggest_name(only, sorted(filter(None, before.keys() | after.keys()))),
+            )
         return [(only, only, only)] if only in before and only in after else []
     shared = [(name, name, name) for name in before if name in after]
     if not shared and len(before) == len(after) == 1 and "" in (*before, *after):

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
+from engines.core.frozen import frozen
 from engines.core.state.list_row import Point, practice_points
 from engines.core.state.run_state import RunState, StepState
 from engines.core.types import NO_USAGE
@@ -22,7 +23,7 @@ _SHOWN_METRICS = ("kl", "loss")
 """Figures of updates that have a curve beside the reward."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Series:
     """One curve: a value after each of some steps."""
 
@@ -31,7 +32,7 @@ class Series:
     points: tuple[Point, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Commit:
     """A step that changed the library or the policy, or was to change the policy."""
 

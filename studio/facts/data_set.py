@@ -5,13 +5,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from engines.core.frozen import frozen
 from engines.core.types import Problem
 from engines.data.dataset import DataReport, recorded_rewards
 from engines.data.rows import Unit
 from studio.facts.subject import LIFTED, Subject
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ListedData(Subject):
     """A data set one can name."""
 
@@ -37,7 +38,7 @@ class AddedData(Subject):
     with_tools: int = 0  # talks left out since they call tools
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class NumberedProblem(Subject):
     """A problem as practice would meet it."""
 
@@ -55,7 +56,7 @@ class NumberedProblem(Subject):
         return tuple(recorded_rewards(self.problem) or ())
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class DataCheck(Subject):
     """The usual mistakes in a data set."""
 
@@ -72,7 +73,7 @@ class DataCheck(Subject):
         return self.report.is_clean and (bool(self.report.tries) or self.answered > 0)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PreparedPart(Subject):
     """One public source of a prepared data set."""
 

@@ -1,16 +1,17 @@
 """What `studio doctor` tells: what was looked at, and each finding."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any, Self, get_args
 
+from engines.core.frozen import frozen
 from engines.record.repair import Finding, Grade
 from studio.facts.subject import Subject
 
 GRADES: tuple[Grade, ...] = get_args(Grade)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Diagnosis(Subject):
     """All findings of a look at a workspace, its machine and a run's models."""
 

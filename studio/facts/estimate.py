@@ -1,11 +1,10 @@
 """All that is told of what something would cost: calls, tokens and money by stage."""
 
-from dataclasses import dataclass
-
+from engines.core.frozen import frozen
 from studio.facts.subject import Subject
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Range:
     """Likely and at most; both are means or sums, so they need not be whole."""
 
@@ -19,7 +18,7 @@ class Range:
         return self.at_most if most else self.likely
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Stage:
     """One kind of call. `cost_usd` is None where its model has no price."""
 
@@ -30,7 +29,7 @@ class Stage:
     cost_usd: Range | None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Estimate(Subject):
     """All stages that are not empty, and their sum."""
 

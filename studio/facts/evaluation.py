@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from engines.core.codec import fields_of
 from engines.core.events import CellMeasured, EvaluationFinished
+from engines.core.frozen import frozen
 from engines.core.state.run_state import RunState
 from engines.core.types import GroupOutcome, Usage
 from engines.pipeline.evaluation import statistics, verdict
@@ -21,7 +22,7 @@ Learned = Literal["library", "policy", "both"]
 """What practice changes, hence what a measured version is called by."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class EvaluationFacts(Subject):
     """One evaluation of one held-out set."""
 
@@ -73,7 +74,7 @@ def question_rewards(finished: EvaluationFinished) -> dict[str, tuple[float | No
     return statistics.group_by_question(finished.problems, finished.rewards)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RateChange:
     """One held-out set over a run: its first measurement against a later one."""
 
@@ -99,7 +100,7 @@ def rate_changes(evaluations: Sequence[EvaluationFinished]) -> list[RateChange]:
     return changes
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ChangeFacts(Subject):
     """The change of one held-out set over a run."""
 
@@ -125,7 +126,7 @@ def change_facts(change: RateChange, learned: Learned = "library") -> ChangeFact
     )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class CellFacts(Subject):
     """Weights and library at a run's end, each with or without the other, on one held-out set."""
 
@@ -183,7 +184,7 @@ def _make_cell(cell: CellMeasured, cells: Sequence[CellMeasured]) -> CellFacts:
     )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class MeasuredFacts(Subject):
     """One set of experiences on one held-out set, outside any run."""
 
@@ -205,7 +206,7 @@ class MeasuredFacts(Subject):
     rewards: Sequence[Sequence[float | None]]  # k of each problem
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PairedMeans(Subject):
     """Means over the questions that were judged on both sides, like their difference."""
 
@@ -214,7 +215,7 @@ class PairedMeans(Subject):
     after: float | None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SetFacts(Subject):
     """One held-out set: the result of each set of experiences, the baseline first."""
 
@@ -256,7 +257,7 @@ _SILENT = (
 )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Rule:
     """A cause of little gain, told where at least one and `share` of all show it."""
 
@@ -292,7 +293,7 @@ RULES = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Cause(Subject):
     """A rule that fits: `n` of `of` show it."""
 
@@ -303,7 +304,7 @@ class Cause(Subject):
     fix: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class HeldOutChange(Subject):
     """One held-out set over an epoch."""
 
@@ -323,7 +324,7 @@ class HeldOutChange(Subject):
         return len(self.changed) / 2
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class EpochDiagnosis(Subject):
     """An epoch that is through."""
 

@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from engines.core.errors import ConflictError
 from engines.core.events import EvaluationFinished, LibraryCommitted
+from engines.core.frozen import frozen
 from engines.core.library import Library, Provenance, effective_operation, provenance
 from engines.core.text.similarity import Change, word_diff
 from engines.core.types import CONFLICT, Decision, Operation, OperationKind
@@ -17,7 +18,7 @@ from studio.facts.subject import LIFTED, Subject
 from studio.secrets.sanitize import sanitize
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class FoundVersion:
     """A version, what to call it, and the held-out results that belong to it."""
 
@@ -29,7 +30,7 @@ class FoundVersion:
     weights: str = ""  # of a step of a training run: its figures, for the library stays as it is
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ListedLibrary(Subject):
     """The head of one library of the workspace."""
 
@@ -59,7 +60,7 @@ def prompt_tokens(text: str) -> int:
     return round(len(text.encode("utf-8", "replace")) / 4)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class VersionFacts(Subject):
     """One version with where each experience comes from, as `studio library show` tells it."""
 
@@ -89,7 +90,7 @@ def version_facts(version: FoundVersion) -> VersionFacts:
 Sign = Literal["-", "~", "+", "*", "="]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ExperienceChange(Subject):
     """One experience in two libraries."""
 
@@ -148,7 +149,7 @@ def _id_sort_key(name: str) -> tuple[int, int]:
     return (1, int(number)) if number.isdecimal() and len(number) < 19 else (0, 0)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class DifferenceSide(Subject):
     """One of the two versions."""
 
@@ -171,7 +172,7 @@ def _side(version: FoundVersion) -> DifferenceSide:
     )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class HeldOutPair(Subject):
     """One held-out set beside two versions."""
 
@@ -198,7 +199,7 @@ def _held_out_pairs(older: FoundVersion, newer: FoundVersion) -> Iterator[HeldOu
         )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Difference(Subject):
     """What distinguishes version b from version a."""
 
@@ -247,7 +248,7 @@ def library_difference(older: Library, newer: Library) -> Difference:
 # -- how a version came about ----------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class CommittedChange(Subject):
     """One experience that a commit changed, and the operations that did it."""
 
@@ -255,7 +256,7 @@ class CommittedChange(Subject):
     marks: tuple[Provenance, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ReviewedOperation:
     """An operation with its decision."""
 

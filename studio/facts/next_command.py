@@ -1,11 +1,11 @@
 """What a run's status is called, and the command to go on with."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from shlex import quote
 from typing import Any
 
 from engines.core.codec import fields_of
+from engines.core.frozen import frozen
 from engines.core.state.run_state import RunState
 from studio.facts.subject import Subject
 
@@ -33,7 +33,7 @@ _LIVING = ("new", "running", "reviewing", "paused")
 """Statuses in the journal of a run whose process lives, or was killed."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RunStatus(Subject):
     """A status as people read it, and the command that goes on from there ("": none)."""
 

@@ -12,6 +12,7 @@ from typing import Any, get_args
 from engines.core import events as ev
 from engines.core.codec import fields_of
 from engines.core.errors import StudioError
+from engines.core.frozen import frozen
 from engines.core.library import Library
 from engines.core.state.run_state import (
     ReviewerStats,
@@ -39,7 +40,7 @@ GROUP_OUTCOMES: tuple[GroupOutcome, ...] = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class EpochFacts(Subject):
     """The practice reward of one epoch, pooled over its steps."""
 
@@ -49,7 +50,7 @@ class EpochFacts(Subject):
     interval: Interval | None = None  # over problems; None where only the journal's sums were read
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class StepRow(Subject):
     """One step among the others of its run."""
 
@@ -92,7 +93,7 @@ class StepRow(Subject):
         return sum(n for kind, n in self.applied.items() if kind not in ("keep", "weights"))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ActsFacts(Subject):
     """Turns and tool calls of all rollouts, where any of them is more than a single reply."""
 
@@ -110,7 +111,7 @@ class ActsFacts(Subject):
         return self.tool_calls / self.rollouts
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ReviewerFacts(Subject):
     """The committed decisions of one reviewer; seconds of those that somebody measured."""
 
@@ -309,7 +310,7 @@ def run_nothing_read(state: RunState) -> str:
     return f"{count}, and no operation came of it: {where} tells what the reflector said"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RunProgress:
     """How far a run has come; `steps` is 0 while nothing is known."""
 
@@ -327,7 +328,7 @@ def run_progress(state: RunState) -> RunProgress:
     return RunProgress(step.epoch if step else 0, state.epochs, state.step, steps)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class LibraryChange(Subject):
     """The library of a run as it began, and as it ended."""
 
@@ -344,7 +345,7 @@ class LibraryChange(Subject):
     tokens_per_call_after: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class EndFacts(Subject):
     """The end of a run: the run, and what became of its library."""
 

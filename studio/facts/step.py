@@ -12,6 +12,7 @@ from engines.core import types
 from engines.core.codec import fields_of
 from engines.core.errors import ConflictError
 from engines.core.events import RolloutFinished
+from engines.core.frozen import frozen
 from engines.core.library import OperationOutcome
 from engines.core.state.run_state import AnsweredReply, StepHistory
 from engines.record.derived.run_state import HistoryReader, read_history, read_step
@@ -20,7 +21,7 @@ from engines.record.run_dir import RunDir
 from studio.facts.subject import LIFTED, Subject
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class GroupFacts(Subject):
     """One group, with what the reflector took from it."""
 
@@ -100,7 +101,7 @@ def _group_facts(run: RunDir, step: StepHistory, reflection: types.Reflection) -
     )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ModelCall(Subject):
     """One paid call of a model, as its record holds it."""
 
@@ -141,7 +142,7 @@ def _make_call(record: Record, ref: types.RecordRef) -> ModelCall:
     )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RolloutFacts(Subject):
     """A rollout that ended, with everything its records hold."""
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Literal
 
+from engines.core.frozen import frozen
 from engines.pipeline.evaluation.statistics import LEVEL, beta_cdf
 from engines.pipeline.evaluation.verdict import Comparison
 from studio.facts.subject import LIFTED, Subject
@@ -37,7 +38,7 @@ class SweptRun(Subject):
     cost_usd: float | None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class KeySpread(Subject):
     """One swept key's part in the differences between the runs."""
 
@@ -52,7 +53,7 @@ class KeySpread(Subject):
         return "matters" if self.p <= 1 - LEVEL else "cannot tell"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Spread(Subject):
     """The gains of a whole grid on one set; `rest` is the share that no key explains by itself."""
 
@@ -62,7 +63,7 @@ class Spread(Subject):
     unknown: str = ""  # why nothing can be said
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SweepFacts(Subject):
     """A sweep as it stands."""
 

@@ -6,10 +6,11 @@ Pure: from the folded state.
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Literal
 
 from engines.core.events import CheckpointSaved
+from engines.core.frozen import frozen
 from engines.core.state.run_state import RunState, StepState
 from engines.core.types import LostWork, update_id
 from studio.facts.subject import Subject
@@ -56,7 +57,7 @@ UPDATES: tuple[Update, ...] = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TrainedStep(Subject):
     """One step: its reward over n rollouts, its update's figures, what came of it.
 
@@ -149,7 +150,7 @@ def best_step(known: Sequence[TrainedStep]) -> TrainedStep:
     return max(known, key=lambda step: (sign * (step.value or 0.0), -step.step))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TrainingFacts(Subject):
     """The training of a whole run."""
 

@@ -11,11 +11,12 @@ import os
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from engines.core import events as ev
 from engines.core.errors import ConflictError
+from engines.core.frozen import frozen
 from engines.core.library import Library, effective_operation
 from engines.core.protocols import Linter
 from engines.core.text.sanitize import one_line
@@ -206,7 +207,7 @@ def merge_target(
     return head
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Arrivals:
     """What is to be asked, and why that is less than the file holds."""
 

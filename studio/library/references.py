@@ -47,9 +47,11 @@ def find_version(reference: str, workspace: Workspace) -> FoundVersion:
     begun = {path.parent.name for path in workspace.path.glob("libraries/*/journal.jsonl")}
     if (name or reference) in begun and not libraries.get(name or reference):
         emptied = workspace.library(name or reference)
-        move = f"Restore it from a copy, or remove it. {emptied.describe_survivors()}".rstrip()
-        cause = "its journal tells of no version."
-        raise ConflictError(str(emptied.journal_path), cause, move)
+        raise ConflictError(
+            str(emptied.journal_path),
+            "its journal tells of no version.",
+            f"Restore it from a copy, or remove it. {emptied.describe_survivors()}".rstrip(),
+        )
     raise ConflictError(reference, cause, f"{forms} {move}")
 
 

@@ -38,8 +38,11 @@ def write_run_file(preset: str, to: Path | None) -> Path:
     """
     source = preset_path(preset)
     if source is None:
-        move = suggest_name(preset, (name for name, _ in list_presets()))
-        raise ConfigError(f'preset "{preset}"', "There is no preset of that name.", move)
+        raise ConfigError(
+            f'preset "{preset}"',
+            "There is no preset of that name.",
+            suggest_name(preset, (name for name, _ in list_presets())),
+        )
     target = to or Path(f"{preset}.yaml")
     text = source.read_text(encoding="utf-8")
     named = re.sub(r"[^A-Za-z0-9._-]", "-", target.stem).lstrip("._-") or preset

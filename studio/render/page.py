@@ -12,12 +12,12 @@ import io
 import re
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
 from importlib.resources import files
 from itertools import count, cycle
 from typing import TYPE_CHECKING, Any, Literal
 
 from engines.core.errors import ConfigError, install_command
+from engines.core.frozen import frozen
 from engines.core.state.list_row import Point
 from engines.core.text.similarity import Change, format_changes
 from studio.render.json import print_json
@@ -32,7 +32,7 @@ Words = tuple[Change, ...]
 """A text in pieces that say what is the same, cut or new."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Text:
     """A paragraph; a notice is what must not be overlooked."""
 
@@ -40,19 +40,19 @@ class Text:
     role: Literal["plain", "notice"] = "plain"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Items:
     items: Sequence[str]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Table:
     title: str
     headings: Sequence[str]
     rows: Sequence[Sequence[str | Words]]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Quote:
     """What a model, a tool or a file said, in its own lines."""
 
@@ -60,7 +60,7 @@ class Quote:
     words: Words
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Line:
     """One curve of a chart; points with `low` and `high` have a band."""
 
@@ -68,7 +68,7 @@ class Line:
     points: Sequence[Point]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class LineChart:
     """Curves over the steps; a `mark` is a band across the steps from … to, such as an epoch."""
 
@@ -79,7 +79,7 @@ class LineChart:
     marks: Sequence[tuple[int, int, Point]] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class BarChart:
     """A bar a label, made of parts that add up: `parts[name]` has a value for each label."""
 
@@ -91,12 +91,12 @@ class BarChart:
 Chart = LineChart | BarChart
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Charts:
     charts: Sequence[Chart]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Part:
     """Blocks under a heading of their own; folded ones are out of sight until asked for."""
 
@@ -108,7 +108,7 @@ class Part:
 Block = Text | Items | Table | Quote | Charts | Part
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Page:
     title: str
     blocks: Sequence[Block]
@@ -373,8 +373,11 @@ def draw_svg(chart: Chart, number: int, label: str) -> str:
         import matplotlib
         from matplotlib.figure import Figure
     except ImportError as error:
-        move = f"Run: {install_command('report')}, or write Markdown with --md."
-        raise ConfigError("--html", "its charts need matplotlib.", move) from error
+        raise ConfigError(
+            "--html",
+            "its charts need matplotlib.",
+            f"Run: {install_command('report')}, or write Markdown with --md.",
+        ) from error
     drawn = io.StringIO()
     with matplotlib.rc_context({**_RC, "svg.hashsalt": str(number)}), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # its own font lacks signs that the page's font has

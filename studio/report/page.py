@@ -7,12 +7,13 @@ import json
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from engines.core.errors import ConflictError, RecordError
+from engines.core.frozen import frozen
 from engines.core.library import Experience, Library
 from engines.core.library_notes import Effect
 from engines.core.state.list_row import Point, pool_points
@@ -59,7 +60,7 @@ _MOST_GROUPS = 2  # of a lesson's evidence: comparing its tries takes up to a te
 _MOST_QUESTION = 600
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class EvidenceFacts(Subject):
     """A group behind a lesson: where a winner and a loser part, or the last words of one each."""
 
@@ -70,7 +71,7 @@ class EvidenceFacts(Subject):
     excerpts: tuple[PartingWords, ...]  # sign, rollout and words
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class LessonFacts(Subject):
     """An experience of the library as the run left it, with where it comes from."""
 
@@ -85,7 +86,7 @@ class LessonFacts(Subject):
     effect: Effect | None  # None: not measured
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ReportFacts(Subject):
     """Everything a report tells."""
 
@@ -391,13 +392,15 @@ def write_report(path: Path, data: bytes, workspace: Workspace) -> None:
 
     Raises RecordError: it cannot be written. ConflictError: it holds something else.
     """
-    move = "Choose another file, or remove it."
-    workspace.check_overwrite(path, lambda old: _BEGINS.match(old) is not None, move)
+    workspace.check_overwrite(
+        path, lambda old: _BEGINS.match(old) is not None, "Choose another file, or remove it."
+    )
     if not path.exists() or path.is_file():
         write_atomic(path.resolve(), data)
         return
     try:
         path.write_bytes(data)
     except OSError as error:
-        cause = f"cannot be written ({error.strerror})."
-        raise RecordError(str(path), cause, "Choose another place.") from error
+        raise RecordError(
+            str(path), f"cannot be written ({error.strerror}).", "Choose another place."
+        ) from error

@@ -8,9 +8,9 @@ next one; one that leads to a number both go on with is a detour, and parts nobo
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import islice, product
 
+from engines.core.frozen import frozen
 from engines.core.text.similarity import Change, word_diff
 from engines.core.text.tool_text import call_text, said_text
 from engines.core.types import Message
@@ -42,7 +42,7 @@ _NUMBERING = re.compile(
 _TOKEN = re.compile(r"\.?\d+(?:,\d{3})*(?:\.\d+)?|[^\W\d_]+|[^\w\s]")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Step:
     key: str
     start: int
@@ -58,7 +58,7 @@ class _Step:
         return self.key.startswith("call")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PartingStep:
     """The step of one side, from a character of a piece on; what only this side says is marked."""
 
@@ -95,7 +95,7 @@ class PartingStep:
         return tuple((kind, _shorten(piece)) for kind, piece in changes if piece)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Divergence:
     winner: PartingStep
     loser: PartingStep

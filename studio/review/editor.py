@@ -18,6 +18,7 @@ from shlex import quote
 import click
 
 from engines.core.errors import ConfigError, ConflictError, DataError, StudioError
+from engines.core.frozen import frozen
 from engines.core.library import effective_operation
 from engines.core.state.run_state import RunState
 from engines.core.types import Operation
@@ -56,8 +57,11 @@ def edit_file(path: Path) -> bool:
     """Open $VISUAL or $EDITOR on a file; whether it was saved. Ctrl-C is the editor's meanwhile."""
     named = os.environ.get("VISUAL") or os.environ.get("EDITOR")
     if not named and (os.environ.get("TERM", "dumb") == "dumb" or not sys.stdin.isatty()):
-        cause = "it is not set, and there is no terminal with a screen for an editor."
-        raise ConfigError("$EDITOR", cause, "Set it; or decide in line mode: `studio review RUN`.")
+        raise ConfigError(
+            "$EDITOR",
+            "it is not set, and there is no terminal with a screen for an editor.",
+            "Set it; or decide in line mode: `studio review RUN`.",
+        )
     os.utime(path, (0, 0))  # some file systems tell times only to two seconds
     # A handler, which the editor does not inherit, as it would SIG_IGN.
     kept = signal.signal(signal.SIGINT, lambda *_: None)
@@ -175,8 +179,11 @@ class EditorReview:
         try:
             text = self._file.read_text("utf-8-sig")
         except UnicodeDecodeError as error:
-            cause = f"it is no UTF-8 text (byte {error.start}), so nothing is decided."
-            raise DataError(name, cause, "Save it as UTF-8.") from error
+            raise DataError(
+                name,
+                f"it is no UTF-8 text (byte {error.start}), so nothing is decided.",
+                "Save it as UTF-8.",
+            ) from error
         edited, wrong = parse_document(text, {block.name for block in shown})
         if wrong:
             raise refuse(name, wrong)
@@ -226,7 +233,7 @@ _OPERATION = re.compile(r"op\d+\.[\w.]+")
 _READ_OTHERWISE = r"[#\[\\]|because:"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Block:
     """An operation, an experience, or one that is new (`NEW`)."""
 

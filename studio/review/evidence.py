@@ -1,13 +1,14 @@
 """The rollouts behind an operation, as a reviewer reads them: question, reward, last words."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache, partial
 from threading import Lock
 
 from engines.core import events as ev
 from engines.core import types
 from engines.core.errors import StudioError
+from engines.core.frozen import frozen
 from engines.core.state.run_state import StepHistory
 from engines.core.text.similarity import Change
 from engines.record.derived.run_state import HistoryReader
@@ -24,7 +25,7 @@ _KEPT_STEPS = 16
 """Whose rollouts are not read again for the next operation that rests on them."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class EvidenceRollout:
     rollout: ev.RolloutFinished
     verdict: types.Verdict | None
@@ -40,7 +41,7 @@ class EvidenceRollout:
         return "?" if reward is None else "+" if reward >= 0.5 else "-"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class GroupEvidence:
     """The rollouts of a group that are evidence; `won` of all its `n` had a reward ≥ 0.5."""
 

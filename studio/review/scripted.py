@@ -6,12 +6,13 @@ anything is wrong. What stands already is not recorded twice, so a batch may be 
 
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
 from engines.core.codec import digest, fields_of, to_dict
 from engines.core.errors import DataError
+from engines.core.frozen import frozen
 from engines.core.library import effective_operation
 from engines.core.state.run_state import RunState
 from engines.core.text.sanitize import one_line
@@ -35,7 +36,7 @@ Todo = tuple[Operation, Decision | None]
 """Without an id an operation is still to be proposed; without a decision the standing one goes."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Wish:
     """What shall become of an operation; without one, a change of one's own (`OWN`).
 

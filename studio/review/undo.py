@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from engines.core.frozen import frozen
 from engines.core.library import effective_operation
 from engines.core.types import GATE, Decision, Operation, OperationKind
 from studio.render.words import DONE, misfit_text
@@ -10,7 +11,7 @@ from studio.session.requests import Decide, Propose, Undo
 from studio.session.session import Session
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class UndoEntry:
     """One decision: what it replaced, and what its target said before it."""
 
@@ -29,7 +30,7 @@ Step = tuple[UndoEntry, ...]
 """What one key did, and one `u` takes back."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ActionResult:
     """What came of a request: in words, and where the cursor belongs now."""
 

@@ -1,10 +1,11 @@
 """Wordings of a review: parts of a change, merges, and what line mode prints of them. Pure."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import groupby
 from textwrap import indent
 
+from engines.core.frozen import frozen
 from engines.core.text.similarity import format_changes, similarity, word_diff
 from engines.core.types import (
     DUPLICATE,
@@ -30,7 +31,7 @@ _NEAR_MOST, _NEAR_FROM = 5, 0.3
 """How many are told, and how like they are: below, two texts merely share a language."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ChangedPart:
     """One place at which two wordings differ: the words cut, and those put there instead."""
 

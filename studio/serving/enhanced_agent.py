@@ -7,7 +7,7 @@ import asyncio
 import re
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -17,6 +17,7 @@ from engines.agents.gateway.server import Gateway
 from engines.agents.guided_try import GuidedTry
 from engines.core import codec, errors, protocols
 from engines.core.chat_protocol import Asked
+from engines.core.frozen import frozen
 from engines.core.library import Library
 from engines.core.types import NO_USAGE, Completion, Job, Message, Problem
 from engines.pipeline.guidance import PromptWriter
@@ -42,7 +43,7 @@ _SAMPLING = {"temperature", "top_p", "seed"}
 _LEFT_OUT = {"top_k", "logprobs", "text", "reasoning", "thinking"}  # of other protocols or replies
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class EnhancedAgent:
     """`read_library` gives what stands in front as of now; None: no experiences."""
 
@@ -188,14 +189,18 @@ def read_token(
     if file is None and variable is None:
         if is_loopback(host):
             return ""
-        move = "Add --token-file FILE or --token-env NAME, or listen on 127.0.0.1."
-        raise errors.ConfigError(f"host {host}", f"others could ask your {what}.", move)
+        raise errors.ConfigError(
+            f"host {host}",
+            f"others could ask your {what}.",
+            "Add --token-file FILE or --token-env NAME, or listen on 127.0.0.1.",
+        )
     token = (env.get(variable or "", "") if file is None else file.read_text("latin-1")).strip()
     remember([token] if token else ())
     if len(token) < 16 or not token.isascii() or not token.isprintable():
-        cause = "it holds no token of 16 or more printable ASCII characters."
         raise errors.ConfigError(
-            f"the token in {file or variable}", cause, "Try `openssl rand -hex 24`."
+            f"the token in {file or variable}",
+            "it holds no token of 16 or more printable ASCII characters.",
+            "Try `openssl rand -hex 24`.",
         )
     return token
 

@@ -14,7 +14,6 @@ import signal
 import threading
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
-from dataclasses import dataclass
 from importlib.metadata import version as installed_version
 from itertools import chain
 from pathlib import Path
@@ -30,6 +29,8 @@ from mcp.server.session import ServerSession
 from mcp.server.stdio import stdio_server
 
 from engines.core import codec, errors
+from engines.core.codec import JsonObject
+from engines.core.frozen import frozen
 from engines.core.library import Library
 from engines.policies.rehearsal.server import background_server
 from engines.record.formats.texts import FRONT, slug, write_skill
@@ -53,7 +54,7 @@ class _SkillParams(mt.RequestParams):
     name: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ServedVersion:
     """A version with all that is served of it: texts by URI, and its entry as a skill."""
 
@@ -156,10 +157,10 @@ class LibraryService:
         text = mt.TextResourceContents(uri=uri, mime_type=_mime_type(uri), text=texts[uri])
         return mt.ReadResourceResult(contents=[text])
 
-    async def _list_skills(self, context: Context, params: Any) -> dict[str, Any]:
+    async def _list_skills(self, context: Context, params: Any) -> JsonObject:
         return {"skills": [(await self.read()).entry], **_FRESH}
 
-    async def _get_skill(self, context: Context, params: Any) -> dict[str, Any]:
+    async def _get_skill(self, context: Context, params: Any) -> JsonObject:
         served = await self.read()
         asked = params.uri or params.name or served.uri  # there is one alone
         if asked not in (served.uri, served.name):
@@ -187,7 +188,7 @@ class LibraryService:
         return mt.EmptyResult()
 
     @asynccontextmanager
-    async def _watching(self, server: object) -> AsyncIterator[dict[str, Any]]:
+    async def _watching(self, server: object) -> AsyncIterator[JsonObject]:
         watching = asyncio.create_task(self._watch())
         try:
             yield {}
@@ -302,5 +303,5 @@ def serve_http(
         await send({"type": "http.response.start", "status": 401, "headers": head})
         await send({"type": "http.response.body", "body": b""})
 
-    own: dict[str, Any] = {"application": require_token, "option": option}
+    own: JsonObject = {"application": require_token, "option": option}
     return background_server(port, host, **own, path="/mcp", lifespan="on")

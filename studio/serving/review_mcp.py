@@ -9,7 +9,7 @@ import secrets
 import time
 from collections.abc import Callable, Mapping
 from contextlib import aclosing, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import partial
 from importlib.metadata import version as installed_version
 from typing import Any, cast
@@ -17,7 +17,9 @@ from typing import Any, cast
 from mcp import types as mt
 from mcp.server.lowlevel import Server
 
+from engines.core.codec import JsonObject
 from engines.core.errors import ConflictError, StudioError
+from engines.core.frozen import frozen
 from engines.core.types import GATE, Decision, DecisionAction, Operation
 from engines.record.formats.source import LONGEST_TEXT
 from engines.record.run_dir import RunDir, Workspace
@@ -40,7 +42,7 @@ LISTS = "Lists changes that are open: words before and after, why, evidence, fla
 ASKS = "Has the person at this client approve, edit, reject or put off one operation; records it."
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Question:
     """What the person is asked about an operation; `decision` is what is to be confirmed."""
 
@@ -102,7 +104,7 @@ class ReviewService:
 
     async def _list_tools(self, context: Context, params: Any) -> mt.ListToolsResult:
         name = {"type": "string", "description": "Id of an operation, such as op1.2."}
-        schema: dict[str, Any] = {"type": "object", "properties": {"operation": name}}
+        schema: JsonObject = {"type": "object", "properties": {"operation": name}}
         found = [mt.Tool(name="pending_operations", description=LISTS, input_schema=schema)]
         if can_ask(context):
             schema = {**schema, "required": ["operation"]}
@@ -139,8 +141,11 @@ class ReviewService:
             return await self._list_pending(name, queue)
         run = self._run.run
         if params.name != "decide_operation" or not can_ask(context):
-            cause = "a person must decide, and this client cannot ask one (it has no elicitation)."
-            raise ConflictError(f"run {run}", cause, f"Ask for `studio review {run}`.")
+            raise ConflictError(
+                f"run {run}",
+                "a person must decide, and this client cannot ask one (it has no elicitation).",
+                f"Ask for `studio review {run}`.",
+            )
         key, question = self._asked.pop(name, ("", None))
         answer = (params.input_responses or {}).get("decision")
         if question and key == params.request_state and isinstance(answer, mt.ElicitResult):
@@ -149,7 +154,7 @@ class ReviewService:
         operation = known.get(name) if standing else None
         operation = operation or _find_open(name, queue)
         actions, text = actions_of(operation, standing), {"type": "string"}
-        form: dict[str, Any] = {"action": {**text, "title": "Decision", "enum": actions}}
+        form: JsonObject = {"action": {**text, "title": "Decision", "enum": actions}}
         if "edit" in actions:
             form["text"] = {**text, "title": "For edit: wording", "default": operation.text}
             form["into"] = {**text, "title": "For edit: experience it is merged into, as E4"}
@@ -252,7 +257,7 @@ async def serve_review(
         await serve_stdio(service.server)
 
 
-def _form(message: str, fields: dict[str, Any]) -> mt.ElicitRequestFormParams:
+def _form(message: str, fields: JsonObject) -> mt.ElicitRequestFormParams:
     """Of its fields the first must be filled in."""
     schema = {"type": "object", "properties": fields, "required": [next(iter(fields))]}
     masked = current_mask().tree(schema)
@@ -287,8 +292,9 @@ def read_form(question: Question, content: Mapping[str, Any]) -> Decision | None
         value = content.get(name) or ""
         broken = str(value).count("\ufffd") > _wording(question).count("\ufffd")  # see `read_line`
         if broken or not isinstance(value, str) or len(value) > LONGEST_TEXT:
-            cause = f"its {name} must be whole characters, at most {LONGEST_TEXT:,}."
-            raise ConflictError(place, cause, NOTHING)
+            raise ConflictError(
+                place, f"its {name} must be whole characters, at most {LONGEST_TEXT:,}.", NOTHING
+            )
     text, into = (str(content.get(name) or "").strip() for name in ("text", "into"))
     is_new = is_reworded(question, content)
     if action == "approve" and "edit" in actions and (into or is_new):

@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Callable, Collection
 from shlex import quote
 from typing import Any, TypeVar
 
+from engines.core.codec import JsonObject
 from engines.core.errors import ConflictError, LockedError, StudioError
 from engines.core.events import event_from_dict, is_durable
 from engines.core.state.fold import fold
@@ -47,7 +48,7 @@ class Connection:
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader, self._writer = reader, writer
-        self._waiting: dict[str, asyncio.Future[dict[str, Any]]] = {}  # by id of the request
+        self._waiting: dict[str, asyncio.Future[JsonObject]] = {}  # by id of the request
         self._lost = False
 
     async def ask(self, request: requests.Request[T], since: int | None = None) -> T:
@@ -76,7 +77,7 @@ class Connection:
             raise ConnectionLost
         return requests.parse_answer(request, json.loads(line))
 
-    async def pushed_messages(self) -> AsyncIterator[dict[str, Any]]:
+    async def pushed_messages(self) -> AsyncIterator[JsonObject]:
         """Yield what is pushed until the connection ends; answers go to those who asked."""
         try:
             while line := await self._read_line():
@@ -195,7 +196,7 @@ class LiveSession(session.Session):
             self.connection = None
             self._known.clear()
 
-    def _set_controller(self, driver: dict[str, Any]) -> None:
+    def _set_controller(self, driver: JsonObject) -> None:
         """Note who decides; a change is a message."""
         before = self.controls, self.controller
         self.controls, self.controller = _parse_controller(driver)
@@ -245,7 +246,7 @@ class LiveSession(session.Session):
         connection = await connect(self.run)
         try:
             async with asyncio.timeout(ANSWER_S):
-                follow: requests.Request[dict[str, Any]] = requests.Watch()
+                follow: requests.Request[JsonObject] = requests.Watch()
                 if self._as_screen:  # who attached and does not control may decide nothing
                     follow = requests.Attach(self.who, self._session, self._wants_control)
                 answer = await connection.ask_first(follow)
@@ -268,7 +269,7 @@ class LiveSession(session.Session):
         finally:
             await connection.aclose()
 
-    async def _handle_message(self, message: dict[str, Any]) -> None:
+    async def _handle_message(self, message: JsonObject) -> None:
         if "streams" in message:
             pieces = tuple(session.TextPiece(*piece) for piece in message["streams"])
             self._enqueue(session.TextReceived(pieces))
@@ -423,7 +424,7 @@ class LiveSession(session.Session):
                 self._enqueue(message)
 
 
-def _parse_controller(driver: dict[str, Any]) -> tuple[bool, str]:
+def _parse_controller(driver: JsonObject) -> tuple[bool, str]:
     return bool(driver["mine"]), str(driver["who"])
 
 

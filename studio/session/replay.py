@@ -8,7 +8,7 @@ import asyncio
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from operator import attrgetter
 from shlex import quote
 from typing import TypeVar
@@ -17,6 +17,7 @@ import orjson
 
 from engines.core import codec, errors
 from engines.core import events as ev
+from engines.core.frozen import frozen
 from engines.core.state.fold import fold
 from engines.core.text.tool_text import transcript_text
 from engines.core.types import CallKey, Message, rollout_id, try_id
@@ -34,7 +35,7 @@ T = TypeVar("T")
 Event = ev.DurableEvent | ev.TransientEvent
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Span:
     """A reply or a tool's result: written from `began` to `ended`, up to so many characters."""
 
@@ -44,7 +45,7 @@ class Span:
     pieces: int  # tokens, which come evenly
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TryText:
     """All that one try said, and when."""
 
@@ -65,7 +66,7 @@ class TryText:
         return length
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Moment:
     """What happens at a time: an event, or the begin of a try (`text` is that it will say)."""
 

@@ -19,12 +19,13 @@ import os
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 from shlex import quote
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
-from engines.core.codec import dumps, fields_of, from_dict, read_json
+from engines.core.codec import JsonObject, dumps, fields_of, from_dict, read_json
 from engines.core.errors import ConflictError, StudioError
+from engines.core.frozen import frozen
 from engines.core.library_notes import UseCounts
 from engines.core.types import KILLED, Decision, DecisionPreview, Operation, UnparsedReply
 
@@ -128,10 +129,10 @@ class OpenRun(ABC):
         """What only a process has; ConflictError where there is none."""
         raise not_running_error(self.run.run)
 
-    def status(self) -> dict[str, Any]:
+    def status(self) -> JsonObject:
         return status_of(self.state)
 
-    def try_operations(self, names: Sequence[str]) -> dict[str, Any]:
+    def try_operations(self, names: Sequence[str]) -> JsonObject:
         """Begin to try open operations beside the review; returns what is tried, and on what."""
         raise not_running_error(self.run.run)
 
@@ -140,7 +141,7 @@ class OpenRun(ABC):
         """Commit what is decided; returns what happened."""
 
 
-def status_of(state: RunState, budget: Budget | None = None) -> dict[str, Any]:
+def status_of(state: RunState, budget: Budget | None = None) -> JsonObject:
     """Where a run stands, as JSON has it; `budget` adds what is left of each limit."""
     started = state.started
     current = state.current
@@ -176,7 +177,7 @@ def _training_line(state: RunState) -> str | None:
     return f"step {measured[-1].step}: {figures_text(measured[-1])}" if measured else "no step yet"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ReviewQueue:
     """The operations that wait for a reviewer, and those decided and not committed yet.
 
@@ -225,7 +226,7 @@ def new_id() -> str:
     return os.urandom(8).hex()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Request(Generic[T]):
     """A request to a run: of its process, or of its journal where it has none.
 
@@ -274,7 +275,7 @@ class _Steering(Request[Mapping[str, Any]]):
         return status_of(state) if done else None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Decide(_Decision[tuple[Decision, ...]]):
     """Journal decisions as one record: on disk all of them stand, or none."""
 
@@ -289,7 +290,7 @@ class Decide(_Decision[tuple[Decision, ...]]):
         return done[0].decisions if done else None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Undo(_Decision[tuple[str, ...]]):
     """Take a decision back; the answer names every operation that is asked again."""
 
@@ -304,7 +305,7 @@ class Undo(_Decision[tuple[str, ...]]):
         return tuple(event.operation_id for event in done) or None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Propose(_Decision[Operation]):
     """Put a person's own operation into the queue; the answer has its id and flags."""
 
@@ -320,7 +321,7 @@ class Propose(_Decision[Operation]):
         return done[0].operation if done else None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Mend(_Decision["Resubmission"]):
     """Hand in a corrected reply; the operations it holds are open from then on."""
 
@@ -345,7 +346,7 @@ class Mend(_Decision["Resubmission"]):
         return from_dict(Resubmission, data)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Drop(_Decision[str]):
     """Give up a reply that could not be understood; the answer is its id."""
 
@@ -363,7 +364,7 @@ class Drop(_Decision[str]):
         return self.repair if done else None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Commit(_Decision[str]):
     """Commit what is decided, the undecided being deferred; the answer says what happened.
 
@@ -391,7 +392,7 @@ def committed_text(state: RunState) -> str:
     return f"committed: library {library} is at v{state.library_version}"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TryOperations(_Decision[Mapping[str, Any]]):
     """Have the run's process try open operations; verdicts come as events. () means all."""
 
@@ -403,7 +404,7 @@ class TryOperations(_Decision[Mapping[str, Any]]):
         return run.try_operations(self.operations)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Pause(_Steering):
     """Begin nothing new; with `now` no further call of a model either."""
 
@@ -415,7 +416,7 @@ class Pause(_Steering):
         return run.status()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Resume(_Steering):
     do = "resume"
 
@@ -424,7 +425,7 @@ class Resume(_Steering):
         return run.status()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Step(_Steering):
     """Go on through the next commit, then pause."""
 
@@ -435,7 +436,7 @@ class Step(_Steering):
         return run.status()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Stop(_Steering):
     """End the run, now or once the step under way is committed."""
 
@@ -450,7 +451,7 @@ class Stop(_Steering):
         return {**run.status(), "status": "stopping"}
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Kill(Request[bool]):
     """End one rollout as failed; the answer is False where it was not under way."""
 
@@ -476,7 +477,7 @@ class Kill(Request[bool]):
         return ended is not None and ended.error == reason
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ChangeSpeed(_Query[Mapping[str, Any]]):
     """Play a replay faster or slower; a run itself knows no speed."""
 
@@ -485,16 +486,16 @@ class ChangeSpeed(_Query[Mapping[str, Any]]):
     faster: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Status(_Query[dict[str, Any]]):
+@frozen
+class Status(_Query[JsonObject]):
     do = "status"
     needs_process = True
 
-    async def perform(self, run: OpenRun) -> dict[str, Any]:
+    async def perform(self, run: OpenRun) -> JsonObject:
         return run.status()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ReadQueue(_Query[ReviewQueue]):
     """List what waits for a reviewer."""
 
@@ -506,7 +507,7 @@ class ReadQueue(_Query[ReviewQueue]):
         return ReviewQueue.of(run.state, run.gate.draft())
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Preview(_Query[tuple[DecisionPreview, ...]]):
     """Check decisions, once others are undone and one's own operations proposed."""
 
@@ -520,7 +521,7 @@ class Preview(_Query[tuple[DecisionPreview, ...]]):
         return tuple(await run.gate.lint(self.decisions, self.own, self.undone))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ReadQuestions(_Query[Mapping[str, str]]):
     """Tell what problems ask, by id: as far as the process knows it."""
 
@@ -535,16 +536,16 @@ class ReadQuestions(_Query[Mapping[str, str]]):
 # -- the requests that are about a connection, which the server of a process carries out ---------
 
 
-@dataclass(frozen=True, slots=True)
-class Watch(_Query[dict[str, Any]]):
+@frozen
+class Watch(_Query[JsonObject]):
     """Send every event from now on."""
 
     do = "watch"
     needs_process = True
 
 
-@dataclass(frozen=True, slots=True)
-class Attach(_Query[dict[str, Any]]):
+@frozen
+class Attach(_Query[JsonObject]):
     """Send every event to a screen, which controls the run where it asks to and nobody does."""
 
     do = "attach"
@@ -554,7 +555,7 @@ class Attach(_Query[dict[str, Any]]):
     drive: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Subscribe(_Query[bool]):
     """Send the text of these running rollouts, and of no other."""
 
@@ -563,8 +564,8 @@ class Subscribe(_Query[bool]):
     rollouts: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class TakeControl(_Query[dict[str, Any]]):
+@frozen
+class TakeControl(_Query[JsonObject]):
     """Decide from now on; the screen before observes."""
 
     do = "drive"
@@ -609,10 +610,10 @@ def request_line(request: Request[Any], since: int | None = None) -> bytes:
     return line
 
 
-def parse_line(line: bytes) -> dict[str, Any]:
+def parse_line(line: bytes) -> JsonObject:
     """Read the envelope of a request."""
     try:
-        message: dict[str, Any] = json.loads(line)
+        message: JsonObject = json.loads(line)
         version, name = message.get("v"), message.get("id")
     except (ValueError, RecursionError, AttributeError) as error:
         raise ConflictError(

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+from engines.core.codec import JsonObject
 from engines.core.errors import ConflictError, StudioError
 from engines.core.events import NodesChanged
 from engines.pipeline.context import RunContext
@@ -42,7 +43,7 @@ class LivingRun(requests.OpenRun):
     def practice(self) -> RunContext:
         return self._context
 
-    def status(self) -> dict[str, Any]:
+    def status(self) -> JsonObject:
         status = requests.status_of(self.state, self._context.budget)
         nodes = self._context.nodes()
         if nodes is not None:
@@ -81,7 +82,7 @@ class LivingRun(requests.OpenRun):
     def _is_trying(self) -> bool:
         return self._trying is not None and not self._trying.done()
 
-    def try_operations(self, names: Sequence[str]) -> dict[str, Any]:
+    def try_operations(self, names: Sequence[str]) -> JsonObject:
         context, state = self._context, self.state
         if self._is_trying:
             raise ConflictError(
@@ -312,7 +313,7 @@ class _Server:
     def _controller_name(self) -> str:
         return (self._controller.who or "") if self._controller is not None else ""
 
-    def _attach(self, client: _Client, request: requests.Attach) -> dict[str, Any]:
+    def _attach(self, client: _Client, request: requests.Attach) -> JsonObject:
         session = request.session
         client.who, client.session = request.who or "somebody", session
         others = (one for one in self._connections.values() if one is not client)
@@ -343,7 +344,7 @@ class _Server:
             if other.who is not None and other is not client:
                 other.outbox.enqueue(requests.format_line(**self._controller_data(other)))
 
-    def _controller_data(self, client: _Client) -> dict[str, Any]:
+    def _controller_data(self, client: _Client) -> JsonObject:
         return {"driver": {"mine": client is self._controller, "who": self._controller_name}}
 
     def _detach(self, client: _Client) -> None:

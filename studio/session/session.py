@@ -8,11 +8,11 @@ import asyncio
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import AsyncIterator, Collection
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from engines.core.errors import ConflictError
 from engines.core.events import DurableEvent, TransientEvent
+from engines.core.frozen import frozen
 from engines.core.state.run_state import RunState
 from engines.record.run_dir import RunDir
 from studio.session.requests import Request, Status, status_of
@@ -20,21 +20,21 @@ from studio.session.requests import Request, Status, status_of
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SnapshotReceived:
     """Where the run stands; `Session.state` is a new object. Comes first, and after each gap."""
 
     events: int | None = None  # of the journal in that state; None: not known
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class EventReceived:
     """One event; a durable one is folded into `Session.state` already."""
 
     event: DurableEvent | TransientEvent
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TextPiece:
     """Text of a running rollout, from `offset` on, both in characters.
 
@@ -47,14 +47,14 @@ class TextPiece:
     text: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TextReceived:
     """Pieces of the rollouts that are subscribed to, ten times a second at most."""
 
     pieces: tuple[TextPiece, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ControllerChanged:
     """Who decides changed: this screen if `mine`, else `who` (a name, "" for nobody)."""
 
@@ -62,7 +62,7 @@ class ControllerChanged:
     who: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Disconnected:
     """The connection to the run's process is lost.
 

@@ -2,10 +2,11 @@
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from engines.core.errors import ConflictError, StudioError
+from engines.core.frozen import frozen
 from engines.core.state.run_state import RolloutHistory, StepHistory
 from engines.core.types import (
     Lesson,
@@ -26,7 +27,7 @@ if TYPE_CHECKING:  # it loads the rules of reviewers, which a screen waits for a
     from engines.pipeline.gate.gate import Gate
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ReplySource:
     """What a reply answers: its place in the step, the prompt, the rollouts it is about."""
 
@@ -68,8 +69,11 @@ def find_reply_source(run: RunDir, repair: UnparsedReply) -> ReplySource:
         evidence = {n: p.evidence for n, (_, p) in enumerate(_proposals(step), 1)}
     replies = [loss.reply for loss in source.losses if loss.reply] if source else []
     if source is None or not replies:
-        cause, move = "its journal holds no such reply.", f"See `studio runs show {run.run}`."
-        raise ConflictError(f"run {run.run}, reply {repair.id}", cause, move)
+        raise ConflictError(
+            f"run {run.run}, reply {repair.id}",
+            "its journal holds no such reply.",
+            f"See `studio runs show {run.run}`.",
+        )
     proposer, prompt = _read_request(run, repair.kind, source.refs)
     origin = ReplyOrigin(
         evidence,

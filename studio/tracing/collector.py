@@ -114,11 +114,17 @@ def send_run(loaded: LoadedRun, run: RunDir) -> int:
     """
     place = "studio runs trace"
     if loaded.config.collector is None:
-        move = "Give --endpoint http://127.0.0.1:6006, or set PHOENIX_ENDPOINT."
-        raise ConfigError(place, "no collector is named.", move)
+        raise ConfigError(
+            place,
+            "no collector is named.",
+            "Give --endpoint http://127.0.0.1:6006, or set PHOENIX_ENDPOINT.",
+        )
     if not is_installed():
-        move = f"Run: {install_command('otel')}"
-        raise ConfigError(place, "it needs OpenTelemetry, which is not installed.", move)
+        raise ConfigError(
+            place,
+            "it needs OpenTelemetry, which is not installed.",
+            f"Run: {install_command('otel')}",
+        )
     collector = _open_collector(loaded)
     spans = run_spans(loaded, run)
     sent = 0
@@ -127,8 +133,11 @@ def send_run(loaded: LoadedRun, run: RunDir) -> int:
         while batch := list(islice(spans, BATCH)):
             if not (answers and collector.send(batch)):
                 cause = loaded.mask(collector.reason) or "nobody listens there."
-                move = "Start the collector, or give its address with --endpoint."
-                raise ConflictError(loaded.mask(collector.url), cause, move)
+                raise ConflictError(
+                    loaded.mask(collector.url),
+                    cause,
+                    "Start the collector, or give its address with --endpoint.",
+                )
             sent += len(batch)
     finally:
         collector.close()

@@ -28,11 +28,15 @@ def check_curves(loaded: LoadedRun) -> None:
     """Refuse a run file that asks for curves by something that is not installed."""
     config = loaded.config
     if config.tensorboard and find_spec("tensorboard") is None:
-        move = f"Run: {install_command('tensorboard')}"
-        raise ConfigError(loaded.place("tensorboard"), "TensorBoard is not installed.", move)
+        raise ConfigError(
+            loaded.place("tensorboard"),
+            "TensorBoard is not installed.",
+            f"Run: {install_command('tensorboard')}",
+        )
     if config.trains and (monitor := config.grpo.monitor) and find_spec(monitor) is None:
-        cause = f"{monitor} is not installed."
-        raise ConfigError(f"grpo.monitor={monitor}", cause, f"Run: pip install {monitor}")
+        raise ConfigError(
+            f"grpo.monitor={monitor}", f"{monitor} is not installed.", f"Run: pip install {monitor}"
+        )
 
 
 def write_curves(

@@ -15,6 +15,7 @@ from hashlib import blake2b
 from typing import Literal
 
 from engines.core import events as ev
+from engines.core.frozen import frozen
 from engines.core.types import (
     Decision,
     Lesson,
@@ -152,7 +153,7 @@ def _messages(prefix: str, messages: Iterable[Message]) -> Attributes:
 ReadReply = Callable[[RecordRef], Record]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Span:
     """One thing that happened, from `start` to `end` in seconds since the epoch."""
 
@@ -236,8 +237,13 @@ class SpanMapper:
                 for number, decision in enumerate(event.decisions):
                     yield self._decision(f"{own}.{number}", decision)
             case ev.DecisionUndone():
-                reason = self._texts(None, event.reason)
-                yield self._span(f"undo {event.operation_id}", own, event.operation_id, at, reason)
+                yield self._span(
+                    f"undo {event.operation_id}",
+                    own,
+                    event.operation_id,
+                    at,
+                    self._texts(None, event.reason),
+                )
             case ev.OperationProposed():
                 yield self._operation(event.operation, f"s{event.step}")
             case ev.ReplyMended():

@@ -13,7 +13,7 @@ from typing import Any
 
 import orjson
 
-from engines.core.codec import fields_of
+from engines.core.codec import JsonObject, fields_of
 from engines.core.errors import ConflictError
 from engines.core.state.run_state import RolloutHistory
 from engines.core.types import Message, ToolCall, Usage
@@ -35,8 +35,11 @@ def export_trajectories(run: RunDir, folder: Path, mask: Mask, rollout: str | No
     """
     rollouts = {each.id: each for each in read_history(run.journal).rollouts}
     if rollout is not None and rollout not in rollouts:
-        move = f"See them: studio runs show {run.run}."
-        raise ConflictError(f"run {run.run}, rollout {rollout}", "it has no such rollout.", move)
+        raise ConflictError(
+            f"run {run.run}, rollout {rollout}",
+            "it has no such rollout.",
+            f"See them: studio runs show {run.run}.",
+        )
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ConflictError(str(folder), "it is not an empty folder.", "Choose another one.")
     folder.mkdir(parents=True, exist_ok=True)
@@ -55,7 +58,7 @@ def export_trajectories(run: RunDir, folder: Path, mask: Mask, rollout: str | No
 
 def make_trajectory(
     run: str, rollout: RolloutHistory, agent: Mapping[str, str], records: Iterable[Record]
-) -> dict[str, Any]:
+) -> JsonObject:
     """Return the document as JSON values; `agent` has a name and a version."""
     steps = _Steps()
     for record in records:
@@ -91,7 +94,7 @@ class _Steps:
     """The steps of a try, put together record by record."""
 
     def __init__(self) -> None:
-        self.done: list[dict[str, Any]] = []
+        self.done: list[JsonObject] = []
         self.model = ""
         self.tools: tuple[Mapping[str, Any], ...] = ()
 
@@ -134,7 +137,7 @@ class _Steps:
         else:
             self._add(message.role, message.content)
 
-    def _add_result(self, call: str, text: str, extra: dict[str, Any]) -> None:
+    def _add_result(self, call: str, text: str, extra: JsonObject) -> None:
         result = _leave_out_none(content=text, extra=extra or None)
         for step in reversed(self.done):
             if any(made["tool_call_id"] == call for made in step.get("tool_calls", ())):
@@ -149,7 +152,7 @@ class _Steps:
         self.done.append(_leave_out_none(step_id=number, source=source, message=message, **more))
 
 
-def _call(call: ToolCall) -> dict[str, Any]:
+def _call(call: ToolCall) -> JsonObject:
     try:
         arguments = orjson.loads(call.arguments or "{}")
     except ValueError:
@@ -164,7 +167,7 @@ def _call(call: ToolCall) -> dict[str, Any]:
     }
 
 
-def _metrics(usage: Usage) -> dict[str, Any]:
+def _metrics(usage: Usage) -> JsonObject:
     return _leave_out_none(
         prompt_tokens=usage.prompt_tokens,
         completion_tokens=usage.completion_tokens,
@@ -172,6 +175,6 @@ def _metrics(usage: Usage) -> dict[str, Any]:
     )
 
 
-def _leave_out_none(**fields: Any) -> dict[str, Any]:
+def _leave_out_none(**fields: Any) -> JsonObject:
     """The fields that have a value."""
     return {name: value for name, value in fields.items() if value is not None}

@@ -73,8 +73,9 @@ def _run_demonstrations(
     exact = theirs.config.policy.model == loaded.config.policy.model
     data = theirs.config.data
     if data.practice is None:
-        move = "Name another run in sft.data."
-        raise ConflictError(f"run {run.run}", "it practised on nothing.", move)
+        raise ConflictError(
+            f"run {run.run}", "it practised on nothing.", "Name another run in sft.data."
+        )
     read = read_problems(theirs.data_path(data.practice), fields=data.fields, needs_answer=False)
     problems = {problem.id: problem for problem in read}
     least = FULL_REWARD
@@ -95,8 +96,11 @@ def _run_demonstrations(
     what = "rollouts with a library in their prompt" if with_library else "rollouts"
     if not found:
         none = f"none of its {judged} judged {what} has a reward of {least:g} or more."
-        move = "Practise longer, or name another run in sft.data."
-        raise ConflictError(f"run {run.run}", none if judged else f"it has no judged {what}.", move)
+        raise ConflictError(
+            f"run {run.run}",
+            none if judged else f"it has no judged {what}.",
+            "Practise longer, or name another run in sft.data.",
+        )
     verified = f"{right} of {judged} judged {what} of run {run.run} (reward {least:g} or more)"
     as_text = "" if exact else f", as text: their tokens are those of {theirs.config.policy.model}"
     return list(found.values()), f"{len(found)} different replies of {verified}{as_text}"
@@ -111,9 +115,11 @@ def _verified_rollouts(
             continue
         name = step.problems[position]
         if name not in problems:
-            cause = f"it practised on problem {name}, which is not in the data any more."
-            move = "Put the run's data set back as it was."
-            raise ConflictError(f"step {step.step}", cause, move)
+            raise ConflictError(
+                f"step {step.step}",
+                f"it practised on problem {name}, which is not in the data any more.",
+                "Put the run's data set back as it was.",
+            )
         if rollout.reward >= least and rollout.finished.status == "ok":
             yield rollout, problems[name]
 
@@ -132,12 +138,12 @@ def _read_replies(
         try:
             bare = sft_data.without_guidance(asked, guidance)
         except ValueError:
-            cause = (
+            raise ConflictError(
+                f"rollout {rollout.id}",
                 "its prompt does not hold the library's text as it is now, so it cannot be "
-                "taken out."
-            )
-            move = "Name another run in sft.data."
-            raise ConflictError(f"rollout {rollout.id}", cause, move) from None
+                "taken out.",
+                "Name another run in sft.data.",
+            ) from None
         reply = record.reply
         text, ids = reply.text, reply.token_ids if exact else ()
         if tools := record.sampling.tools:  # as a model whose weights are here is asked

@@ -8,13 +8,14 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from engines.core.codec import JsonObject
 from engines.core.errors import ConfigError, ConflictError
+from engines.core.frozen import frozen
 from engines.core.library import Library
 from engines.core.state.run_state import RunState
 from engines.grpo.checkpoint import folders
@@ -36,7 +37,7 @@ _LORA_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
 _ON_CARD = ("practice.", "grpo.", "sft.", "policy.max_tokens", "policy.local.", "data.practice")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Export:
     kind: folders.Kind
     run: str
@@ -49,7 +50,7 @@ class Export:
     library: Library | None = None  # what stood in its prompts
 
     @property
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> JsonObject:
         return {"folder": str(self.folder), "base": self.base.path, "step": self.found.step}
 
     @property
@@ -116,7 +117,7 @@ def prepare_export(
 
 def _described_agent(
     workspace: Workspace, run: RunDir, state: RunState, step: int
-) -> tuple[dict[str, Any] | None, Library | None]:
+) -> tuple[JsonObject | None, Library | None]:
     """A run's agent, and the library that it had after a step; None where that is empty."""
     if state.started is None or not run.agent_file.exists():
         return None, None
@@ -146,8 +147,9 @@ def serve(words: list[str]) -> bool:
         return False
     ended = subprocess.run([program, *words[1:]], check=False).returncode
     if ended:
-        move = "See what it said above."
-        raise ConfigError("--serve-with", f"{words[0]} ended with status {ended}.", move)
+        raise ConfigError(
+            "--serve-with", f"{words[0]} ended with status {ended}.", "See what it said above."
+        )
     return True
 
 
@@ -168,11 +170,17 @@ def choose_checkpoint(
     found = folders.find_checkpoints(run.path)
     place = f"run {run.run}"
     if not found and not state.trains_weights:
-        cause = "it trained no weights, so there are none to folders."
-        raise ConflictError(place, cause, "Train some: studio train grpo-tiny.")
+        raise ConflictError(
+            place,
+            "it trained no weights, so there are none to folders.",
+            "Train some: studio train grpo-tiny.",
+        )
     if not found:
-        move = "Let it reach the end of an epoch, or set grpo.checkpoint_steps."
-        raise ConflictError(place, "it has no checkpoint.", move)
+        raise ConflictError(
+            place,
+            "it has no checkpoint.",
+            "Let it reach the end of an epoch, or set grpo.checkpoint_steps.",
+        )
     step = state.best_step if best else step
     chosen = [one for one in found if one.step == step or (step is None and not best)]
     if not chosen:
@@ -180,8 +188,9 @@ def choose_checkpoint(
         if best:
             cause = f"the best step, {step or 'which nothing has measured'},"
         steps = ", ".join(map(str, sorted({one.step for one in found})))
-        move = f"Name one with --step: there are {steps}."
-        raise ConflictError(place, f"{cause} has no checkpoint.", move)
+        raise ConflictError(
+            place, f"{cause} has no checkpoint.", f"Name one with --step: there are {steps}."
+        )
     return chosen[-1]
 
 
@@ -227,7 +236,7 @@ def card_facts(
     )
 
 
-def run_settings(run: RunDir) -> dict[str, Any]:
+def run_settings(run: RunDir) -> JsonObject:
     """The run file by dotted key, as it was written; empty where it cannot be read.
 
     Only the card shows it, so that one which is no longer valid does no harm. Raises DamagedError:
@@ -239,8 +248,9 @@ def run_settings(run: RunDir) -> dict[str, Any]:
 
 def check_server(server: str) -> None:
     if server not in SERVERS:
-        move = f"There is {', '.join(SERVERS)}."
-        raise ConfigError("--serve-with", f"{server} is not supported.", move)
+        raise ConfigError(
+            "--serve-with", f"{server} is not supported.", f"There is {', '.join(SERVERS)}."
+        )
 
 
 def _flatten(value: Any, key: str) -> Iterator[tuple[str, Any]]:

@@ -10,11 +10,12 @@ trained without it.
 import asyncio
 import math
 import statistics
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from engines.core.codec import digest
 from engines.core.errors import ConfigError, ConflictError
+from engines.core.frozen import frozen
 from engines.pipeline.evaluation.statistics import (
     ByQuestion,
     Interval,
@@ -52,18 +53,22 @@ def train_reward_model(loaded: LoadedRun, workspace: Workspace, run: RunDir, *, 
     Raises ConflictError: the run has too few groups in which one try was better.
     """
     if not models.is_local(loaded.config.policy.model):
-        cause = "a reward model is a head on a model whose weights are here."
-        move = "Add policy.model=hf:PATH_OR_NAME; hf:tiny is bundled."
-        raise ConfigError(loaded.place("policy.model"), cause, move)
+        raise ConfigError(
+            loaded.place("policy.model"),
+            "a reward model is a head on a model whose weights are here.",
+            "Add policy.model=hf:PATH_OR_NAME; hf:tiny is bundled.",
+        )
     rows = [row for row in _judged_answers(run) if row.answer]
     rewards: dict[int, set[float]] = {}
     for row in rows:
         rewards.setdefault(row.group, set()).add(row.reward)
     contrasts = sum(len(different) > 1 for different in rewards.values())
     if contrasts < LEAST_GROUPS:
-        cause = f"{contrasts} of its groups have a try that was better than another."
-        move = f"Practise until there are {LEAST_GROUPS}, or name another run with --name."
-        raise ConflictError(f"run {run.run}", cause, move)
+        raise ConflictError(
+            f"run {run.run}",
+            f"{contrasts} of its groups have a try that was better than another.",
+            f"Practise until there are {LEAST_GROUPS}, or name another run with --name.",
+        )
     local = models.LocalModels(loaded.config, to_stderr).open(loaded.config.policy).local
     from engines.policies.hf_local.reward_head import learn
 
@@ -126,8 +131,11 @@ async def train(asked: RunRequest, stage: Stage, *, json: bool) -> int:
             named = asked.name or loaded.config.exp_id
             run = asked.workspace.newest_run(named)
             if run is None:
-                move = "Practise first: studio headless, or studio train."
-                raise ConflictError(f"--stage reward {named}", "there is no such run.", move)
+                raise ConflictError(
+                    f"--stage reward {named}",
+                    "there is no such run.",
+                    "Practise first: studio headless, or studio train.",
+                )
             return train_reward_model(loaded, asked.workspace, run, json=json)
         case "all":
             return await _train_all(asked, loaded, json)
@@ -136,9 +144,11 @@ async def train(asked: RunRequest, stage: Stage, *, json: bool) -> int:
 async def _train_all(asked: RunRequest, loaded: LoadedRun, json: bool) -> int:
     _check_trains(loaded)
     if asked.restart_step not in (None, "null", "0"):
-        cause = "it would count the steps of two runs, of which each has its own."
-        move = "Give 0 to start both afresh, or restart one: --stage sft or --stage grpo."
-        raise ConfigError(f"--restart-step {asked.restart_step}", cause, move)
+        raise ConfigError(
+            f"--restart-step {asked.restart_step}",
+            "it would count the steps of two runs, of which each has its own.",
+            "Give 0 to start both afresh, or restart one: --stage sft or --stage grpo.",
+        )
     if loaded.config.data.practice is not None:
         loaded.data_path(loaded.config.data.practice)  # else only stage grpo would miss it
     tuning = tuning_request(asked, loaded, "sft")
@@ -160,16 +170,22 @@ def _on_own_run(asked: RunRequest, loaded: LoadedRun) -> RunRequest:
         return asked
     run = asked.workspace.newest_run(config.exp_id)
     if run is None:
-        move = "Train it first: studio train without a stage."
-        raise ConflictError(f"--stage distil {config.exp_id}", "there is no such run.", move)
+        raise ConflictError(
+            f"--stage distil {config.exp_id}",
+            "there is no such run.",
+            "Train it first: studio train without a stage.",
+        )
     own = f"run:{run.run}"
     return asked.with_overrides(asked.name, f"sft.data={own}", f"policy.adapter={own}")
 
 
 async def _distil(asked: RunRequest, loaded: LoadedRun, json: bool) -> int:
     if not loaded.config.evaluation.data:
-        cause = "nothing is held out, so what is left of the library could not be measured."
-        raise ConfigError(loaded.place("evaluation.data"), cause, "Set evaluation.data=NAME.")
+        raise ConfigError(
+            loaded.place("evaluation.data"),
+            "nothing is held out, so what is left of the library could not be measured.",
+            "Set evaluation.data=NAME.",
+        )
     asked = _on_own_run(asked, loaded)
     loaded = asked.load()
     tuning = tuning_request(asked, loaded, "distil")
@@ -213,12 +229,12 @@ def _is_finished(plan: RunPlan) -> bool:
 def _check_trains(loaded: LoadedRun) -> None:
     algorithm = loaded.config.practice.algorithm
     if algorithm not in ("grpo", "both"):
-        cause = f"practice.algorithm is {algorithm}, which this stage does not carry out."
-        move = (
+        raise ConfigError(
+            loaded.place("practice.algorithm"),
+            f"practice.algorithm is {algorithm}, which this stage does not carry out.",
             "Set practice.algorithm=grpo or both; studio headless practises without weights, and "
-            "--stage sft fine-tunes."
+            "--stage sft fine-tunes.",
         )
-        raise ConfigError(loaded.place("practice.algorithm"), cause, move)
 
 
 def tuning_request(
@@ -230,20 +246,24 @@ def tuning_request(
     """
     config = loaded.config
     if not models.is_local(config.policy.model):
-        cause = "training needs a policy whose weights are here."
-        move = "Set policy.model=hf:PATH_OR_NAME; hf:tiny is bundled."
-        raise ConfigError(loaded.place("policy.model"), cause, move)
-    if config.sft.data is None:
-        cause = "the stage needs demonstrations, and sft.data names none."
-        move = (
-            "Set sft.data=NAME (a data set with a field solution), or sft.data=run:RUN for the "
-            "verified rollouts of a run."
+        raise ConfigError(
+            loaded.place("policy.model"),
+            "training needs a policy whose weights are here.",
+            "Set policy.model=hf:PATH_OR_NAME; hf:tiny is bundled.",
         )
-        raise ConfigError(loaded.place("sft.data"), cause, move)
+    if config.sft.data is None:
+        raise ConfigError(
+            loaded.place("sft.data"),
+            "the stage needs demonstrations, and sft.data names none.",
+            "Set sft.data=NAME (a data set with a field solution), or sft.data=run:RUN for the "
+            "verified rollouts of a run.",
+        )
     if stage == "distil" and not config.sft.data.startswith("run:"):
-        cause = "what a library achieved is in the rollouts of a run."
-        move = "Set sft.data=run:RUN, of a run that practised with a library."
-        raise ConfigError(loaded.place("sft.data"), cause, move)
+        raise ConfigError(
+            loaded.place("sft.data"),
+            "what a library achieved is in the rollouts of a run.",
+            "Set sft.data=run:RUN, of a run that practised with a library.",
+        )
     name = f"{config.exp_id}-{stage}"
     alone = []
     if stage == "distil":  # learnt and measured without any library, its own included
@@ -261,7 +281,7 @@ def tuning_request(
     )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Share:
     """What is left of an effect: 1 where training alone does as well as the library did."""
 
@@ -270,7 +290,7 @@ class Share:
     questions: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class DistilledSet:
     """The rates of one held-out set by question: without the library, with it, and trained."""
 

@@ -4,9 +4,10 @@ Fields give way as room runs out; the state, what waits for a person and "rehear
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from engines.core.events import RunStarted
+from engines.core.frozen import frozen
 from engines.core.state.run_state import RunState
 from studio.facts.next_command import curation_text
 from studio.secrets.sanitize import sanitize
@@ -15,7 +16,7 @@ from studio.tui.drawing.lines import Line, Span, line, width_of
 from studio.tui.pages import PAGES
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SessionStatus:
     """What the state does not know: the line to the run, and the screen's own clock."""
 

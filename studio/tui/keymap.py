@@ -5,13 +5,14 @@ of the screen settings name.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from importlib.resources import files
 from itertools import permutations
 
 from textual.binding import Binding
 
 from engines.core.errors import ConfigError, suggest_name
+from engines.core.frozen import frozen
 from studio.tui.pages import PAGES
 
 SCOPES = {
@@ -24,7 +25,7 @@ UNBOUND = frozenset("ctrl+" + letter for letter in "jmhisqzba")
 """Never bound: terminals send some of them for other keys, multiplexers take the others."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Key:
     """One binding. `rank` orders the footer: 0 is not shown, 1 goes first for want of room."""
 
@@ -113,8 +114,11 @@ def remap_keys(changes: Mapping[str, str], place: str) -> tuple[Key, ...]:
             raise ConfigError(where, "there is no such key id.", suggest_name(name, known))
         for key in _split_keys(keys):
             if not key or key in UNBOUND:
-                cause = f'"{key}" is no key that terminals and multiplexers leave to the screen.'
-                raise ConfigError(where, cause, "Choose another key.")
+                raise ConfigError(
+                    where,
+                    f'"{key}" is no key that terminals and multiplexers leave to the screen.',
+                    "Choose another key.",
+                )
         known[name] = replace(known[name], keys=keys)
     steer = known["global.steer"].keys.partition(",")[0]
     table = tuple(replace(key, after=steer) if key.after else key for key in known.values())
@@ -136,8 +140,11 @@ def _check_clashes(table: tuple[Key, ...], changed: set[str], place: str) -> Non
             together = together or "global" in (key.scope, other.scope)
         shared = {*_split_keys(key.keys)} & {*_split_keys(other.keys)}
         if together and shared:
-            cause = f"{key.id} and {other.id} are both on {format_key(min(shared))}."
-            raise ConfigError(f"{place}: keys", cause, "Give one of them another key.")
+            raise ConfigError(
+                f"{place}: keys",
+                f"{key.id} and {other.id} are both on {format_key(min(shared))}.",
+                "Give one of them another key.",
+            )
 
 
 _WRITTEN = {

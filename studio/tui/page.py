@@ -143,8 +143,9 @@ def _write_export(workspace: Workspace, name: str, read: Callable[[], bytes]) ->
         data = read()
         target.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        cause = f"it could not be written: {error.strerror}."
-        raise RecordError(str(target), cause, "Look at `studio doctor`.") from error
+        raise RecordError(
+            str(target), f"it could not be written: {error.strerror}.", "Look at `studio doctor`."
+        ) from error
     write_atomic(target, data)
     return str(target)
 

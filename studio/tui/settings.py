@@ -2,13 +2,14 @@
 
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 from pathlib import Path
-from typing import Any
 
 from textual.binding import Binding
 
+from engines.core.codec import JsonObject
 from engines.core.errors import ConfigError, suggest_name
+from engines.core.frozen import frozen
 from engines.core.settings import derived, setting
 from studio.tui.drawing.themes import NAMES
 
@@ -23,7 +24,7 @@ NOTIFICATION = ("bell", "desktop", "command")
 """Settings that stand below `notify:` in the file."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ScreenSettings:
     theme: str | None = setting(
         None, "auto: by NO_COLOR, TERM, SSH and background", examples=["studio-light"]
@@ -81,7 +82,7 @@ def format_settings(settings: ScreenSettings) -> str:
     """The file's text: every setting, so that the file explains itself."""
     import yaml
 
-    tree: dict[str, Any] = {
+    tree: JsonObject = {
         "theme": settings.theme or "auto",
         "ascii": "auto" if settings.ascii is None else settings.ascii,
         "mouse": settings.mouse,
@@ -97,7 +98,7 @@ def _read(path: Path) -> ScreenSettings:
     from studio.config.tree import Key, read_yaml_file
 
     file = read_yaml_file(path)
-    settings: dict[str, Any] = {}
+    settings: JsonObject = {}
     top = dict(file.tree)
     for section in ("notify", "keys"):
         if (inside := top.pop(section, None)) is not None and not isinstance(inside, dict):
@@ -105,7 +106,7 @@ def _read(path: Path) -> ScreenSettings:
             raise ConfigError(place, "it holds no keys.", "Write key: value lines.")
         settings[section] = inside or {}
     notify, keys = settings.pop("notify"), settings.pop("keys")
-    sections: tuple[tuple[Key, dict[str, Any]], ...] = (((), top), (("notify",), notify))
+    sections: tuple[tuple[Key, JsonObject], ...] = (((), top), (("notify",), notify))
     for above, values in sections:
         for name, value in values.items():
             place = f"{file.places[*above, name].text}: {name}"
@@ -127,14 +128,16 @@ def _check_value(name: str, value: object, place: str) -> object:
         try:
             shlex.split(str(value or ""))
         except ValueError as error:
-            cause = f"the command has a quote that does not end ({error})."
-            raise ConfigError(place, cause, "Close it.") from error
+            raise ConfigError(
+                place, f"the command has a quote that does not end ({error}).", "Close it."
+            ) from error
         return str(value or "")
     value = None if value == "auto" else value
     if value not in VALUES[name]:
         known = ["auto" if each is None else str(each).lower() for each in VALUES[name]]
-        move = suggest_name(str(value), known)
-        raise ConfigError(place, f'"{value}" is none of its values.', move)
+        raise ConfigError(
+            place, f'"{value}" is none of its values.', suggest_name(str(value), known)
+        )
     return value
 
 

@@ -12,7 +12,6 @@ import tarfile
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext, suppress
-from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path, PurePosixPath
 from typing import IO, Any
@@ -21,6 +20,7 @@ import orjson
 
 from engines.core import codec, events
 from engines.core.errors import ConflictError, RecordError, StudioError
+from engines.core.frozen import frozen
 from engines.record import appender, libraries, lock, seal
 from engines.record.derived import catalogue, run_state
 from engines.record.run_dir import RunDir, Workspace
@@ -36,7 +36,7 @@ _Files = dict[str, tuple[int, str]]
 """Size and hash by name."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Archived:
     """A run in its file."""
 

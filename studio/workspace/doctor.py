@@ -195,8 +195,12 @@ def stray_findings(workspace: Workspace) -> Iterator[Finding]:
             for path in sorted(folder.iterdir()):
                 yield from _entry_findings(path, what)
         elif os.path.lexists(folder):
-            move = "Move it away: the folder is made when it is needed."
-            yield Finding("fix", str(folder), "it is no folder.", move)
+            yield Finding(
+                "fix",
+                str(folder),
+                "it is no folder.",
+                "Move it away: the folder is made when it is needed.",
+            )
 
 
 def _entry_findings(path: Path, what: str) -> Iterator[Finding]:
@@ -268,8 +272,14 @@ def unfinished_findings(workspace: Workspace) -> Iterator[Finding]:
 
 
 def _removable_finding(path: Path, cause: str) -> Finding:
-    move = f"It is in nobody's way; {lines.REPAIR} removes it."
-    return Finding("note", str(path), cause, move, partial(remove, path), alone=True)
+    return Finding(
+        "note",
+        str(path),
+        cause,
+        f"It is in nobody's way; {lines.REPAIR} removes it.",
+        partial(remove, path),
+        alone=True,
+    )
 
 
 def _is_process_alive(pid: int) -> bool:
@@ -411,14 +421,22 @@ def _checkpoint_findings(run: RunDir, state: RunState) -> Iterator[Finding]:
         folder = run.path / saved.folder
         if not folder.exists():
             if saved not in removed:
-                cause = f"the checkpoint of step {saved.step} is gone."
-                yield Finding("note", str(folder), cause, _CHECKPOINT)
+                yield Finding(
+                    "note",
+                    str(folder),
+                    f"the checkpoint of step {saved.step} is gone.",
+                    _CHECKPOINT,
+                )
             continue
         try:
             check_seal(folder)
         except StudioError as error:
-            move = f"{_CHECKPOINT} Once nothing of it is needed, remove the folder."
-            yield Finding("fix", error.place, error.cause, move)
+            yield Finding(
+                "fix",
+                error.place,
+                error.cause,
+                f"{_CHECKPOINT} Once nothing of it is needed, remove the folder.",
+            )
 
 
 async def _save_nothing(folder: Path) -> str:

@@ -4,11 +4,11 @@ Reads; changes nothing but the catalogue's cache.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 from engines.core.codec import from_dict
+from engines.core.frozen import frozen
 from engines.record.derived.catalogue import refresh_catalogue
 from engines.record.run_dir import RunDir, Workspace
 from studio.facts.next_command import RunStatus, status_of_row
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     pass
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ListedRun:
     """One line of a list: the catalogue's row and the status as it is shown."""
 
@@ -35,7 +35,7 @@ class ListedRun:
         return {**self.row, "status": shown.status, "alive": shown.alive, "next": shown.next}
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class MeasuredSet:
     """A held-out set: the mean reward before practice (or first known) and the newest."""
 
@@ -46,7 +46,7 @@ class MeasuredSet:
     first_n: int | None = None  # the same of the first; None: it was measured once
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Background:
     """What a run practises, as its journal says."""
 
@@ -62,7 +62,7 @@ class Background:
     step: int = 0  # the last one that began
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class KnownRun:
     """A line of a list and what stands behind it; None where its journal cannot be read."""
 

@@ -156,8 +156,14 @@ async def _sandbox_findings() -> list[Finding]:
     if tier.in_force:
         return [Finding("ok", "sandbox", tier.sentence)]
     why = "; ".join(f"{layer}: {said}" for layer, said in tier.layers.items() if said != "ok")
-    move = "Agents with code or programs need a Linux with user namespaces or Landlock."
-    return [Finding("note", "sandbox", f"{tier.sentence} ({why}).", move)]
+    return [
+        Finding(
+            "note",
+            "sandbox",
+            f"{tier.sentence} ({why}).",
+            "Agents with code or programs need a Linux with user namespaces or Landlock.",
+        )
+    ]
 
 
 def basic_findings(workspace: Path, facts: Mapping[str, Any]) -> list[Finding]:
@@ -230,8 +236,9 @@ def terminal_findings(
 ) -> list[Finding]:
     if no_screen is not None:
         place, cause = no_screen
-        move = "`studio headless` and `studio review` do without."
-        return [Finding("note", place, f"{cause}.", move)]
+        return [
+            Finding("note", place, f"{cause}.", "`studio headless` and `studio review` do without.")
+        ]
     is_size = f"{size.columns}x{size.lines}"
     findings = [Finding("ok", "terminal", f"{term}, {is_size}, {encoding}.")]
     if size.columns < WANTED[0] or size.lines < WANTED[1]:
@@ -267,9 +274,14 @@ def extra_findings(
     for extra, gives in GIVES.items():
         versions = {name: version_of(name) for name in _packages(every, extra)}
         if missing := [name for name, version in versions.items() if version is None]:
-            cause = f"not installed ({', '.join(missing)}); it gives {gives}."
-            move = f"Run: {install_command(extra)}"
-            findings.append(Finding("ok", f"extra {extra}", cause, move))
+            findings.append(
+                Finding(
+                    "ok",
+                    f"extra {extra}",
+                    f"not installed ({', '.join(missing)}); it gives {gives}.",
+                    f"Run: {install_command(extra)}",
+                )
+            )
         else:
             packages = ", ".join(f"{name} {version}" for name, version in versions.items())
             whole.append(f"{extra} ({packages or 'part of Python'})")
@@ -317,9 +329,14 @@ async def gpu_findings(
     if shutil.which("nvidia-smi"):
         status, out, err = await ask_program("nvidia-smi", *_QUERY)
         if status:
-            cause = f"its driver does not answer ({sanitize.one_line(out or err, 200)})."
-            move = "Load the driver (modprobe nvidia), or install it again."
-            return [Finding("note", "gpu", cause, move)]
+            return [
+                Finding(
+                    "note",
+                    "gpu",
+                    f"its driver does not answer ({sanitize.one_line(out or err, 200)}).",
+                    "Load the driver (modprobe nvidia), or install it again.",
+                )
+            ]
         for line in out.splitlines():
             name, memory, used, driver = line.split(", ")
             text = f"{name}, {used} of {memory} MiB in use, driver {driver}."
@@ -383,8 +400,15 @@ def look_at_cluster(address: str) -> list[Finding]:
     try:
         return node_findings(address, *cluster.list_nodes())
     except StudioError as error:
-        move = "Start it (ray start --head); `ray stop` forgets one that ended; or see RAY_ADDRESS."
-        return [Finding("note", f"cluster at {address}", error.cause, move)]
+        return [
+            Finding(
+                "note",
+                f"cluster at {address}",
+                error.cause,
+                "Start it (ray start --head); `ray stop` forgets one that ended; or see "
+                "RAY_ADDRESS.",
+            )
+        ]
 
 
 def node_findings(address: str, ours: str, nodes: Sequence[Any]) -> list[Finding]:

@@ -16,6 +16,7 @@ from typing import Any
 import orjson
 
 from engines.core.errors import CallFailed, PolicyError, installed_version
+from engines.core.frozen import frozen
 from engines.core.text.tokens import prompt_tokens
 from engines.core.types import Completion, Message, Sampling, Usage
 from engines.policies.chat import client, embedding
@@ -57,7 +58,7 @@ AT_ONCE_S = 0.01
 """Pieces that come within this time did not stream: no model is as fast."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Observed:
     """What an endpoint was seen to do; of a question that failed its failure's text."""
 
@@ -283,8 +284,14 @@ async def _ask_addresses(endpoint: Endpoint) -> list[Finding]:
         elif not isinstance(result, PolicyError):
             raise result
         elif answers:
-            move = f"The run leaves it out until it answers. {result.move}"
-            findings.append(Finding("note", place, result.cause, move))
+            findings.append(
+                Finding(
+                    "note",
+                    place,
+                    result.cause,
+                    f"The run leaves it out until it answers. {result.move}",
+                )
+            )
         else:
             findings.append(Finding("fix", place, result.cause, result.move))
     return findings

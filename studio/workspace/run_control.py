@@ -1,12 +1,12 @@
 """Finding the run that a command controls, and printing its status and events."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from engines.core.errors import ConflictError
+from engines.core.frozen import frozen
 from studio.secrets.sanitize import sanitize
 from studio.session import control_socket
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from engines.record.run_dir import RunDir, Workspace
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class LiveRun:
     """A run whose process answers, by its folder alone: nothing of its journal was read."""
 

@@ -7,6 +7,7 @@ import orjson
 
 from engines.core import chat_protocol as fields
 from engines.core.chat_protocol import Asked, BadRequest
+from engines.core.codec import JsonObject
 from engines.core.types import Completion, Message
 
 _STOP = {"cut": "max_tokens", "filtered": "refusal", "calls": "tool_use", "ended": "end_turn"}
@@ -51,7 +52,7 @@ class Reply:
     def __init__(self, asked: Asked, model: str, mark: str, created: int) -> None:
         self._head = {"id": f"msg_{mark}", "type": "message", "role": "assistant", "model": model}
 
-    def whole(self, reply: Completion) -> dict[str, Any]:
+    def whole(self, reply: Completion) -> JsonObject:
         usage = fields.token_counts(reply.usage)
         return {**self._head, "content": [*_blocks(reply)], **_stop(reply), "usage": usage}
 
@@ -83,11 +84,11 @@ class Reply:
         return fields.write_event(error_body(400, reason), "error")
 
 
-def error_body(status: int, message: str) -> dict[str, Any]:
+def error_body(status: int, message: str) -> JsonObject:
     return {"type": "error", "error": {"type": fields.error_kind(status), "message": message}}
 
 
-def _blocks(reply: Completion) -> Iterator[dict[str, Any]]:
+def _blocks(reply: Completion) -> Iterator[JsonObject]:
     if reply.text or not reply.tool_calls:
         yield {"type": "text", "text": reply.text}
     for call in reply.tool_calls:
@@ -95,7 +96,7 @@ def _blocks(reply: Completion) -> Iterator[dict[str, Any]]:
         yield {"type": "tool_use", "id": call.id, "name": call.name, "input": given}
 
 
-def _stop(reply: Completion) -> dict[str, Any]:
+def _stop(reply: Completion) -> JsonObject:
     return {"stop_reason": _STOP[fields.ending(reply)], "stop_sequence": None}
 
 

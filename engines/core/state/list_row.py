@@ -2,15 +2,16 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from engines.core.codec import JsonObject
 from engines.core.state.run_state import RunState
 
 MOST_TOKENS = 2**63 - 1
 """That JSON writers take. Endpoints were once believed whatever they counted."""
 
 
-def list_row(state: RunState) -> dict[str, Any]:
+def list_row(state: RunState) -> JsonObject:
     """Rates come with their n."""
     started = state.started
     return {
@@ -42,7 +43,7 @@ def list_row(state: RunState) -> dict[str, Any]:
     }
 
 
-def _practises(state: RunState) -> dict[str, Any] | None:
+def _practises(state: RunState) -> JsonObject | None:
     """What is practised with which settings; None before the run has begun, and of no practice."""
     if (started := state.started) is None or state.curates:
         return None
@@ -63,7 +64,7 @@ def _practises(state: RunState) -> dict[str, Any] | None:
     }
 
 
-def _measured_sets(state: RunState) -> list[dict[str, Any]]:
+def _measured_sets(state: RunState) -> list[JsonObject]:
     by_set: dict[str, list[tuple[float, int]]] = {}
     for found in state.evaluations:
         if found.mean is not None:
@@ -122,7 +123,7 @@ def pool_points(points: Sequence[Point], most: int) -> list[Point]:
 MOST_LISTED = 24
 
 
-def curve_row(state: RunState) -> dict[str, Any]:
+def curve_row(state: RunState) -> JsonObject:
     """What a list of runs keeps of the curve: as many points as a line of it can show."""
     points = pool_points(practice_points(state), MOST_LISTED)
     is_loss = state.started is not None and not state.started.group_size

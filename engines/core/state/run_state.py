@@ -13,6 +13,7 @@ from typing import Any, Literal
 from engines.core import events as ev
 from engines.core.codec import question_of
 from engines.core.events import EvaluationFinished
+from engines.core.frozen import frozen
 from engines.core.library import OperationOutcome
 from engines.core.library_notes import NO_MARK, Effect, NotesMark
 from engines.core.types import (
@@ -424,7 +425,7 @@ class RolloutHistory:
         return self.verdict.reward if self.verdict else None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class AnsweredReply:
     """What a person made of a reply that could not be understood."""
 

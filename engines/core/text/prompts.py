@@ -5,17 +5,17 @@ A prompt is a Markdown file with front matter that lists its variables and what 
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
 from engines.core.codec import digest_bytes
+from engines.core.frozen import frozen
 from engines.core.text.sanitize import escape_unsafe
 
 _PLACE = re.compile(r"\{\{(\w+)\}\}")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Prompt:
     """A parsed prompt file; `hash` covers the whole file."""
 

@@ -4,11 +4,12 @@ import json
 import re
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any, Generic, TypeVar
 
 from engines.core.errors import CallFailed
+from engines.core.frozen import frozen
 from engines.core.text.maths import escape_tex
 from engines.core.types import NO_USAGE, Completion, Message, RecordRef, Usage, is_cut
 
@@ -28,7 +29,7 @@ class ReplyProblem(ValueError):
     """Why a reply cannot be used, in words meant for the model that wrote it."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ParsedReply(Generic[T]):
     """What could be read, and what was wrong with the rest, as sentences."""
 
@@ -38,7 +39,7 @@ class ParsedReply(Generic[T]):
     unclosed: bool = False  # it breaks off where it might be whole
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RepairResult(Generic[T]):
     """The end of an exchange with at most one repair turn."""
 
@@ -165,7 +166,7 @@ MAX_BRACES = 200
 _END_OF_THOUGHT = re.compile(r"</think(?:ing)?>", re.IGNORECASE)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class FoundObjects:
     """The objects of an answer in their order, a problem in the place of one that is broken."""
 
@@ -175,7 +176,7 @@ class FoundObjects:
     unclosed: bool = False  # if the reply was cut, this may not be the whole answer
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Span:
     start: int
     end: int
@@ -278,8 +279,17 @@ def _find_spans(text: str, fields: Collection[str], foreign: list[Row]) -> Itera
                 at = start + length
                 unread += row is None
                 closed = at < len(text) or text.rstrip()[-1:] in tuple("]}`")
-                cause = f"its JSON is not valid: {error if closed else 'it is cut off'}."
-                yield _Span(start, at, [ReplyProblem(cause) if row is None else row])
+                yield _Span(
+                    start,
+                    at,
+                    [
+                        ReplyProblem(
+                            f"its JSON is not valid: {error if closed else 'it is cut off'}."
+                        )
+                        if row is None
+                        else row
+                    ],
+                )
             continue
         rows = _as_rows(value)
         names = {str(name).strip().lower() for row in rows or () for name in row}

@@ -2,12 +2,12 @@
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import get_args
 
 import orjson
 
 from engines.core.codec import fix_surrogates
+from engines.core.frozen import frozen
 from engines.core.text.reply import spoken_lines
 from engines.core.types import Message, ToolCall, ToolResult, ToolStatus
 
@@ -94,7 +94,7 @@ _MARK = re.compile(f"{_OPEN}([^{_OPEN}{_CLOSE}]*){_CLOSE}")
 _CONTROLS = str.maketrans("", "", _OPEN + _CLOSE)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class CallMark:
     """A tool was called."""
 
@@ -103,7 +103,7 @@ class CallMark:
     arguments: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ResultMark:
     """The tool's answer to the call of this id."""
 

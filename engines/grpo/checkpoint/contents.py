@@ -8,12 +8,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 from torch import Tensor
 
+from engines.core.codec import JsonObject
 from engines.core.errors import ConfigError, ConflictError
 from engines.grpo.checkpoint import folders as files
 
@@ -39,7 +40,7 @@ class EngineState:
 
     adapter: dict[str, Tensor]
     optimiser: dict[str, Tensor] = field(default_factory=dict)
-    plain: dict[str, Any] = field(default_factory=dict)
+    plain: JsonObject = field(default_factory=dict)
     guard: dict[str, Tensor] = field(default_factory=dict)
 
 
@@ -121,10 +122,10 @@ def read_checkpoint(folder: Path, local: "LocalModel") -> EngineState:
     )
 
 
-def adapter_config(model: "PeftModel") -> dict[str, Any]:
+def adapter_config(model: "PeftModel") -> JsonObject:
     """What PEFT writes into adapter_config.json, in an order that is always the same."""
     config = model.peft_config[model.active_adapter]
-    plain: dict[str, Any] = config.to_dict()
+    plain: JsonObject = config.to_dict()
     plain["inference_mode"] = True
     return {key: sorted(v) if isinstance(v, set) else v for key, v in plain.items()}
 
@@ -134,17 +135,22 @@ def _check_same_adapter(folder: Path, model: "PeftModel") -> None:
     current = json.loads(_json_text(adapter_config(model)))
     for key in _DECIDES:
         if saved.get(key) != current.get(key):
-            cause = f"its adapter has {key} {saved.get(key)}, and this run's {current.get(key)}."
-            raise ConflictError(str(folder), cause, "Set policy.local.lora as it was in that run.")
+            raise ConflictError(
+                str(folder),
+                f"its adapter has {key} {saved.get(key)}, and this run's {current.get(key)}.",
+                "Set policy.local.lora as it was in that run.",
+            )
 
 
 def _require_adapter(local: "LocalModel") -> "PeftModel":
     from peft import PeftModel
 
     if not isinstance(local.model, PeftModel):
-        cause = f"{local.name} was loaded without an adapter, so there is nothing to save."
-        move = "Set policy.local.lora, for example to {rank: 8}."
-        raise ConfigError("policy.local.lora", cause, move)
+        raise ConfigError(
+            "policy.local.lora",
+            f"{local.name} was loaded without an adapter, so there is nothing to save.",
+            "Set policy.local.lora, for example to {rank: 8}.",
+        )
     return local.model
 
 

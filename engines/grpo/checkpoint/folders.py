@@ -12,12 +12,13 @@ import re
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from engines.core.errors import ConfigError, ConflictError, DamagedError, RecordError
 from engines.core.events import EvaluationFinished
+from engines.core.frozen import frozen
 from engines.core.text.sanitize import escape_unsafe
 from engines.policies.hf_local.settings import LocalSettings
 
@@ -30,7 +31,7 @@ _STEP = re.compile(r"global_step_(\d+)")
 _NEXT = "Resume from an earlier checkpoint of the run, or train it anew."
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class FoundCheckpoint:
     """A finished checkpoint of a run: `step` counts steps over the whole run."""
 
@@ -127,16 +128,20 @@ def check_seal(folder: Path) -> str:
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise damaged_error(folder / SEAL, error) from error
     if written != FORMAT:
-        cause = f"the checkpoint has format {written}, and this version reads {FORMAT}."
-        raise RecordError(str(folder), cause, "Use the version of practice studio that wrote it.")
+        raise RecordError(
+            str(folder),
+            f"the checkpoint has format {written}, and this version reads {FORMAT}.",
+            "Use the version of practice studio that wrote it.",
+        )
     for name, expected in files.items():
         try:
             actual = _file_digest(folder / name)
         except OSError as error:
             raise damaged_error(folder / name, error) from error
         if actual != expected:
-            cause = f"{name} is not as it was written: its digest differs."
-            raise DamagedError(str(folder), cause, _NEXT)
+            raise DamagedError(
+                str(folder), f"{name} is not as it was written: its digest differs.", _NEXT
+            )
     if _combined_digest(files) != whole:
         raise DamagedError(str(folder), f"{SEAL} contradicts itself.", _NEXT)
     return whole
@@ -156,8 +161,9 @@ def read_facts(folder: Path) -> dict[str, Any]:
 def damaged_error(path: Path, error: Exception) -> RecordError:
     """A file that cannot be read: damaged, unless the system refuses it."""
     if isinstance(error, OSError) and not isinstance(error, FileNotFoundError):
-        cause = f"cannot be read ({error.strerror or error})."
-        return RecordError(str(path), cause, "Mend its permissions.")
+        return RecordError(
+            str(path), f"cannot be read ({error.strerror or error}).", "Mend its permissions."
+        )
     cause = "it is missing." if isinstance(error, OSError) else f"it cannot be read ({error})."
     return DamagedError(str(path), cause, _NEXT)
 
@@ -245,9 +251,11 @@ def export_merged(checkpoint: Path, to: Path, card: str, base: LocalSettings) ->
     )
     # 4-bit weights have another digest than those they were made from.
     if facts.get("quantise") != "nf4" and local.base_digest != facts.get("digest"):
-        cause = f"it was trained on {facts.get('name')}, and the weights of {base.path} are others."
-        move = "Put the base model back that the run was trained on."
-        raise ConflictError(str(checkpoint), cause, move)
+        raise ConflictError(
+            str(checkpoint),
+            f"it was trained on {facts.get('name')}, and the weights of {base.path} are others.",
+            "Put the base model back that the run was trained on.",
+        )
     from engines.policies.hf_local.building import quiet_transformers
 
     whole = local.model.merge_and_unload()
@@ -296,7 +304,7 @@ BUNDLED_LICENCE = "apache-2.0"
 """As the bundled model's own card says."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class CardFacts:
     """What a card tells. `settings` are the run file's, by dotted key."""
 

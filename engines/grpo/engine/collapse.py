@@ -6,11 +6,12 @@ Pure functions of the rewards that batches had; the engine keeps the weights tha
 import math
 import statistics
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from engines.core.codec import from_dict
+from engines.core.frozen import frozen
 from engines.core.types import Group
 from engines.grpo.settings import GRPOSettings
 
@@ -40,7 +41,7 @@ AT_HAND = 3
 """Weights of the newest window that are kept until one of them is chosen."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class BatchReward:
     """What a batch scored under the weights that made its rollouts."""
 
@@ -59,7 +60,7 @@ def batch_reward(step: int, weights: int, group_means: Sequence[float]) -> Batch
     return BatchReward(step, weights, statistics.fmean(group_means), spread, len(group_means))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Candidate:
     """Weights that can be gone back to, and the level that they stand for.
 
@@ -72,7 +73,7 @@ class Candidate:
     groups: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class CollapseState:
     """What the guard remembers.
 
@@ -89,7 +90,7 @@ class CollapseState:
     given_up: int | None = None  # step at which nothing was left to go back to
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Collapse:
     """That a run has collapsed, and the weights to go back to; None: none are left."""
 

@@ -21,6 +21,7 @@ import torch
 from torch.nn.utils.rnn import pad_sequence
 
 from engines.core.errors import PolicyError
+from engines.core.frozen import frozen
 from engines.core.types import Group, GroupOutcome, LostWork, WeightUpdate
 from engines.grpo.engine.collapse import CollapseRollback
 from engines.grpo.engine.optimiser import Optimiser, learning_rate
@@ -217,7 +218,7 @@ PROBED = 16
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class UpdatePlan:
     """What an update is computed with, apart from its samples."""
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 
 from engines.core.errors import PolicyError
+from engines.core.frozen import frozen
 from engines.grpo.settings import GRPOSettings, Schedule, SFTSettings
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ MOMENTS = {"first_moment": "exp_avg", "second_moment": "exp_avg_sq"}
 """What a checkpoint calls AdamW's means of gradients and of their squares, and what torch does."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Snapshot:
     """Weights and moments at one moment, this process's part of them; nothing else has them."""
 
@@ -47,8 +47,11 @@ class Optimiser:
     def __init__(self, local: LocalModel, settings: GRPOSettings | SFTSettings) -> None:
         named = local.trainable_parameters()
         if not named:
-            move = "Give it an adapter: policy.local.lora.rank, for instance 8."
-            raise PolicyError(f"policy {local.name!r}", "none of its weights can be trained.", move)
+            raise PolicyError(
+                f"policy {local.name!r}",
+                "none of its weights can be trained.",
+                "Give it an adapter: policy.local.lora.rank, for instance 8.",
+            )
         self._local, self._max_grad_norm = local, settings.max_grad_norm
         self._shapes = {name: parameter.shape for name, parameter in named}
         self._adamw: Any = torch.optim.AdamW(

@@ -124,8 +124,16 @@ class SFTEngine(WeightEngine):
         examples = [example for example in every if fits_window(self._local, example)]
         if examples:
             return PreparedBatch(partial(self._train, examples, len(batch) - len(examples)))
-        reason = f"none of its demonstrations fits the model's window of {self._local.window}."
-        return PreparedBatch(None, (LostWork("update", f"step {batch[0].step}", reason),))
+        return PreparedBatch(
+            None,
+            (
+                LostWork(
+                    "update",
+                    f"step {batch[0].step}",
+                    f"none of its demonstrations fits the model's window of {self._local.window}.",
+                ),
+            ),
+        )
 
     def _train(
         self, examples: Sequence[Example], left_out: int, is_stopped: Callable[[], bool]

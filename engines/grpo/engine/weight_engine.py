@@ -11,11 +11,11 @@ import shutil
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from engines.core.errors import ConflictError
+from engines.core.frozen import frozen
 from engines.core.library import Library
 from engines.core.protocols import Earlier, Engine
 from engines.core.types import Group, GroupOutcome, Lesson, LostWork, Reflection, WeightUpdate
@@ -45,7 +45,7 @@ class OutOfMemory(Exception):
         super().__init__(size)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TrainedBatch:
     """What training did, the weights apart."""
 
@@ -54,7 +54,7 @@ class TrainedBatch:
     note: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PreparedBatch:
     """What a batch gives to train on.
 
@@ -68,7 +68,7 @@ class PreparedBatch:
     rollback: WeightUpdate | None = None  # proposed instead of training
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _PendingUpdate:
     """A computed update that nobody has decided yet."""
 

@@ -10,13 +10,13 @@ differently dropped passes is noise.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch.nn.utils.rnn import pad_sequence
 from torch.utils.checkpoint import checkpoint
 
+from engines.core.frozen import frozen
 from engines.core.types import Group, LostWork, Rollout, Turn
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from engines.policies.hf_local.model import LocalModel
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TokenStats:
     """Sums over trainable tokens, 0-d and without gradient, so that parts of a batch add up."""
 
@@ -185,7 +185,7 @@ def group_advantages(
     return centred / (variance.sqrt() + eps)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Sample:
     """One sequence: what was shown first, and everything after it.
 
@@ -207,7 +207,7 @@ class Sample:
         return sum(self.trainable)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class CollatedBatch:
     """What a batch has to teach.
 
@@ -358,7 +358,7 @@ def _is_continuation(sample: Sample, turn: Turn) -> bool:
     return turn.prompt_ids[: len(seen)] == seen
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Rows:
     """Samples as padded tensors, for one forward.
 

@@ -5,7 +5,7 @@ taken as the ids it was, and text is tokenised as the chat template would have i
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from engines.agents.loops import prompt_messages
 from engines.core.codec import from_dict
 from engines.core.errors import CallFailed, DataError
+from engines.core.frozen import frozen
 from engines.core.types import Message, Problem
 from engines.data.dataset import combine_errors
 from engines.data.fields import ANSWER_FIELDS, USUAL, field_text, get_field, parse_question
@@ -29,7 +30,7 @@ _MARK = "\u27e6reply\u27e7"
 _SHAPES = 'Write {"question": …, "solution": …} or {"messages": [{"role": …, "content": …}]}.'
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Demonstration:
     """What was asked and how it is to be answered.
 
@@ -46,7 +47,7 @@ class Demonstration:
     place: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Example:
     """Ids of one reply after its prompt; only `token_ids` are learnt."""
 
@@ -152,8 +153,11 @@ def tokenise_demonstration(
     most = max((*example.prompt_ids, *example.token_ids), default=0)
     size = local.base.get_input_embeddings().num_embeddings
     if most >= size:
-        cause = f"its token {most} is none of the {size} that {local.name} knows."
-        raise DataError(shown.place, cause, "Take the ids out: the text is tokenised then.")
+        raise DataError(
+            shown.place,
+            f"its token {most} is none of the {size} that {local.name} knows.",
+            "Take the ids out: the text is tokenised then.",
+        )
     return example
 
 
@@ -227,8 +231,11 @@ def _parse_demonstrations(place: str, row: Mapping[str, Any]) -> Iterable[Demons
         asked = (message.content.strip() for message in messages if message.role == "user")
         question = next(filter(None, asked), "")
         if replies[0] == 0 or not question:
-            cause = '"messages" holds a reply without anything that was asked.'
-            raise DataError(place, cause, "Put a message of the user before it.")
+            raise DataError(
+                place,
+                '"messages" holds a reply without anything that was asked.',
+                "Put a message of the user before it.",
+            )
         return [
             Demonstration(question, messages[n].content, messages[:n], place=place) for n in replies
         ]
@@ -239,8 +246,7 @@ def _parse_demonstrations(place: str, row: Mapping[str, Any]) -> Iterable[Demons
         raise DataError(place, error.cause, _SHAPES) from error
     reply = field_text(place, name, get_field(row, name)) if name else ""
     if not reply:
-        cause = f"it shows no reply; the fields are: {', '.join(row)}."
-        raise DataError(place, cause, _SHAPES)
+        raise DataError(place, f"it shows no reply; the fields are: {', '.join(row)}.", _SHAPES)
     answers = (get_field(row, name) for name in ANSWER_FIELDS)
     answer = next((value for value in answers if isinstance(value, str | int | float)), None)
     source = row.get("source")
@@ -263,8 +269,9 @@ def _parse_messages(place: str, rows: Any) -> tuple[Message, ...]:
         try:
             messages.append(_parse_message(row))
         except (TypeError, KeyError, ValueError, AttributeError) as error:
-            cause = f"message {len(messages) + 1} has not the form of one ({error})."
-            raise DataError(place, cause, _SHAPES) from error
+            raise DataError(
+                place, f"message {len(messages) + 1} has not the form of one ({error}).", _SHAPES
+            ) from error
     return tuple(messages)
 
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -25,6 +25,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from engines.core.errors import PolicyError
+from engines.core.frozen import frozen
 from engines.grpo.engine.grpo import GRPOEngine
 from engines.grpo.engine.optimiser import Optimiser
 from engines.grpo.loss.loss import TokenScores
@@ -46,7 +47,7 @@ PLACE = "distributed training"
 STOP = "stop"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class EngineCall:
     """A method of the engine, which every rank carries out as rank 0 does."""
 
@@ -84,9 +85,11 @@ class AcceleratedRanks(Ranks):
             # Words travel between CPUs: a GPU that waits for one would be busy all the while.
             self._words = dist.new_group(backend="gloo", timeout=WAIT)
         except (RuntimeError, ValueError) as error:
-            cause = f"the processes did not find each other ({_short_error_text(error)})."
-            move = "See that all of them run and that nothing else uses the port."
-            raise PolicyError(PLACE, cause, move) from error
+            raise PolicyError(
+                PLACE,
+                f"the processes did not find each other ({_short_error_text(error)}).",
+                "See that all of them run and that nothing else uses the port.",
+            ) from error
         state = self.accelerator.state
         if not gpu and _is_set("ACCELERATE_USE_FSDP"):
             # accelerate 1.15 divides weights over accelerators only. On CPUs, where it is tried
@@ -154,8 +157,11 @@ class AcceleratedRanks(Ranks):
         Raises PolicyError: a rank is gone, or was before.
         """
         if self.apart:
-            move = "Resume the run, which goes on from its last checkpoint."
-            raise PolicyError(PLACE, f"the ranks have come apart ({self.apart}).", move)
+            raise PolicyError(
+                PLACE,
+                f"the ranks have come apart ({self.apart}).",
+                "Resume the run, which goes on from its last checkpoint.",
+            )
         try:
             self._broadcast(word)
         except PolicyError as error:
@@ -227,7 +233,7 @@ def _short_error_text(error: BaseException) -> str:
     return line.rpartition(".cc:")[2].partition("] ")[2].partition(". ")[0] or line[:200]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class DecodeShares:
     """Decode the rank's share."""
 
@@ -443,7 +449,7 @@ def _part_like(tensor: Any, value: Tensor) -> Tensor:
     )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class OpenModel:
     """Load a model as rank 0 has it; each rank puts it on its own device."""
 

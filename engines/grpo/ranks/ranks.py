@@ -9,11 +9,11 @@ import os
 from argparse import Namespace
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from engines.core.errors import ConfigError
+from engines.core.frozen import frozen
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -55,7 +55,7 @@ class Ranks:
 ALONE = Ranks()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class LaunchRequest:
     """What accelerate was asked for; options before the file's fields, as accelerate has it."""
 
@@ -95,8 +95,11 @@ def read_request(arguments: Sequence[str]) -> LaunchRequest:
         )
     except Exception as error:  # ValueError, TypeError, KeyError, AttributeError, yaml's own
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        cause = f"accelerate cannot read it ({reason[:200]})."
-        raise ConfigError(place, cause, "Write it with `accelerate config`.") from error
+        raise ConfigError(
+            place,
+            f"accelerate cannot read it ({reason[:200]}).",
+            "Write it with `accelerate config`.",
+        ) from error
 
 
 def start_processes(request: LaunchRequest, module: str) -> int:

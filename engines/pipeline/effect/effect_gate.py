@@ -16,6 +16,7 @@ from typing import Any
 from engines.core import events as ev
 from engines.core.codec import digest, question_of
 from engines.core.errors import ConflictError
+from engines.core.frozen import frozen
 from engines.core.library import CommitResult, Library
 from engines.core.library_notes import Effect
 from engines.core.settings import LEAST_TRIED
@@ -173,8 +174,11 @@ class EffectGate:
         wanted = self._without_verdict(state, draft, wanted)
         error, alike = self._error_left(state), dict[tuple[str, ...], list[Operation]]()
         if wanted and error < _ROUNDING:
-            cause = "the run has spent it, and what is tried now could prove nothing."
-            raise ConflictError("review.gate.error", cause, "Decide by what is known.")
+            raise ConflictError(
+                "review.gate.error",
+                "the run has spent it, and what is tried now could prove nothing.",
+                "Decide by what is known.",
+            )
         for operation in wanted:
             alike.setdefault(self.apart_of(state, [operation]), []).append(operation)
         share = error / max(1, len(wanted))
@@ -297,7 +301,7 @@ class EffectGate:
         return book, PinnedVersion(write_whole(writer, library), library.version)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Trials:
     """The operations of one step, tried in turn."""
 
@@ -399,12 +403,17 @@ def open_trials(state: RunState, names: Sequence[str]) -> tuple[Operation, ...]:
     known = {op.id: op for op in state.open_operations}
     for name in names:
         if name not in known:
-            move = f"Open are: {', '.join(known) or 'none'}."
-            cause = "it is not open in this run: it is decided, or was never proposed."
-            raise ConflictError(f"operation {name}", cause, move)
+            raise ConflictError(
+                f"operation {name}",
+                "it is not open in this run: it is decided, or was never proposed.",
+                f"Open are: {', '.join(known) or 'none'}.",
+            )
         if known[name].kind not in TRIED:
-            cause = f"it is of the kind {known[name].kind}, which changes no wording."
-            raise ConflictError(f"operation {name}", cause, f"Tried are: {', '.join(TRIED)}.")
+            raise ConflictError(
+                f"operation {name}",
+                f"it is of the kind {known[name].kind}, which changes no wording.",
+                f"Tried are: {', '.join(TRIED)}.",
+            )
     return tuple(known[name] for name in names) or tuple(
         op for op in known.values() if op.kind in TRIED
     )

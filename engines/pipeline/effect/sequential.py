@@ -26,6 +26,7 @@ from functools import cached_property, lru_cache
 from itertools import pairwise
 from statistics import NormalDist
 
+from engines.core.frozen import frozen
 from engines.core.types import EffectVerdict
 from engines.pipeline.evaluation.statistics import (
     Interval,
@@ -46,7 +47,7 @@ Pairs = Sequence[Sequence[float]]
 """A row a problem: of each of its pairs, the reward with the change less that without it."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Look:
     """What is known by then: the first `tries` tries of the first `problems` problems."""
 
@@ -95,7 +96,7 @@ class SequentialPlan:
         return _drift_for_power(self.fractions, self.boundaries) * spread
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class LookResult:
     """What the tries so far say; `verdict` None: look again."""
 

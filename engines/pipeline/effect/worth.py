@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from engines.core.codec import seed_for
+from engines.core.frozen import frozen
 from engines.core.library_notes import Effect, EffectMethod, interval_verdict
 from engines.pipeline.evaluation.statistics import (
     LEAST_QUESTIONS,
@@ -33,7 +34,7 @@ _ROLLOUTS_EACH = 4
 """Per experience that is measured; of more experiences those that varied most are."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Observation:
     """One try: the experiences that stood in its prompt, and its reward."""
 
@@ -43,7 +44,7 @@ class Observation:
     reward: float
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Effects:
     """What a regression tells; experiences that hardly varied are missing in `single`."""
 
@@ -52,7 +53,7 @@ class Effects:
     problems: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Estimate:
     value: float
     interval: Interval

@@ -8,7 +8,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import partial
 from pathlib import Path
 from typing import Literal
@@ -23,6 +23,7 @@ from engines.core.events import (
     TextStreamed,
     TransientEvent,
 )
+from engines.core.frozen import frozen
 from engines.core.library import Library
 from engines.core.protocols import Verifier, judges_whole_groups
 from engines.core.types import NO_USAGE, CallKey, Job, Problem, Rollout, Usage, Verdict
@@ -41,7 +42,7 @@ LONGEST_NAME = 200
 """Bytes of a set's name that stand in the name of a file."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class HeldOutSet:
     """One set, by a name that no other set of the run has."""
 
@@ -56,7 +57,7 @@ class HeldOutSet:
         return len({question_of(problem.id) for problem in self.problems})
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class MeasurementSetup:
     """How rollouts are made and judged. `seed` is the run's; `outage` is told what failed."""
 
@@ -68,7 +69,7 @@ class MeasurementSetup:
     first_try: int = 0  # each try draws by its number, so others are other luck
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PinnedVersion:
     """What is measured: what the prompt of a problem's try says of experiences; the versions."""
 
@@ -77,7 +78,7 @@ class PinnedVersion:
     policy_version: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Measurement:
     """The result of one set."""
 
@@ -98,7 +99,7 @@ class Measurement:
         return sum(map(len, self.rewards)) - self.known_count - self.missing
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Evaluation:
     """What a run evaluates, how, and when.
 
@@ -300,7 +301,7 @@ def result_path(folder: Path, result: EvaluationFinished) -> Path:
     return folder / f"step-{result.step:04d}-{name}.json"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Try:
     """One try at one held-out problem; `content` is the problem's digest."""
 
@@ -314,7 +315,7 @@ class _Try:
     under_way: set[CallKey]  # of tries that are measured with it
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _TryResult:
     reward: float | None
     usage: Usage

@@ -8,17 +8,17 @@ import math
 import random
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from statistics import NormalDist, stdev
 
 from engines.core.codec import question_of
+from engines.core.frozen import frozen
 
 SAME = 1e-9
 """Means of one question closer than this differ by rounding alone."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Interval:
     """Both ends belong to it."""
 
@@ -402,7 +402,7 @@ RIGHT_FROM = 0.5
 """The reward from which a try counts as right, as in a group's outcome."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Rate:
     """A rate and the number of questions behind it; no value and no interval where that is 0."""
 

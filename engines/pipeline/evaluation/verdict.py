@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeVar, get_args
 
 from engines.core.events import EvaluationFinished
+from engines.core.frozen import frozen
 from engines.core.state.run_state import comparable_evaluations, means_by_question
 from engines.core.types import EffectVerdict
 from engines.pipeline.evaluation.statistics import (
@@ -87,7 +88,7 @@ Change = Literal["improved", "worsened", "still wrong", "still right"]
 CHANGES: tuple[Change, ...] = get_args(Change)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class HeldOutDiagnosis:
     """One set before and after, each question with a known reward on both sides once."""
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from engines.core.events import EvaluationFinished
+from engines.core.frozen import frozen
 from engines.core.library import CommitResult, Library, Reviewed, effective_operation
 from engines.core.protocols import Linter
 from engines.core.state.run_state import RunState
@@ -163,7 +164,7 @@ class Draft:
         return self.linter.take_usage() if self.linter is not None else NO_USAGE
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Rebase:
     """What a moved head does to the standing decisions."""
 
@@ -223,7 +224,7 @@ Change = tuple[OperationKind, str | None, str]
 """(kind, target, text)."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Setback:
     """A held-out set on which the library got worse since `version`."""
 
@@ -243,8 +244,10 @@ def find_setback(evaluations: Sequence[EvaluationFinished], since: int) -> Setba
         if then.library_version != now.library_version and found and found.verdict == "hurts":
             interval = f"[{found.interval.low:+.2f}, {found.interval.high:+.2f}]"
             against = f"v{now.library_version} against v{then.library_version}"
-            reason = f"{now.data} got worse: {found.difference:+.2f} {interval} of {against}"
-            return Setback(then.library_version, reason)
+            return Setback(
+                then.library_version,
+                f"{now.data} got worse: {found.difference:+.2f} {interval} of {against}",
+            )
     return None
 
 

@@ -221,8 +221,11 @@ class Gate:
         state, tried = self.recorder.state, self._draft.copy()
         operations = {d.operation_id: self.open_operation(d.operation_id) for d in decisions}
         if len(operations) < len(decisions) or not decisions:
-            cause = "it must name each operation once, and at least one."
-            raise ConflictError("batch of decisions", cause, "Nothing was decided.")
+            raise ConflictError(
+                "batch of decisions",
+                "it must name each operation once, and at least one.",
+                "Nothing was decided.",
+            )
         resolved = list[Decision]()
         for operation, asked in zip(operations.values(), decisions, strict=True):
             decision = await self._resolve(operation, replace(asked, at=self.clock()), tried)
@@ -272,8 +275,9 @@ class Gate:
         async with self._lock:
             state = self.recorder.state
             if operation_id not in state.decisions:
-                cause = "no decision about it stands."
-                raise ConflictError(f"operation {operation_id}", cause, "Nothing to undo.")
+                raise ConflictError(
+                    f"operation {operation_id}", "no decision about it stands.", "Nothing to undo."
+                )
             gone = state.is_withdrawn_by_undo(operation_id, state.decisions[operation_id])
             undo = ev.DecisionUndone(state.step, operation_id, withdrawn=gone)
             await self.recorder.record(undo)
@@ -430,8 +434,9 @@ class Gate:
             objection = self._draft.objection(operation)
             if objection:
                 what = f"{operation.kind} {operation.target or ''}".rstrip()
-                move = "Change it, or leave it out."
-                raise ConflictError(f"proposal ({what})", f"{objection}.", move)
+                raise ConflictError(
+                    f"proposal ({what})", f"{objection}.", "Change it, or leave it out."
+                )
             state = self.recorder.state
             ids = (human_operation_id(state.step, number) for number in itertools.count(1))
             wanted = replace(
@@ -455,8 +460,9 @@ class Gate:
         if found is None:
             done = state.repaired.get(repair_id)
             cause = f"it was {done} already." if done else "no such reply is open."
-            move = f"Open are: {', '.join(state.repairs) or 'none'}."
-            raise ConflictError(f"reply {repair_id}", cause, move)
+            raise ConflictError(
+                f"reply {repair_id}", cause, f"Open are: {', '.join(state.repairs) or 'none'}."
+            )
         return found
 
     async def resubmit(
@@ -581,8 +587,11 @@ def check_decision(decision: Decision) -> None:
     reworded = (decision.kind, decision.target, decision.text) != (None, None, None)
     if decision.action in ("edit", "defer") or reworded:
         asked = "deferred" if decision.action == "defer" else "edited"
-        cause = f"a weight update cannot be {asked}: the next step would rest on it."
-        raise ConflictError(f"operation {decision.operation_id}", cause, "Approve or reject it.")
+        raise ConflictError(
+            f"operation {decision.operation_id}",
+            f"a weight update cannot be {asked}: the next step would rest on it.",
+            "Approve or reject it.",
+        )
 
 
 def update_metrics(state: RunState, operation: Operation) -> Mapping[str, float]:
@@ -611,8 +620,11 @@ async def carry_out(
     name = update_id(step)
     if _is_approved(state, step):
         if apply is None:
-            cause = "its weights can be changed only by the process that trains them."
-            raise ConflictError(f"operation {name}", cause, "Go on with the run.")
+            raise ConflictError(
+                f"operation {name}",
+                "its weights can be changed only by the process that trains them.",
+                "Go on with the run.",
+            )
         return await apply(update), (OperationOutcome(name, "weights", True),)
     decision = state.decisions.get(name)
     reason = UNDECIDED if decision is None else decision.reason

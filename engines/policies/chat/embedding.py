@@ -50,8 +50,9 @@ def open_embedder(
         return RehearsalEmbeddings()
     if prefix == "openai" and model:
         return EmbeddingClient(replace(endpoint, model=model), folder, reserve=reserve)
-    move = "Write openai:MODEL, or rehearsal."
-    raise PolicyError(f"embedding model {spec!r}", "it has no known form.", move)
+    raise PolicyError(
+        f"embedding model {spec!r}", "it has no known form.", "Write openai:MODEL, or rehearsal."
+    )
 
 
 class RehearsalEmbeddings:
@@ -190,9 +191,11 @@ class VectorCache:
             with os.fdopen(descriptor, "ab") as file:
                 file.write(line)
         except OSError as error:
-            cause = f"cannot be written ({error.strerror})."
-            move = "Make room or mend its permissions, then give the same command again."
-            raise RecordError(str(self.path), cause, move) from error
+            raise RecordError(
+                str(self.path),
+                f"cannot be written ({error.strerror}).",
+                "Make room or mend its permissions, then give the same command again.",
+            ) from error
 
     def _load(self) -> None:
         try:
@@ -200,9 +203,11 @@ class VectorCache:
         except FileNotFoundError:
             return
         except OSError as error:
-            cause = f"cannot be read ({error.strerror})."
-            move = "Mend its permissions, or take it away: its texts are paid for anew then."
-            raise RecordError(str(self.path), cause, move) from error
+            raise RecordError(
+                str(self.path),
+                f"cannot be read ({error.strerror}).",
+                "Mend its permissions, or take it away: its texts are paid for anew then.",
+            ) from error
         for line in raw.splitlines():
             try:
                 name, packed, check = orjson.loads(line)

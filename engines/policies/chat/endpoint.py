@@ -12,7 +12,7 @@ import asyncio
 import math
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import UTC, datetime
 from difflib import get_close_matches
 from email.utils import parsedate_to_datetime
@@ -24,6 +24,7 @@ import orjson
 
 from engines.core.codec import dumps
 from engines.core.errors import CallFailed, PolicyError
+from engines.core.frozen import frozen
 from engines.core.types import Usage
 from engines.secrets.mask import MASK, Mask
 
@@ -38,7 +39,7 @@ EXCERPT = 500
 """Characters of what an endpoint said that are worth showing."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class EndpointSettings:
     """Where a model answers, and on what terms.
 
@@ -236,9 +237,11 @@ class EndpointClient:
     def check_key(self) -> None:
         """Raises PolicyError: the hosted service is to be asked without a key."""
         if self.settings.base_url is None and self.settings.api_key is None:
-            cause = "no key is given, and the hosted service wants one."
-            move = f"{SET_KEY}, or base_url for an endpoint of your own."
-            raise PolicyError(self.place, cause, move)
+            raise PolicyError(
+                self.place,
+                "no key is given, and the hosted service wants one.",
+                f"{SET_KEY}, or base_url for an endpoint of your own.",
+            )
 
     def policy_error(self, failed: CallFailed, known: Sequence[str] = ()) -> PolicyError:
         """What a failed ping means to the person; `known` are the models on offer."""

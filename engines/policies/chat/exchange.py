@@ -16,6 +16,7 @@ from typing import Any, TypeGuard
 
 import orjson
 
+from engines.core.codec import JsonObject
 from engines.core.errors import CallFailed
 from engines.core.text.tokens import text_tokens
 from engines.core.types import Completion, Message, Sampling, ToolCall, Usage, meaning_of
@@ -84,10 +85,10 @@ def chat_request(
     sampling: Sampling,
     max_tokens: int | None,
     dialect: Dialect,
-) -> dict[str, Any]:
+) -> JsonObject:
     """The body; `max_tokens` is the limit where `sampling` sets none."""
     limit = sampling.max_tokens if sampling.max_tokens is not None else max_tokens
-    body: dict[str, Any] = {
+    body: JsonObject = {
         "model": model,
         "messages": [_message_body(message) for message in messages],
         "stream": True,
@@ -104,7 +105,7 @@ def chat_request(
     return {n: value for n, value in body.items() if value is not None and n not in left_out}
 
 
-def function_tools(tools: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]] | None:
+def function_tools(tools: Sequence[Mapping[str, Any]]) -> list[JsonObject] | None:
     """Tools as the protocol has them; None where there are none."""
     return [
         dict(tool) if "function" in tool else {"type": "function", "function": dict(tool)}
@@ -112,9 +113,9 @@ def function_tools(tools: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]] |
     ] or None
 
 
-def message_fields(message: Message, parse_arguments: Callable[[str], Any] = str) -> dict[str, Any]:
+def message_fields(message: Message, parse_arguments: Callable[[str], Any] = str) -> JsonObject:
     """A message of text as the protocol has it; templates want the arguments of calls parsed."""
-    fields: dict[str, Any] = {"role": message.role, "content": message.content}
+    fields: JsonObject = {"role": message.role, "content": message.content}
     if message.tool_calls:
         fields["tool_calls"] = [
             {
@@ -129,7 +130,7 @@ def message_fields(message: Message, parse_arguments: Callable[[str], Any] = str
     return fields
 
 
-def _message_body(message: Message) -> dict[str, Any]:
+def _message_body(message: Message) -> JsonObject:
     # Reasoning is not sent back: several hosted services refuse it in a request.
     body = message_fields(message)
     if message.images:
@@ -407,8 +408,9 @@ def _arguments_text(arguments: object, data: bytes) -> str:
     try:
         return arguments if isinstance(arguments, str) else orjson.dumps(arguments).decode()
     except orjson.JSONEncodeError:  # nested deeper than it writes, though it reads that
-        cause = "the arguments of a tool call cannot be written as JSON"
-        raise _shape_failure(cause, data) from None
+        raise _shape_failure(
+            "the arguments of a tool call cannot be written as JSON", data
+        ) from None
 
 
 def _parse_usage(usage: Mapping[str, Any]) -> Usage | None:

@@ -129,8 +129,11 @@ def _quantising_options(
     if settings.quantise != "nf4":
         return {}
     if device.type != "cuda":
-        cause = "4-bit weights (quantise: nf4) need a GPU, and there is none."
-        raise PolicyError(place, cause, "Write quantise: none.")
+        raise PolicyError(
+            place,
+            "4-bit weights (quantise: nf4) need a GPU, and there is none.",
+            "Write quantise: none.",
+        )
     quantised = transformers.BitsAndBytesConfig(
         load_in_4bit=True,
         bnb_4bit_quant_type="nf4",
@@ -163,8 +166,11 @@ def _check_config(config: Any, place: str) -> None:
     fits = not named or any(name.endswith(_LANGUAGE_MODEL) for name in named)
     if not known or not fits or getattr(config, "is_encoder_decoder", False):
         what = named[0] if named else config.model_type
-        cause = f"{what} is no causal language model."
-        raise PolicyError(place, cause, "Choose a decoder such as Llama, Qwen, Mistral or Gemma.")
+        raise PolicyError(
+            place,
+            f"{what} is no causal language model.",
+            "Choose a decoder such as Llama, Qwen, Mistral or Gemma.",
+        )
 
 
 def _check_weights(info: Any, place: str) -> None:
@@ -172,8 +178,11 @@ def _check_weights(info: Any, place: str) -> None:
     missing = sorted(info["missing_keys"])
     if missing:
         more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
-        cause = f"its files lack the weight {missing[0]}{more}."
-        raise PolicyError(place, cause, "Save the model again, or choose another folder.")
+        raise PolicyError(
+            place,
+            f"its files lack the weight {missing[0]}{more}.",
+            "Save the model again, or choose another folder.",
+        )
 
 
 @contextlib.contextmanager
@@ -184,9 +193,11 @@ def _explain_load_errors(place: str, source: str, folder: Path | None) -> Iterat
         raise
     except Exception as error:  # libraries raise OSError, ValueError, KeyError, safetensors' own
         if "trust_remote_code" in str(error):
-            cause = "it comes with program code of its own, which is never run."
-            move = "Choose a model that transformers knows by itself."
-            raise PolicyError(place, cause, move) from None
+            raise PolicyError(
+                place,
+                "it comes with program code of its own, which is never run.",
+                "Choose a model that transformers knows by itself.",
+            ) from None
         if folder is None and isinstance(error, OSError):
             raise PolicyError(
                 place,
@@ -194,9 +205,11 @@ def _explain_load_errors(place: str, source: str, folder: Path | None) -> Iterat
                 f"({_first_line(error)}).",
                 "Check the name and the connection, or write the folder of a model.",
             ) from None
-        cause = f"transformers cannot load it ({type(error).__name__}: {_first_line(error)})."
-        move = "Check that the folder is whole and made for transformers 5."
-        raise PolicyError(place, cause, move) from error
+        raise PolicyError(
+            place,
+            f"transformers cannot load it ({type(error).__name__}: {_first_line(error)}).",
+            "Check that the folder is whole and made for transformers 5.",
+        ) from error
 
 
 def _first_line(error: BaseException) -> str:

@@ -15,6 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from engines.core.frozen import frozen
 from engines.policies.hf_local.model import Layer, LocalModel, MergedWeights
 
 SHOWN_EVERY = 8
@@ -23,7 +24,7 @@ _DROP_SHARE = 6
 """One in so many rows has to be finished before the batch is packed again."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class DecodeRequest:
     """One reply to be made; `max_tokens` fits the window."""
 

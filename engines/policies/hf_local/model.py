@@ -6,7 +6,6 @@ import json
 import operator
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
@@ -16,6 +15,7 @@ import transformers
 from torch import Tensor, nn
 
 from engines.core.errors import PolicyError
+from engines.core.frozen import frozen
 from engines.policies.hf_local.settings import PROJECTIONS, LocalSettings, LoraSettings
 
 SANE_WINDOW = 10**7
@@ -71,9 +71,11 @@ def load_adapter(model: Any, folder: Path, trainable: bool) -> Any:
         return peft.PeftModel.from_pretrained(model, str(folder), is_trainable=trainable)
     except Exception as error:  # ValueError, RuntimeError, KeyError, safetensors' own
         reason = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
-        cause = f"it does not fit the model ({type(error).__name__}: {reason[:200]})."
-        move = "Choose the model that it was trained on, or leave it out."
-        raise PolicyError(f"adapter {folder}", cause, move) from None
+        raise PolicyError(
+            f"adapter {folder}",
+            f"it does not fit the model ({type(error).__name__}: {reason[:200]}).",
+            "Choose the model that it was trained on, or leave it out.",
+        ) from None
 
 
 def base_digest(model: nn.Module) -> str:
@@ -134,7 +136,7 @@ Linear = tuple[Tensor, Tensor | None]
 """Weight (out, in) and bias."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Layer:
     qkv: Linear
     out: Linear
@@ -146,7 +148,7 @@ class Layer:
     activation: Callable[[Tensor], Tensor]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class MergedWeights:
     embed: Tensor  # (vocabulary, hidden)
     layers: tuple[Layer, ...]
@@ -445,9 +447,11 @@ class LocalModel:
         if not self.settings.gradient_checkpointing:
             return
         if not self.base.supports_gradient_checkpointing:
-            cause = "the model supports no gradient checkpointing."
-            move = "Write gradient_checkpointing: false."
-            raise PolicyError(f"policy {self.name!r}", cause, move)
+            raise PolicyError(
+                f"policy {self.name!r}",
+                "the model supports no gradient checkpointing.",
+                "Write gradient_checkpointing: false.",
+            )
         self.base.activation_checkpointing_enable({"use_reentrant": False})
         self._set_checkpointing(True)
 

@@ -502,8 +502,9 @@ def _render_messages(tokenizer: Any, messages: Sequence[Message], tools: Tools) 
     except Exception as error:  # jinja's errors, and whatever the template's filters raise
         if messages and messages[0].role == "system" and not _can_take_system(tokenizer):
             return _render_messages(tokenizer, _merge_system_message(messages), tools)
-        reason = f"the chat template refuses the messages ({type(error).__name__}: {error})"
-        raise CallFailed("failed", reason) from error
+        raise CallFailed(
+            "failed", f"the chat template refuses the messages ({type(error).__name__}: {error})"
+        ) from error
 
 
 def _tokenise(tokenizer: Any, text: str, *, first: bool = False) -> list[int]:

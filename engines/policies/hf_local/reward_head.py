@@ -6,7 +6,7 @@ Source: pairs by Bradley and Terry, as in InstructGPT (arXiv:2203.02155, section
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from torch.nn import functional
 
 from engines.core.codec import seed_for
 from engines.core.errors import DataError
+from engines.core.frozen import frozen
 from engines.policies.hf_local.model import LocalModel
 
 HEAD, CARD = "head.safetensors", "reward_model.json"
@@ -26,7 +27,7 @@ _DECAY = 1e-3
 _ROUNDS = 60
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class JudgedAnswer:
     """An answer with its reward; `group` numbers the tries at one problem."""
 
@@ -36,7 +37,7 @@ class JudgedAnswer:
     group: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RewardHead:
     """`mean` and `std` are those of the features it was fitted to; all (H,), the bias ()."""
 
@@ -51,7 +52,7 @@ class RewardHead:
 
     def save(self, folder: Path, card: dict[str, Any]) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        tensors = {name: getattr(self, name).contiguous() for name in self.__slots__}
+        tensors = {own.name: getattr(self, own.name).contiguous() for own in fields(self)}
         save_file(tensors, folder / HEAD)
         (folder / CARD).write_text(json.dumps(card, indent=2) + "\n", "utf-8")
 
@@ -62,8 +63,11 @@ def load_head(folder: Path) -> tuple[RewardHead, dict[str, Any]]:
         card = json.loads((folder / CARD).read_text("utf-8"))
         return RewardHead(**load_file(folder / HEAD)), card
     except Exception as error:  # safetensors has errors of its own for each kind of damage
-        move = "Train one: studio train RUNFILE --stage reward."
-        raise DataError(str(folder), f"it holds no reward model ({error}).", move) from error
+        raise DataError(
+            str(folder),
+            f"it holds no reward model ({error}).",
+            "Train one: studio train RUNFILE --stage reward.",
+        ) from error
 
 
 def learn(local: LocalModel, rows: Sequence[JudgedAnswer]) -> tuple[RewardHead, float, int]:

@@ -1,16 +1,16 @@
 """How a local model is loaded. Imports nothing heavy: run files are read without torch."""
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from engines.core.frozen import frozen
 from engines.core.settings import COUNT, SettingError, derived, setting
 
 PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 """What LoRA adapts, as far as the model has them."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class LoraSettings:
     """The low-rank adapter that is trained."""
 
@@ -18,7 +18,7 @@ class LoraSettings:
     alpha: int = setting(16, "the adapter is scaled by alpha / rank", **COUNT)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class LocalSettings:
     """How hf:PATH is loaded.
 
@@ -54,5 +54,9 @@ class LocalSettings:
     def __post_init__(self) -> None:
         for url in self.rollouts_url or ():
             if not url.startswith(("http://", "https://")):
-                move = "Write it as http://HOST:8000/v1."
-                raise SettingError("policy.local", "rollouts_url", f"{url!r} is no address.", move)
+                raise SettingError(
+                    "policy.local",
+                    "rollouts_url",
+                    f"{url!r} is no address.",
+                    "Write it as http://HOST:8000/v1.",
+                )

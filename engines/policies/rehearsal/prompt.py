@@ -6,8 +6,8 @@ Knows nothing of the problems themselves: what is not in the text is not known h
 import re
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
+from engines.core.frozen import frozen
 from engines.core.types import Message
 
 CHARS_PER_TOKEN = 4  # the usual rule of thumb; there is no tokenizer to ask
@@ -31,7 +31,7 @@ _FINAL = re.compile(
 )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class AttemptLine:
     """One line of an attempt. `label` is empty where the line has none."""
 
@@ -39,7 +39,7 @@ class AttemptLine:
     body: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ShownAttempt:
     """An attempt as the prompt shows it; `reward` is None where the prompt hides it."""
 

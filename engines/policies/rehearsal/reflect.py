@@ -8,12 +8,13 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Literal
 
 import orjson
 
-from engines.core.codec import seed_for
+from engines.core.codec import JsonObject, seed_for
+from engines.core.frozen import frozen
 from engines.core.text.reply import ReplyProblem, parse_objects
 from engines.policies.rehearsal import prompt
 from engines.policies.rehearsal.prompt import AttemptLine, ShownAttempt
@@ -76,7 +77,7 @@ _RULE = re.compile(r"(?<!\ba )\b[^\W\d]{2,}")
 _NUMBER = re.compile(r"\d[\d,]*(?:\.\d+)?")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Lesson:
     """A lesson with what supports it."""
 
@@ -213,7 +214,7 @@ _PROPOSAL = re.compile(
 )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Operation:
     """One wish for the library, resting on numbered attempts or proposals."""
 
@@ -264,7 +265,7 @@ def reflector_reply(
     return reply.rstrip("]}\n") if slip == "broken" else reply
 
 
-def _row(operation: Operation, evidence: str) -> dict[str, Any]:
+def _row(operation: Operation, evidence: str) -> JsonObject:
     return {
         "operation": operation.operation,
         "id": operation.id,
@@ -318,8 +319,11 @@ def extract(sections: Mapping[str, Sequence[str]], slip: Slip | None = None) -> 
         for id, text in library.items():
             fresh = all(o.id != id for o in operations)
             if lesson.worse and fresh and word_similarity(text, lesson.worse) >= _NEAR:
-                reason = f"The worse attempts do what {id} says."
-                operations.append(Operation("delete", id, "", reason, lesson.attempts))
+                operations.append(
+                    Operation(
+                        "delete", id, "", f"The worse attempts do what {id} says.", lesson.attempts
+                    )
+                )
     return operations[: _parse_limit(_LIMIT, sections)]
 
 
@@ -336,10 +340,10 @@ def _reword_carelessly(lesson: Lesson, slip: Slip, problem: str, truth: Sequence
     return f"{lesson.name}: {condition}, never {rule}."
 
 
-def credit_rows(sections: Mapping[str, Sequence[str]]) -> list[dict[str, Any]]:
+def credit_rows(sections: Mapping[str, Sequence[str]]) -> list[JsonObject]:
     """Return what each experience did in the attempts shown."""
     attempts = prompt.parse_attempts(sections["Attempts"])
-    rows: list[dict[str, Any]] = []
+    rows: list[JsonObject] = []
     for id, text in prompt.parse_library(sections["Library now"]).items():
         rule = split_experience(text)[1]
         uses: dict[str, list[int]] = {"used": [], "ignored": []}
@@ -384,9 +388,7 @@ def _place_lesson(
     return Operation("keep", id, "", reason, numbers)
 
 
-def consolidate(
-    sections: Mapping[str, Sequence[str]], *, careful: bool = True
-) -> list[dict[str, Any]]:
+def consolidate(sections: Mapping[str, Sequence[str]], *, careful: bool = True) -> list[JsonObject]:
     """Return one operation for what says the same, and the proposals that none needs, with why.
 
     Additions stay as they are where not `careful`.
@@ -408,7 +410,7 @@ def consolidate(
             groups.append(group)
         group.append(wish)
     room = _parse_limit(_ROOM, sections)
-    rows: list[dict[str, Any]] = []
+    rows: list[JsonObject] = []
     for group in groups:
         best = _choose_operation(group)
         numbers = tuple(number for wish in group for number in wish.numbers)

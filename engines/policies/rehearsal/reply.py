@@ -5,13 +5,14 @@ Every byte follows from the request: no clock, no chance but its seed.
 
 import asyncio
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, get_args
 
 import orjson
 
 from engines.core.chat_protocol import Asked, BadRequest, Reply, parse_request
 from engines.core.codec import digest, seed_for
+from engines.core.frozen import frozen
 from engines.core.types import Completion, ToolCall, Usage
 from engines.policies.rehearsal import prompt
 from engines.policies.rehearsal.reflect import Slip, chance_slips, parse_task_name, reflector_reply
@@ -28,7 +29,7 @@ _CREATED = 1_700_000_000  # a fixed base: `created` must not tell the time
 _PIECE = 48  # characters a streamed delta holds, about twelve tokens: each costs 0.05 ms
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Request:
     """A request for a reply, and what rehearsal reads of it beyond the usual parts."""
 

@@ -16,7 +16,6 @@ from collections.abc import (
     Iterator,
     MutableMapping,
 )
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import httpx2
@@ -24,6 +23,7 @@ import orjson
 
 from engines.core.chat_protocol import BadRequest, error_body
 from engines.core.errors import ConfigError
+from engines.core.frozen import frozen
 
 Event = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Event]]
@@ -105,14 +105,15 @@ def open_listener(port: int, host: str, option: str = "") -> socket.socket:
         cause = f"{host} cannot be listened on: {error.strerror or error}."
         if error.errno == errno.EADDRINUSE:
             cause = "another program listens there."
-        move = "Choose another port; port 0 takes any free one."
-        raise ConfigError(option, cause, move) from None
+        raise ConfigError(
+            option, cause, "Choose another port; port 0 takes any free one."
+        ) from None
 
 
 MODEL = "rehearsal"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class EndpointReply:
     """`body` may be iterated once; closing it early ends the reply."""
 

@@ -11,13 +11,13 @@ experiences are compared with the same luck.
 
 import operator
 import re
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
 
 import orjson
 
 from engines.core.codec import seed_for
+from engines.core.frozen import frozen
 from engines.policies.rehearsal import prompt
 
 Stance = Literal["silent", "stated", "denied"]
@@ -137,7 +137,7 @@ def stance(family: str, instructions: str) -> Stance:
     return stances.pop() if len(stances) == 1 else "silent"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Draw:
     """What decides between the right and the wrong way, besides the question.
 
@@ -156,7 +156,7 @@ class Draw:
         return luck < start - less * min(max(traps - 1, 0), 2)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Step:
     """One line of a solution: a short label, what one does in general, and here."""
 
@@ -168,7 +168,7 @@ class Step:
         return f"({self.label}): {self.clause}: {self.instance.rstrip('.')}."
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Task:
     """A recognised problem with both solutions.
 

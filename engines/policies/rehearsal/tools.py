@@ -7,17 +7,18 @@ wrong. With pages it also plays each member of a team, who reads nothing but its
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import NamedTuple
 
 import orjson
 
+from engines.core.frozen import frozen
 from engines.core.types import Message
 from engines.policies.rehearsal import prompt
 from engines.policies.rehearsal.solve import UNKNOWN, Draw, Step, format_steps, recognise
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Way:
     """One way to go on after the first step: what is said before the call, and the program."""
 
@@ -29,7 +30,7 @@ class Way:
         return Way(replace(self.step, instance=instance), self.code.format(**values))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ToolProblem:
     """A recognised problem with both ways. `guess` is what it comes to by head: a wrong number."""
 
@@ -175,7 +176,7 @@ _NUMBER = re.compile(
 )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Turn:
     """A text and, where a tool is called, the arguments of the call as JSON."""
 
@@ -229,7 +230,7 @@ def _last_text(problem: ToolProblem, result: str) -> str:
     return format_steps((step,), answer, start=3)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Act(Step):
     """A step that searches for its instance, or that ends the rollout with it as the answer."""
 
@@ -309,7 +310,7 @@ _QUESTIONS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Lookup:
     """A recognised question: `named` is the thing that it names."""
 

@@ -17,7 +17,7 @@ from tinydb.middlewares import CachingMiddleware
 from tinydb.queries import QueryInstance
 from tinydb.storages import Storage
 
-from engines.core.codec import dumps, fields_of
+from engines.core.codec import JsonObject, dumps, fields_of
 from engines.core.errors import RecordError, StudioError
 from engines.core.events import EvaluationFinished, LibraryCommitted
 from engines.core.library import Experience, Library
@@ -33,7 +33,7 @@ from engines.record.seal import add_seal, read_sealed
 
 NAME = f"{FOLDER}/rows.json"
 Compare = Callable[[float], bool]
-Row = dict[str, Any]
+Row = JsonObject
 KINDS = ("operation", "experience", "rejection", "version", "evaluation")
 """A rejection is an operation that was rejected, or that did not fit."""
 _REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS)
@@ -45,10 +45,10 @@ class AtomicStorage(Storage):
     def __init__(self, path: Path) -> None:
         self._path = path
 
-    def read(self) -> dict[str, dict[str, Any]] | None:
+    def read(self) -> dict[str, JsonObject] | None:
         return read_sealed(self._path)
 
-    def write(self, data: dict[str, dict[str, Any]]) -> None:
+    def write(self, data: dict[str, JsonObject]) -> None:
         write_atomic(self._path, add_seal(dumps(data)))
 
 
@@ -90,7 +90,7 @@ def _put_library(database: TinyDB, workspace: Workspace, library: Library) -> No
         table.insert(row)
 
 
-def write_dataset_row(workspace: Workspace, row: dict[str, Any]) -> list[str]:
+def write_dataset_row(workspace: Workspace, row: JsonObject) -> list[str]:
     """Write it, and return the names of other data sets with the same content."""
     with open_catalogue(workspace) as database:
         table = database.table("datasets")
@@ -100,7 +100,7 @@ def write_dataset_row(workspace: Workspace, row: dict[str, Any]) -> list[str]:
     return [name for name in same if name != row["name"]]
 
 
-def refresh_catalogue(workspace: Workspace) -> list[dict[str, Any]]:
+def refresh_catalogue(workspace: Workspace) -> list[JsonObject]:
     """Make the catalogue say what the journals do; returns a row for every run, oldest first.
 
     The row of a run whose journal is damaged has an "error". Where the catalogue cannot be written,
@@ -117,7 +117,7 @@ def refresh_catalogue(workspace: Workspace) -> list[dict[str, Any]]:
     return rows
 
 
-def _refresh(workspace: Workspace) -> list[dict[str, Any]]:
+def _refresh(workspace: Workspace) -> list[JsonObject]:
     with open_catalogue(workspace) as database:
         table = database.table("runs")
         before = {row["run"]: dict(row) for row in table}
@@ -130,7 +130,7 @@ def _refresh(workspace: Workspace) -> list[dict[str, Any]]:
     return rows
 
 
-def _refresh_row(run: RunDir, before: dict[str, Any]) -> dict[str, Any]:
+def _refresh_row(run: RunDir, before: JsonObject) -> JsonObject:
     """Return the row of a run: the one before, where it was made from the journal as it is."""
     try:
         mark = journal_mark(run.journal)
@@ -151,14 +151,14 @@ def _refresh_libraries(database: TinyDB, workspace: Workspace) -> None:
                 _put_library(database, workspace, folder.head())
 
 
-def run_row(run: RunDir, *, anew: bool = False) -> dict[str, Any]:
+def run_row(run: RunDir, *, anew: bool = False) -> JsonObject:
     """What `runs list` shows of a run; `anew`: by its journal alone, and nothing is written."""
     row = read_run(run.journal, anew=anew).row
     name = {"run": run.run, "exp_id": row["exp_id"] or run.run}  # its folder may be a copy
     return {**row, **name, "journal_bytes": journal_bytes(run.journal)}
 
 
-def _damaged_row(run: RunDir, error: StudioError) -> dict[str, Any]:
+def _damaged_row(run: RunDir, error: StudioError) -> JsonObject:
     counts = ("epoch", "epochs", "steps", "version", "open", "tokens", "losses")
     return {
         **dict.fromkeys(counts, 0),

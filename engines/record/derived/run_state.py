@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from engines import core
-from engines.core.codec import digest_bytes, dumps, from_dict, to_dict
+from engines.core.codec import JsonObject, digest_bytes, dumps, from_dict, to_dict
 from engines.core.errors import RecordError, StudioError
 from engines.core.state.fold import fold, fold_history
 from engines.core.state.list_row import list_row
@@ -74,7 +74,7 @@ def keep_derived(path: Path, value: object) -> None:
         write_atomic(path, add_seal(dumps({"code": code_digest(), "kept": value})))
 
 
-def journal_mark(journal: Path) -> dict[str, Any]:
+def journal_mark(journal: Path) -> JsonObject:
     """Return what tells a journal as it is now from another, or from the same at another time.
 
     Raises RecordError: it cannot be read.
@@ -114,7 +114,7 @@ class ReadRun:
         self.began, self.last = self.began or entry.at, entry.at
 
     @property
-    def row(self) -> dict[str, Any]:
+    def row(self) -> JsonObject:
         """What a list shows of the run."""
         return {**list_row(self.state), "began": self.began, "last": self.last}
 
@@ -253,7 +253,7 @@ def read_step(journal: Path, step: int) -> StepHistory:
 
 
 _USAGE = f"{FOLDER}/usage.json"
-_Sums = dict[str, Any]
+_Sums = JsonObject
 """Of a file: "mark" tells it from another of that name, "sums" are rows of policy and usage."""
 
 
@@ -285,7 +285,7 @@ def keep_usage(records: Path) -> None:
         next(usage_sums(records), None)
 
 
-def _add(file: Path) -> list[tuple[str, dict[str, Any]]]:
+def _add(file: Path) -> list[tuple[str, JsonObject]]:
     sums: dict[tuple[str, bool], Usage] = {}
     for policy, usage in file_usage(file):
         key = policy, usage.cost_usd is None  # an unknown cost hides none that is known

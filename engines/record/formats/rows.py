@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from engines.core.codec import to_dict
+from engines.core.codec import JsonObject, to_dict
 from engines.core.library import Experience, Library
 from engines.core.library_notes import NO_USES
 from engines.record.appender import write_atomic
@@ -75,7 +75,7 @@ _KAYBA_NOTES = ("helpful", "harmful", "neutral", "justification", "evidence", "i
 def write_kayba(card: Card) -> bytes:
     worths = card.worths()
     results = [result.text for result in card.results]
-    skills: dict[str, Any] = {}
+    skills: JsonObject = {}
     for experience in card.library.experiences:
         history = experience.history
         # A time must stand there, also where none is known.
@@ -141,7 +141,7 @@ def read_kayba(source: Source) -> ForeignLibrary:
 _NO_LIST = "it does not hold a list `experiences` of `id` and `text`."
 
 
-def library_data(library: Library) -> dict[str, Any]:
+def library_data(library: Library) -> JsonObject:
     return {
         "library": library.name,
         "version": library.version,
@@ -177,7 +177,7 @@ def read_studio(source: Source) -> ForeignLibrary:
     return _read_own(source, source.yaml())
 
 
-def _read_own(source: Source, data: dict[str, Any]) -> ForeignLibrary:
+def _read_own(source: Source, data: JsonObject) -> ForeignLibrary:
     rows = data.get("experiences")
     if not isinstance(rows, list):
         raise source.error(_NO_LIST)
@@ -201,8 +201,10 @@ def _read_own(source: Source, data: dict[str, Any]) -> ForeignLibrary:
         found.append((inside, entry))
     held = tuple(Experience(entry.id, entry.text) for _, entry in found)
     if data.get("content_hash") not in (None, Library("", 0, held).content_hash):
-        move = "Delete its content_hash to use it as your own, or restore it from a copy."
-        raise source.error("its experiences do not give the content_hash it holds.", move=move)
+        raise source.error(
+            "its experiences do not give the content_hash it holds.",
+            move="Delete its content_hash to use it as your own, or restore it from a copy.",
+        )
     losses = [f"the {part} of its experiences" for part in ("uses", "effects") if data.get(part)]
     card = data if "library" in data else source.first_line("# Experiences (")  # of an agent.yaml
     return source.library(found, losses, data.get("library"), card)

@@ -7,13 +7,15 @@ import json
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from engines.core.codec import JsonObject
 from engines.core.errors import DataError
+from engines.core.frozen import frozen
 from engines.core.library import Library
 from engines.core.text.sanitize import one_line
 from engines.core.types import Problem
@@ -27,7 +29,7 @@ _TITLE = re.compile(r"library ([^\W_][\w.-]{0,99})@(\d{1,18})\b")
 _MOVE = "Correct the file, give another, or name its format; `studio guide libraries` shows each."
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ForeignEntry:
     """One experience of a file. `note` is what the format says of it in words."""
 
@@ -38,7 +40,7 @@ class ForeignEntry:
     pinned: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ForeignLibrary:
     """What a file holds. `losses` are its parts that cannot be taken, each in words."""
 
@@ -53,7 +55,7 @@ Placed = Iterable[tuple[str, ForeignEntry]]
 """Entries, each with its place behind the path: `:3` for a line, `: skills.E1` for a value."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Source:
     """A file that is read as a format; "" where none is known yet."""
 
@@ -71,8 +73,7 @@ class Source:
             with self.path.open("rb") as file:
                 data = file.read(MOST_BYTES + 1)
         except OSError as error:
-            cause = f"it cannot be read ({error.strerror})."
-            raise self.error(cause) from error
+            raise self.error(f"it cannot be read ({error.strerror}).") from error
         if len(data) > MOST_BYTES:
             raise self.error(f"it is larger than {MOST_BYTES >> 20} MB.")
         refuse_altered(self.path, data)
@@ -90,14 +91,14 @@ class Source:
         except UnicodeDecodeError as error:
             raise self.error(f"it is no UTF-8 text (byte {error.start}).") from error
 
-    def json(self) -> dict[str, Any]:
+    def json(self) -> JsonObject:
         """Its object; a key that stands there twice would hide an entry, and is refused."""
         return self._parse(lambda text: json.loads(text, object_pairs_hook=self._unique_keys))
 
-    def yaml(self, text: str | None = None) -> dict[str, Any]:
+    def yaml(self, text: str | None = None) -> JsonObject:
         return self._parse(load_yaml, text)
 
-    def _parse(self, load: Callable[[str], object], text: str | None = None) -> dict[str, Any]:
+    def _parse(self, load: Callable[[str], object], text: str | None = None) -> JsonObject:
         try:
             return self.mapping(load(self.text() if text is None else text))
         except RecursionError as error:
@@ -105,7 +106,7 @@ class Source:
         except (yaml.YAMLError, ValueError, TypeError) as error:
             raise self.error(f"it cannot be parsed: {' '.join(str(error).split())}.") from error
 
-    def mapping(self, value: object, inside: str = "") -> dict[str, Any]:
+    def mapping(self, value: object, inside: str = "") -> JsonObject:
         if isinstance(value, dict):
             return value
         raise self.error(f"it is no object, but of type {type(value).__name__}.", inside)
@@ -139,14 +140,15 @@ class Source:
         for inside, entry in found:
             name, text = entry.id, one_line(entry.text[: LONGEST_TEXT + 1])
             if name and not _ID.fullmatch(name):
-                cause = f"{name[:60]!r} is no id: at most 100 letters, digits, '.', '_' or '-'."
-                raise self.error(cause, inside)
+                raise self.error(
+                    f"{name[:60]!r} is no id: at most 100 letters, digits, '.', '_' or '-'.", inside
+                )
             if name in places:
-                cause = f"the id {name} stands there twice, first at {self.path}{places[name]}."
-                raise self.error(cause, inside)
+                raise self.error(
+                    f"the id {name} stands there twice, first at {self.path}{places[name]}.", inside
+                )
             if len(entry.text) > LONGEST_TEXT:
-                cause = f"its text is longer than {LONGEST_TEXT:,} characters."
-                raise self.error(cause, inside)
+                raise self.error(f"its text is longer than {LONGEST_TEXT:,} characters.", inside)
             if not text:
                 raise self.error("its text is empty.", inside)
             if name:
@@ -154,7 +156,7 @@ class Source:
             section, note = one_line(entry.section), one_line(entry.note)
             yield replace(entry, text=text, section=section, note=note)
 
-    def _unique_keys(self, pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    def _unique_keys(self, pairs: Sequence[tuple[str, Any]]) -> JsonObject:
         if len(found := dict(pairs)) < len(pairs):
             twice = Counter(key for key, _ in pairs).most_common(1)[0][0]
             raise self.error(f"the key {twice[:60]!r} stands there twice.")
@@ -181,7 +183,7 @@ def count_lines(lines: Iterable[str], what: str) -> tuple[str, ...]:
     return (f"{n} line{'s' * (n != 1)} {what}",) if n else ()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Result:
     """One held-out set, measured with this version in front of every prompt."""
 
@@ -190,7 +192,7 @@ class Result:
     benchmark: Mapping[str, Any] | None = None  # against no experience, as a skill holds it
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Card:
     """A version of a library with what is known of it."""
 
@@ -224,7 +226,7 @@ class Card:
                 found[name] = "; ".join(parts)
         return found
 
-    def data(self) -> dict[str, Any]:
+    def data(self) -> JsonObject:
         about = {"library": self.library.name, "version": self.library.version}
         results = [dict(result.data) for result in self.results]
         return {**about, "results": results, "worth": self.worths()}

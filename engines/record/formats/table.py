@@ -5,13 +5,13 @@ What is lost by writing is found by reading back, so no format needs to know its
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from os.path import realpath
 from pathlib import Path
 from stat import S_IMODE
 from tempfile import TemporaryDirectory
 
 from engines.core.errors import ConflictError, DataError, suggest_name
+from engines.core.frozen import frozen
 from engines.core.library import Library
 from engines.record.appender import make_folder, write_atomic
 from engines.record.formats import rows, texts
@@ -19,7 +19,7 @@ from engines.record.formats.source import Card, ForeignLibrary, Source
 from engines.record.run_dir import Workspace
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Format:
     """A row of the table."""
 
@@ -51,8 +51,7 @@ def read_foreign(path: Path, format: str | None = None) -> ForeignLibrary:
     or text in it is none, or an id stands there twice; or it may be any prose.
     """
     if format is not None and format not in TABLE:
-        move = suggest_name(format, TABLE)
-        raise Source(path).error(f"{format!r} is no format.", move=move)
+        raise Source(path).error(f"{format!r} is no format.", move=suggest_name(format, TABLE))
     kind = format or _recognise(Source(path))
     source = Source(path, kind)
     library = TABLE[kind].read(source)
@@ -60,8 +59,10 @@ def read_foreign(path: Path, format: str | None = None) -> ForeignLibrary:
         raise source.error("it holds no experience.")
     is_guess = format is None and kind in ("prompt", "agents") and library.exported is None
     if is_guess and not any(entry.id for entry in library.entries):
-        cause = "it may be any prose: no line of it carries an id."
-        raise source.error(cause, move=f"If it holds experiences, give --format {kind}.")
+        raise source.error(
+            "it may be any prose: no line of it carries an id.",
+            move=f"If it holds experiences, give --format {kind}.",
+        )
     return library
 
 

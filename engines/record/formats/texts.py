@@ -137,9 +137,11 @@ def merge_section(path: Path, section: bytes) -> bytes:
         gap = b"\n" * (2 - present.endswith(b"\n")) if present else b""
         return present + gap + section
     if len(begins) != 1 or len(ends) != 1 or begins > ends:
-        cause = "a marker of this library has lost its other half, or stands there twice."
-        move = "Take what is left of its section out, then export again."
-        raise DataError(f"{path}:{1 + max(begins + ends)}", cause, move)
+        raise DataError(
+            f"{path}:{1 + max(begins + ends)}",
+            "a marker of this library has lost its other half, or stands there twice.",
+            "Take what is left of its section out, then export again.",
+        )
     return b"\n".join([*lines[: begins[0]], *new, *lines[ends[0] + 1 :]])
 
 
@@ -180,8 +182,11 @@ def write_skill(card: Card, folder: Path) -> dict[str, bytes]:
     """
     name = folder.name
     if not _SKILL_NAME.fullmatch(name):
-        cause = "a skill is called as its folder: at most 64 of a-z, 0-9 and single hyphens."
-        raise ConfigError(f"--to {folder}", cause, f"Write --to {folder.parent / slug(card)}.")
+        raise ConfigError(
+            f"--to {folder}",
+            "a skill is called as its folder: at most 64 of a-z, 0-9 and single hyphens.",
+            f"Write --to {folder.parent / slug(card)}.",
+        )
     library = card.library
     ids = [experience.id for experience in library.experiences]
     texts = {"SKILL.md": "", "references/evaluation.md": _evaluation_page(card)}

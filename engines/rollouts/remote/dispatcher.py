@@ -15,7 +15,9 @@ from functools import partial
 from itertools import count
 from typing import Any, Protocol
 
+from engines.core.codec import JsonObject
 from engines.core.errors import CallFailed, StudioError, WorkerLost, lost_usage
+from engines.core.frozen import frozen
 from engines.core.protocols import (
     Agent,
     Embedder,
@@ -51,13 +53,13 @@ Work = tuple[Coroutine[Any, Any, Any], Context | None]
 """What answers a question, and the context it runs in; None: that of the line."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PackedError:
     """An error on its way. One that is not the studio's own keeps its name and its text."""
 
     kind: type[Exception] | str
     args: tuple[Any, ...]
-    state: dict[str, Any]
+    state: JsonObject
 
     @classmethod
     def pack(cls, error: BaseException) -> "PackedError":
@@ -163,7 +165,7 @@ Ref = tuple[str, str | int]
 _SERVED: ContextVar[int] = ContextVar("served", default=-1)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class WorkerParts:
     """What a worker has opened. `check` tests all of it, and returns `AgentOpened.facts`."""
 
@@ -176,7 +178,7 @@ OpenParts = Callable[[Any, Any, "Worker"], AbstractAsyncContextManager[WorkerPar
 """Opens what is wanted with the files for it, and stubs of the worker for what stays here."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RemoteModel:
     """A model of the run's process, which is asked through a try or a ledger."""
 
@@ -202,7 +204,7 @@ def ref_of(policy: Policy) -> Ref:
     return policy.ref
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _ToolRun:
     """How the calls of one reply are run, once the record does not have their results."""
 
@@ -291,7 +293,7 @@ class RemoteTry:
         """The run's process closes it."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RemoteLedger:
     """The ledger as verifiers use it: they ask the judge through it."""
 
@@ -323,7 +325,7 @@ class RemoteLedger:
         raise AssertionError("verifiers call no tools")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RemoteEmbedder:
     """An embedding model of the run's process."""
 
@@ -356,7 +358,7 @@ class Worker:
         self.listeners: dict[int, OnText] = {}
         self.tool_runs: dict[int, _ToolRun] = {}
 
-    async def open(self, open_parts: OpenParts, wanted: Any, files: Any) -> dict[str, Any]:
+    async def open(self, open_parts: OpenParts, wanted: Any, files: Any) -> JsonObject:
         """Open and test all; returns what it acts with, and whether it judges whole groups."""
         opening = open_parts(wanted, await self._fetch(files), self)
         parts = await self._stack.enter_async_context(opening)
@@ -418,7 +420,7 @@ class RemoteProcess(Protocol):
     def node(self) -> str:
         """What people call the machine it is on."""
 
-    async def open(self, wanted: Any, files: Any) -> dict[str, Any]:
+    async def open(self, wanted: Any, files: Any) -> JsonObject:
         """As `Worker.open`, whose StudioError it raises; `files` is a handle."""
 
     async def push(self, items: Sequence[Item]) -> None: ...
@@ -492,7 +494,7 @@ class Dispatcher:
         self.on_nodes: Callable[[tuple[str, ...], str], None] = lambda nodes, lost: None
         self.on_placed: Callable[[CallKey, str], None] = lambda key, node: None
         self._wanted_workers, self._tries_per_worker = wanted_workers, tries_per_worker
-        self._facts: dict[str, Any] | None = None
+        self._facts: JsonObject | None = None
         self._ready: dict[_Worker, None] = {}
         self._changed = asyncio.Condition()
         self._keepers: set[asyncio.Task[None]] = set()
@@ -500,7 +502,7 @@ class Dispatcher:
         self.numbers = count()
         self.made_by: dict[Place, _Worker] = {}
 
-    async def check(self) -> dict[str, Any]:
+    async def check(self) -> JsonObject:
         """Start, and return what the agent acts with once one worker is ready.
 
         Raises StudioError: there is no cluster, or what the run needs cannot be opened there.
@@ -581,9 +583,11 @@ class Dispatcher:
                     opened = await process.open(*self._to_open)
                 except WorkerLost as lost:
                     failed += 1
-                    move = "See `ray status` and the worker's log on its node; then start again."
-                    cause = f"no worker could be started ({lost})."
-                    trouble = StudioError("dispatch", cause, move)
+                    trouble = StudioError(
+                        "dispatch",
+                        f"no worker could be started ({lost}).",
+                        "See `ray status` and the worker's log on its node; then start again.",
+                    )
                     continue
                 self._check_same(process.node, opened)
                 failed = 0
@@ -603,11 +607,14 @@ class Dispatcher:
     def _check_same(self, node: str, opened: Mapping[str, Any]) -> None:
         """Refuse a node on which tools are contained otherwise, or are missing."""
         if self._facts is not None and opened["agent"] != self._facts["agent"]:
-            cause = f"its tools are not what they are elsewhere: {opened['agent']}."
-            raise StudioError(f"node {node}", cause, "Give all nodes the same packages and kernel.")
+            raise StudioError(
+                f"node {node}",
+                f"its tools are not what they are elsewhere: {opened['agent']}.",
+                "Give all nodes the same packages and kernel.",
+            )
         self._facts = self._facts or dict(opened)
 
-    async def _serve(self, process: RemoteProcess, opened: dict[str, Any]) -> None:
+    async def _serve(self, process: RemoteProcess, opened: JsonObject) -> None:
         """Take what a worker sends, until it is lost."""
         outgoing: asyncio.Queue[Item] = asyncio.Queue()
         line = Line(
@@ -664,7 +671,7 @@ class Dispatcher:
             found.on_text(args[1])
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RemoteAgent:
     """Implements `engines.core.protocols.Agent` on a worker; raises WorkerLost where that is."""
 
@@ -681,7 +688,7 @@ class RemoteAgent:
             return replace(attempt, usage=attempt.usage + served.lost)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RemoteVerifier:
     """Implements `engines.core.protocols.Verifier` on a worker, that which made the tries first."""
 

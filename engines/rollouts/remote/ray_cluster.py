@@ -13,7 +13,6 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +24,9 @@ import ray
 from ray.exceptions import ActorDiedError, ActorUnavailableError, RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy as NodeAffinity
 
+from engines.core.codec import JsonObject
 from engines.core.errors import StudioError, WorkerLost
+from engines.core.frozen import frozen
 from engines.rollouts.remote.dispatcher import Item, OpenParts, PackedError, Worker
 
 REACH_S = 5.0
@@ -36,7 +37,7 @@ MOST_CALLS = 10_000
 """Of one worker at a time: what it has under way is bounded by the dispatcher."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Node:
     """A machine of a cluster, and what it has installed; "" where `trouble` says why not."""
 
@@ -79,7 +80,7 @@ class RayCluster:
         ray._private.worker.print_worker_logs = lambda *_: None
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            usual: dict[str, Any] = {
+            usual: JsonObject = {
                 "namespace": "practice-studio",
                 "log_to_driver": False,
                 "configure_logging": False,
@@ -98,8 +99,11 @@ class RayCluster:
                         ray.init("local", include_dashboard=False, **usual)
             except (RayError, ConnectionError, RuntimeError, OSError, ValueError) as error:
                 said = " ".join(str(error).split())[:300]
-                move = "Start one: ray start --head, or set ray.address=local."
-                raise StudioError("ray.address", f"no cluster answers ({said}).", move) from error
+                raise StudioError(
+                    "ray.address",
+                    f"no cluster answers ({said}).",
+                    "Start one: ray start --head, or set ray.address=local.",
+                ) from error
 
     async def add_worker(self) -> "RayProcess":
         actor: Any = ray.remote(_Actor)
@@ -110,13 +114,19 @@ class RayCluster:
             host, release = await made.where.remote()
         except (RayError, ModuleNotFoundError) as error:
             if not ray.is_initialized():
-                move = "Start it again; the same command goes on from there."
-                raise StudioError("ray.address", "the cluster is gone.", move) from error
+                raise StudioError(
+                    "ray.address",
+                    "the cluster is gone.",
+                    "Start it again; the same command goes on from there.",
+                ) from error
             raise WorkerLost("(unknown)", _describe_loss(error)) from error
         if release != _release():
             ray.kill(made)
-            cause = f"it has {release}, and this is {_release()}."
-            raise StudioError(f"node {host}", cause, "Install the same on every node.")
+            raise StudioError(
+                f"node {host}",
+                f"it has {release}, and this is {_release()}.",
+                "Install the same on every node.",
+            )
         return RayProcess(made, host)
 
     def list_nodes(self) -> tuple[str, list[Node]]:
@@ -156,7 +166,7 @@ class RayProcess:
     def __init__(self, actor: Any, node: str) -> None:
         self._actor, self.node = actor, node
 
-    async def open(self, wanted: Any, files: Any) -> dict[str, Any]:
+    async def open(self, wanted: Any, files: Any) -> JsonObject:
         opened = await self._call("open", wanted, files)
         if isinstance(opened, PackedError):
             error = opened.unpack()
@@ -196,7 +206,7 @@ class _Actor:
     async def where(self) -> tuple[str, str]:
         return socket.gethostname(), _release()
 
-    async def open(self, wanted: Any, files: Any) -> dict[str, Any] | PackedError:
+    async def open(self, wanted: Any, files: Any) -> JsonObject | PackedError:
         try:
             return await self._worker.open(self._open_parts, wanted, files)
         except Exception as error:
@@ -230,9 +240,11 @@ def _reach(address: str) -> None:
     try:
         socket.create_connection((host, int(port)), REACH_S).close()
     except OSError as error:
-        cause = f"nothing answers at {address} ({error.strerror or error})."
-        move = "Start it there: ray start --head, or set ray.address=local."
-        raise StudioError("ray.address", cause, move) from error
+        raise StudioError(
+            "ray.address",
+            f"nothing answers at {address} ({error.strerror or error}).",
+            "Start it there: ray start --head, or set ray.address=local.",
+        ) from error
 
 
 def _describe_loss(error: BaseException) -> str:

@@ -23,14 +23,14 @@ import math
 import sys
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass
 from pathlib import Path
 from reprlib import repr as short_repr
 from types import ModuleType, SimpleNamespace
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from engines.agents import agentscope_classes as agentscope
-from engines.core.codec import fields_of
+from engines.core.codec import JsonObject, fields_of
+from engines.core.frozen import frozen
 
 if TYPE_CHECKING:
     from engines.core.types import Message, Problem, Rollout
@@ -45,7 +45,7 @@ class WrongReturn(Exception):
 
 def build_question(
     problem: Problem, rollouts: Sequence[Rollout], timeout_score: float
-) -> dict[str, Any]:
+) -> JsonObject:
     """The part of a call's message that says what is judged."""
     return {
         "problem": {
@@ -67,7 +67,7 @@ def build_question(
     }
 
 
-def _message_fields(message: Message) -> dict[str, Any]:
+def _message_fields(message: Message) -> JsonObject:
     """With the tools it calls, where it calls any."""
     calls = [fields_of(call, "id", "name", "arguments") for call in message.tool_calls]
     return fields_of(message, "role", "content") | ({"tool_calls": calls} if calls else {})
@@ -79,7 +79,7 @@ def build_arguments(
     logged: dict[str, float],
     *,
     as_messages: bool,
-) -> tuple[list[Any], dict[str, Any]]:
+) -> tuple[list[Any], JsonObject]:
     """Arguments by place and by name, for the question in `order` (see `build_question`).
 
     `logged` receives what the function logs as metrics. With `as_messages` completions are
@@ -128,7 +128,7 @@ def build_sample(problem: Mapping[str, Any], rollout: Mapping[str, Any]) -> Eval
     )
 
 
-def build_row(problem: Mapping[str, Any]) -> dict[str, Any]:
+def build_row(problem: Mapping[str, Any]) -> JsonObject:
     """The data row: question, answer and truth under their usual names, then all else."""
     answer = problem["answer"]
     usual = {"question": problem["question"], "answer": answer, "ground_truth": answer}
@@ -137,7 +137,7 @@ def build_row(problem: Mapping[str, Any]) -> dict[str, Any]:
 
 def build_columns(
     problem: Mapping[str, Any], rollouts: Sequence[Mapping[str, Any]], *, as_messages: bool
-) -> dict[str, Any]:
+) -> JsonObject:
     """What TRL's functions get: one entry a rollout in every column."""
     n = len(rollouts)
     prompt: Any = problem["question"]
@@ -186,7 +186,7 @@ def check_columns(chosen: ChosenFunction, known: Collection[str]) -> None:
 
 def parse_results(
     returned: Any, signature: Signature, count: int, logged: Mapping[str, float]
-) -> list[dict[str, Any]]:
+) -> list[JsonObject]:
     """What was returned as {"reward", "critique", "metrics"} for each rollout.
 
     Raises WrongReturn: it has not the shape that the framework documents.
@@ -215,7 +215,7 @@ def rescale_reward(reward: float, low: float, high: float) -> float:
     return min(1.0, max(0.0, (reward - low) / (high - low)))
 
 
-def _parse_result(returned: Any) -> dict[str, Any]:
+def _parse_result(returned: Any) -> JsonObject:
     if returned is None:
         raise WrongReturn("the verifier returned None, not a reward")
     if isinstance(returned, Mapping):
@@ -296,7 +296,7 @@ class FileRefused(Exception):
         super().__init__(cause)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ChosenFunction:
     name: str
     call: Callable[..., Any]
@@ -332,8 +332,7 @@ def choose_function(module: ModuleType, name: str | None) -> ChosenFunction:
 
         known = list(_public_functions(module))
         there = f"It defines: {', '.join(known)}." if known else "It defines none."
-        cause = f'there is no function "{name}".'
-        raise FileRefused(cause, f"{did_you_mean(name, known)}{there}")
+        raise FileRefused(f'there is no function "{name}".', f"{did_you_mean(name, known)}{there}")
     call = getattr(module, name)
     if not callable(call):
         kind = type(call).__name__
@@ -342,8 +341,9 @@ def choose_function(module: ModuleType, name: str | None) -> ChosenFunction:
     try:
         parameters = list(inspect.signature(call).parameters.values())
     except (TypeError, ValueError) as error:
-        cause = f'the parameters of "{name}" cannot be told ({error}).'
-        raise FileRefused(cause, _KNOWN) from error
+        raise FileRefused(
+            f'the parameters of "{name}" cannot be told ({error}).', _KNOWN
+        ) from error
     found = f"{name}({', '.join(map(str, parameters))})"
     signature = detect_signature([parameter.name for parameter in parameters])
     if signature is None:
@@ -351,14 +351,17 @@ def choose_function(module: ModuleType, name: str | None) -> ChosenFunction:
     try:
         _check_form(parameters, signature)
     except TypeError as error:
-        move = f"Give it the form of {FORMS[signature]}."
-        raise FileRefused(f"{found} cannot be called so: {error}.", move, line) from error
+        raise FileRefused(
+            f"{found} cannot be called so: {error}.",
+            f"Give it the form of {FORMS[signature]}.",
+            line,
+        ) from error
     return ChosenFunction(name, call, signature)
 
 
 def accepted_arguments(
     call: Callable[..., Any], offered: Mapping[str, Any], skip: int = 0
-) -> dict[str, Any]:
+) -> JsonObject:
     """Those of the offered keyword arguments that a function takes.
 
     Its first `skip` parameters are given by place. FileRefused: it needs one not offered.
@@ -398,8 +401,10 @@ def _only_function(module: ModuleType) -> str:
     if hasattr(module, DEFAULT_FUNCTION):
         return DEFAULT_FUNCTION
     if known:
-        cause = f"several functions could be meant: {', '.join(known)}."
-        raise FileRefused(cause, "Name one of them as function.")
+        raise FileRefused(
+            f"several functions could be meant: {', '.join(known)}.",
+            "Name one of them as function.",
+        )
     raise FileRefused("no function has one of the known signatures.", _KNOWN)
 
 
@@ -455,10 +460,10 @@ class Fields(SimpleNamespace):
     def update(self, **fields: Any) -> None:
         vars(self).update(fields)
 
-    def model_dump(self) -> dict[str, Any]:
+    def model_dump(self) -> JsonObject:
         return dict(vars(self))
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> JsonObject:
         return {name: value for name, value in vars(self).items() if value is not None}
 
     @classmethod

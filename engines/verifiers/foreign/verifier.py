@@ -10,12 +10,13 @@ import math
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
 
 from engines.core.codec import fix_surrogates
 from engines.core.errors import AnswersPending, CallFailed, VerifierError, lost_usage
+from engines.core.frozen import frozen
 from engines.core.settings import derived, setting
 from engines.core.types import NO_USAGE, Message, Problem, RecordRef, Role, Rollout, Usage, Verdict
 from engines.core.waiting import gather_all
@@ -28,7 +29,7 @@ from engines.verifiers.stated_answer import short_text, trouble_verdict, unjudge
 _ROLES: Mapping[str, Role] = {**{role: role for role in get_args(Role)}, "developer": "system"}
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class FunctionSettings:
     """How a function is found and called.
 
@@ -54,15 +55,19 @@ class FunctionSettings:
         place = 'verifier "function"'
         low, high = self.range
         if self.function is not None and not self.function.isidentifier():
-            cause = "function is not the name of a function."
-            raise VerifierError(place, cause, "Set it to verify_func.")
+            raise VerifierError(
+                place, "function is not the name of a function.", "Set it to verify_func."
+            )
         if low >= high:
-            cause = "range is not a lower and a higher number."
-            raise VerifierError(place, cause, "Set it to [0, 1].")
+            raise VerifierError(
+                place, "range is not a lower and a higher number.", "Set it to [0, 1]."
+            )
         if self.timeout_score is not None and not low <= self.timeout_score <= high:
-            cause = f"timeout_score is outside {low:g} to {high:g}."
-            move = "Set it to 0, or to null to leave such answers unjudged."
-            raise VerifierError(place, cause, move)
+            raise VerifierError(
+                place,
+                f"timeout_score is outside {low:g} to {high:g}.",
+                "Set it to 0, or to null to leave such answers unjudged.",
+            )
 
 
 class FunctionVerifier:
@@ -110,13 +115,17 @@ class FunctionVerifier:
         if self._launcher.loaded is not None:
             return
         if self._path.suffix != ".py":
-            move = "Give a file that ends in .py."
-            raise VerifierError(str(self._path), "it is not a Python file.", move)
+            raise VerifierError(
+                str(self._path), "it is not a Python file.", "Give a file that ends in .py."
+            )
         try:
             source = self._path.read_bytes()
         except OSError as error:
-            cause = f"it cannot be read ({error.strerror or error})."
-            raise VerifierError(str(self._path), cause, "Give a Python file.") from error
+            raise VerifierError(
+                str(self._path),
+                f"it cannot be read ({error.strerror or error}).",
+                "Give a Python file.",
+            ) from error
         # Latin 1 takes any byte through JSON and back; the file names its own encoding.
         if not self._pool.is_starting:
             self._launcher.load = {**self._load, "source": source.decode("latin-1")}
@@ -294,9 +303,11 @@ class FunctionLauncher:
         try:
             child = await _start_child(handle_message, handle_exit)
         except OSError as error:
-            cause = f"no process can be started for it ({error})."
-            move = "Free processes and memory, and start again."
-            raise VerifierError(self._place, cause, move) from error
+            raise VerifierError(
+                self._place,
+                f"no process can be started for it ({error}).",
+                "Free processes and memory, and start again.",
+            ) from error
         try:
             child.send({"load": self.load})
             async with asyncio.timeout(self._load_s):

@@ -32,6 +32,7 @@ from types import ModuleType
 from typing import Any
 
 from engines.core import user_code
+from engines.core.codec import JsonObject
 from engines.core.user_code import VERIFIER_MODULE
 from engines.process import kernel
 from engines.process.confinement import confine
@@ -115,7 +116,7 @@ class LoadedFunction:
             check_columns(self.chosen, order["columns"])
         self.messages = reads_messages(tree)
 
-    def loaded_message(self) -> dict[str, Any]:
+    def loaded_message(self) -> JsonObject:
         name, signature = self.chosen.name, self.chosen.signature
         return {"loaded": {"function": name, "signature": signature, "async": self.chosen.is_async}}
 
@@ -139,14 +140,14 @@ class FunctionCall:
         )
         return loaded.chosen.call(*given, **named)
 
-    def result_message(self, returned: Any) -> dict[str, Any]:
+    def result_message(self, returned: Any) -> JsonObject:
         if self._unread:  # the function made something of it, which is no verdict
             raise CannotRead(self._unread[0])
         signature, count = self._loaded.chosen.signature, len(self._order["rollouts"])
         results = parse_results(returned, signature, count, self._logged)
         return {"done": self._order["call"], "results": results}
 
-    def error_message(self, error: BaseException) -> dict[str, Any]:
+    def error_message(self, error: BaseException) -> JsonObject:
         line = error_line(error, self._loaded.file, self._loaded.chosen.name)
         return {"done": self._order["call"], "error": line}
 
@@ -219,8 +220,9 @@ def _parse_source(source: bytes, file: str) -> ast.Module:
     except SyntaxError as error:
         raise FileRefused(f"it is not Python ({error.msg}).", "Mend it.", error.lineno) from error
     except ValueError as error:
-        cause = f"it is not Python ({error_text(error)})."
-        raise FileRefused(cause, "Give a Python file.") from error
+        raise FileRefused(
+            f"it is not Python ({error_text(error)}).", "Give a Python file."
+        ) from error
 
 
 def _add_folder(folder: str) -> None:

@@ -5,7 +5,7 @@ A section holds the engine's own settings class, and besides it the keys that ot
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal, LiteralString
+from typing import Annotated, Literal, LiteralString
 from urllib.parse import unquote
 
 from pydantic import (
@@ -17,6 +17,7 @@ from pydantic import (
     model_validator,
 )
 
+from engines.core.codec import JsonObject
 from engines.core.frozen import frozen
 from engines.core.settings import (
     COUNT,
@@ -111,11 +112,11 @@ class VerifierConfig(Settings):
     )
 
     @property
-    def settings(self) -> dict[str, Any]:
+    def settings(self) -> JsonObject:
         return dict(self.model_extra or {})
 
     @property
-    def spec(self) -> dict[str, Any]:
+    def spec(self) -> JsonObject:
         return {"name": self.name, **self.settings}
 
 
@@ -483,7 +484,7 @@ class RayConfig(Settings):
     )
 
 
-_MODEL: dict[str, Any] = {"examples": ["openai:gpt-4o-mini"]}
+_MODEL: JsonObject = {"examples": ["openai:gpt-4o-mini"]}
 
 
 _Rule = tuple[bool, str, LiteralString, str]

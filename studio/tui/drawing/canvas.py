@@ -19,6 +19,7 @@ from textual.message import Message
 from textual.strip import Strip
 from textual.widget import Widget
 
+from engines.core.frozen import frozen
 from engines.core.text import tool_text
 from engines.core.text.sanitize import escape_unsafe
 from engines.core.text.tool_text import MARK, CallMark, ResultMark
@@ -46,7 +47,7 @@ MOST_CHARS = 64_000
 Mode = Literal["wall", "group", "solo"]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PaneModel:
     """What a pane says besides its text. All of it is sanitized already."""
 
@@ -623,7 +624,7 @@ def _has_footer(pane: Pane, box: "Box") -> bool:
 LEAST_WIDTH, LEAST_HEIGHT = 22, 3
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Box:
     """Where a pane stands, borders included; in cells."""
 

@@ -5,9 +5,10 @@ through `normalize_width` first: then a row is as wide as the sum of its charact
 """
 
 import re
-from dataclasses import dataclass
 
 from rich.cells import cell_len, get_character_cell_size
+
+from engines.core.frozen import frozen
 
 ROW_CHARS = 1000
 """Characters of one row at most: marks that take no room could otherwise pile up without end."""
@@ -139,7 +140,7 @@ def _wrap_paragraph(paragraph: str, width: int, out: list[str]) -> None:
     out.append(paragraph[start:])
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Glyphs:
     """Signs for states and the lines of boxes, each one cell wide."""
 

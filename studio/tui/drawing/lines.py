@@ -4,8 +4,8 @@ A span is a sanitized text and the name of a style (`studio.tui.drawing.themes`)
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 
+from engines.core.frozen import frozen
 from engines.core.library_notes import UseCounts
 from engines.core.text.similarity import Change
 from studio.secrets.sanitize import sanitize
@@ -23,7 +23,7 @@ CUT = ".."
 """What stands where something was cut: of one width everywhere, and in every locale."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Row:
     """One entry of a list; `key` is what it stands for, "" where it cannot be chosen."""
 

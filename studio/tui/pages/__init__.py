@@ -1,12 +1,13 @@
 """The pages of the screen, a folder each, and the table of them."""
 
-from dataclasses import dataclass
 from importlib import import_module
 
 from textual.widget import Widget
 
+from engines.core.frozen import frozen
 
-@dataclass(frozen=True, slots=True)
+
+@frozen
 class PageEntry:
     """A page of the screen; its class is `NAMEPage` of the module."""
 

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, TypeVar
 
 from rich.text import Text
@@ -13,6 +12,7 @@ from textual.widgets import Input
 from textual.worker import Worker
 
 from engines.core.errors import StudioError
+from engines.core.frozen import frozen
 from studio.secrets.sanitize import one_line, sanitize
 from studio.tui.drawing.cells import cell_width, pad
 from studio.tui.drawing.lines import Line, Row, display_text, holds_words, line, paragraph
@@ -161,7 +161,7 @@ class ListPage(Page):
         return self.list_pane.go_to(name)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Choice:
     """Something to choose, and what to say of it; a heading has no name."""
 

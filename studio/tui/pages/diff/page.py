@@ -6,7 +6,7 @@ References and how the difference is told are those of `studio diff`.
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from itertools import zip_longest
@@ -17,6 +17,7 @@ from textual.widget import Widget
 
 from engines.core.errors import StudioError
 from engines.core.events import EvaluationFinished, LessonCommitted, StepFinished
+from engines.core.frozen import frozen
 from engines.record.libraries import LibraryFolder
 from engines.record.run_dir import Workspace
 from studio.facts.library import Difference, ExperienceChange, HeldOutPair, difference
@@ -41,7 +42,7 @@ STYLES = {"+": "added", "-": "removed", "~": "flag", "=": "", "*": ""}
 _MOVES_A_HEAD = LessonCommitted | EvaluationFinished | StepFinished
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Compared:
     """Two references and their difference."""
 

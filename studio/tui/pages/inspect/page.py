@@ -151,8 +151,11 @@ class InspectPage(ListPage):
         if not place and target.startswith("op"):
             place = _load_evidence(run, target)
         if not place:
-            cause = "it is no rollout, group, operation or problem of this run."
-            raise RecordError(target, cause, "n and ] go through the rollouts.")
+            raise RecordError(
+                target,
+                "it is no rollout, group, operation or problem of this run.",
+                "n and ] go through the rollouts.",
+            )
         name = place.partition("r")[0]
         number, position = int(name[1:].partition("p")[0]), int(name.partition("p")[2])
         step = state.steps[number]

@@ -8,11 +8,12 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import lru_cache
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
+from engines.core.frozen import frozen
 from engines.core.text.tool_text import (
     CallMark,
     call_text,
@@ -42,7 +43,7 @@ FOLDED = ("system", "think", *TOOLS)
 _SHORT = {"planner_main": "planner", "planner_fixed": "analysis"}  # labels
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class GroupSummary:
     id: str
     problem: str
@@ -65,7 +66,7 @@ class GroupSummary:
         return f"library v{self.library_version}"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Part:
     """A piece of a rollout; `text` is inert and settled. `note` stands beside its label."""
 
@@ -76,7 +77,7 @@ class Part:
     note: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Hit:
     """Where a searched text stands, or words that differ: characters of a part."""
 
@@ -86,7 +87,7 @@ class Hit:
     style: str = "flag"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class MarkedParts:
     """Parts with the words that only this rollout says between signs, and where those are."""
 

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -16,6 +16,7 @@ from textual.widget import Widget
 
 from engines.core.errors import StudioError
 from engines.core.events import LessonCommitted, LessonProposed, LessonReturned, StepFinished
+from engines.core.frozen import frozen
 from engines.core.library import Experience, Library
 from engines.core.library_notes import NO_USES, Effect, UseCounts
 from engines.core.text.similarity import word_count, word_diff
@@ -44,7 +45,7 @@ from studio.tui.widgets.line_view import RowList
 _CITATION_KINDS = re.compile(rb'"kind":"(?:StepStarted|RolloutFinished|RolloutJudged)"')
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Citation:
     """One rollout, and the experiences that it cites as `[E14]`; `reward` None where it has none.
 
@@ -94,7 +95,7 @@ MARKS = {"+": "added", "-": "removed", "~": "flag", "?": "flag", " ": ""}
 MARK_WORDS = {"?": "to decide", "+": "added", "~": "reworded", "-": "deleted"}
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class LibraryState:
     """What is known of one library; `draft` is None where no decision waits for a commit."""
 
@@ -104,7 +105,7 @@ class LibraryState:
     citations: Mapping[str, Citation] = field(default_factory=dict)  # by rollout
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Item:
     """One experience with what a commit would make of it.
 
@@ -351,7 +352,7 @@ _BRINGS_USES = StepFinished | LessonProposed | LessonCommitted
 Side = Literal["about", "uses", "history"]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Versions:
     """All versions of a library, the head last, and its labels."""
 
@@ -363,7 +364,7 @@ def load_versions(folder: LibraryFolder) -> Versions:
     return Versions(folder.versions(), dict(folder.labels()))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Wording:
     """A text that is asked for in the box, and what is done with it."""
 

@@ -6,10 +6,11 @@ A view of `engines.core.state.run_state`. Pure.
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import groupby
 
 from engines.core import events as ev
+from engines.core.frozen import frozen
 from engines.core.state.run_state import Live, RunState
 from engines.core.types import GroupOutcome, RecordRef, Reflection, Verdict, group_id, rollout_id
 from studio.facts.training import trained_step
@@ -44,7 +45,7 @@ WON = 0.5
 UNDER_WAY = ("streaming", "queued")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RolloutStatus:
     """One rollout. `state` is the name of a glyph and of a style; "open" waits for a verdict."""
 
@@ -67,7 +68,7 @@ class RolloutStatus:
         return self.state not in UNDER_WAY
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Batch:
     """The rollouts of one step.
 

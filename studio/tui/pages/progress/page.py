@@ -10,6 +10,7 @@ from textual.app import ComposeResult
 from textual.widget import Widget
 
 from engines.core.errors import StudioError
+from engines.core.frozen import frozen
 from engines.core.state.list_row import Point
 from engines.core.state.run_state import RunState
 from engines.core.types import group_id
@@ -306,7 +307,7 @@ NOT_MEASURED = (
 )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Picture:
     """The drawn rows, of which one says where the cursor stands."""
 

@@ -4,7 +4,6 @@ Their heights are those of the style sheet, so that no key moves a border.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Self
 
 from textual.app import ComposeResult
@@ -14,6 +13,7 @@ from textual.geometry import Region
 from textual.strip import Strip
 from textual.widget import Widget
 
+from engines.core.frozen import frozen
 from engines.core.types import OperationKind
 from studio.tui.drawing.cells import GLYPHS_UNICODE, Glyphs
 from studio.tui.drawing.lines import Line
@@ -26,7 +26,7 @@ from studio.tui.widgets.line_view import Chrome, LineView, RowList
 _ASKING = "y approves it, e goes back to the text"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Editing:
     """A text in the box, and what becomes of it when it is handed in."""
 

@@ -7,10 +7,11 @@ anything.
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING
 
 from engines.core.errors import StudioError
+from engines.core.frozen import frozen
 from engines.core.library import Library
 from engines.core.library_notes import NO_MARK, NotesMark
 from engines.core.state.run_state import RunState
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from studio.review.evidence import EvidenceLoader, GroupEvidence
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Findings:
     """The findings about one operation."""
 
@@ -40,7 +41,7 @@ class Findings:
     answers: Mapping[str, str] = field(default_factory=dict)  # by rollout id, once opened
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class FindingsRequest:
     """One operation, to be looked at against the library as it stands."""
 

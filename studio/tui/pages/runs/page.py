@@ -5,10 +5,10 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
+from engines.core.frozen import frozen
 from engines.record.run_dir import Workspace
 from studio.render.library_lines import date_text
 from studio.render.training_lines import learned_text, row_curve
@@ -153,7 +153,7 @@ _LEAST_STATE = 26
 _ENDED = ("stopped", "failed", "interrupted", "held")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Column:
     heading: str
     most: int  # cells

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Literal
 from rich.text import Text
 
 from engines.core.errors import ConfigError, StudioError
+from engines.core.frozen import frozen
 from engines.record.run_dir import Workspace
 from studio.render.words import count_text
 from studio.secrets.sanitize import one_line, sanitize
@@ -36,7 +37,7 @@ Doing = Literal["resume", "attach", "open", "new"]
 _VERBS = {"resume": "Resume", "attach": "Attach", "open": "Open", "new": "New"}
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Choice:
     """One thing to do. `argument` is a run-id, a preset or the path of a run file."""
 
@@ -128,7 +129,7 @@ _REVIEWERS = {
 _RUN_FILE_KEYS = ("policy:", "exp_id:", "practice:", "agent:")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RunFacts:
     """What a run file would do; once it was checked also what it takes, and what was looked at."""
 
@@ -142,7 +143,7 @@ class RunFacts:
     checks: tuple[tuple[bool, str], ...] = ()  # False where somebody should know of it
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Asked:
     """What is to be found out of a choice; with `checks` also what it would take."""
 
