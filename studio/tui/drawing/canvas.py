@@ -25,7 +25,7 @@ from engines.core.text.sanitize import escape_unsafe
 from engines.core.text.tool_text import MARK, CallMark, ResultMark
 from studio.tui.drawing import themes
 from studio.tui.drawing.cells import (
-    GLYPHS_UNICODE as _SIGNS,
+    GLYPHS as _SIGNS,
 )
 from studio.tui.drawing.cells import (
     cell_width,

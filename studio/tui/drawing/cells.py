@@ -192,5 +192,5 @@ class Glyphs:
         return first + head + self.h * (width - 2 - cell_len(head)) + last
 
 
-GLYPHS_UNICODE = Glyphs()
+GLYPHS = Glyphs()
 """Where a terminal cannot show them, `AsciiFilter` draws each of them as a sign of ASCII."""

@@ -13,7 +13,7 @@ from textual.content import Content
 from textual.widget import Widget
 from textual.widgets import Input, Static
 
-from studio.tui.drawing.cells import GLYPHS_UNICODE
+from studio.tui.drawing.cells import GLYPHS
 from studio.tui.drawing.lines import Lines, Row, line, paragraph
 from studio.tui.keymap import Key, format_key, offer_keys
 from studio.tui.page import Host
@@ -297,7 +297,7 @@ class TickList(Question[tuple[str, ...] | None]):
         self.query_one(Vertical).border_subtitle = Content(text)
 
     def _ticked(self, row: Row) -> Row:
-        sign = " " if row.key in self._off else GLYPHS_UNICODE.approved
+        sign = " " if row.key in self._off else GLYPHS.approved
         tick = line((f"[{sign}] " if row.key else " " * _TICK, "focus"))
         return replace(
             row,

@@ -33,7 +33,7 @@ from studio.secrets.sanitize import one_line
 from studio.session.requests import Propose
 from studio.session.session import EventReceived, Message, Session, SnapshotReceived
 from studio.tui.drawing import lines as drawing
-from studio.tui.drawing.cells import GLYPHS_UNICODE, Glyphs, cell_width, fit, pad
+from studio.tui.drawing.cells import GLYPHS, cell_width, fit, pad
 from studio.tui.drawing.lines import Line, Row, Span, display_text, holds_words, line, paragraph
 from studio.tui.keymap import Key
 from studio.tui.pages.lists import ListPage, Loader
@@ -191,7 +191,7 @@ def items(contents: LibraryState, sort: str = "id") -> tuple[Item, ...]:
 # -- how it is drawn ---------------------------------------------------------------------------
 
 
-def item_rows(listed: Sequence[Item], width: int, signs: Glyphs = GLYPHS_UNICODE) -> list[Row]:
+def item_rows(listed: Sequence[Item], width: int) -> list[Row]:
     """A row each: its mark, its wording, how often it was used and misled, its worth."""
     room = min(12, max((cell_width(display_text(item.id)) for item in listed), default=0))
     is_counted = any(item.counts != NO_USES for item in listed)
@@ -203,7 +203,7 @@ def item_rows(listed: Sequence[Item], width: int, signs: Glyphs = GLYPHS_UNICODE
             figures = f"{f'+{item.counts.used}':>4} {f'-{item.counts.misled}':>3}"
         if is_measured:
             figures += _worth_cell(item.effect)
-        pin = signs.pinned if item.pinned else " "
+        pin = GLYPHS.pinned if item.pinned else " "
         head = f"{item.mark} {pad(display_text(item.id), room)}{pin} "
         style = MARKS[item.mark] if item.mark in "+-" else ""
         text = fit(display_text(" ".join(item.wording.split())), width)

@@ -25,7 +25,7 @@ from studio.render.words import (
 )
 from studio.secrets.sanitize import one_line
 from studio.tui.drawing.canvas import Mode, PaneModel
-from studio.tui.drawing.cells import GLYPHS_UNICODE as _SIGNS
+from studio.tui.drawing.cells import GLYPHS as _SIGNS
 from studio.tui.drawing.cells import fit
 from studio.tui.drawing.lines import (
     BLANK,

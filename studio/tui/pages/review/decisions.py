@@ -314,11 +314,11 @@ class DecidingPage(Page):
         await host.wait_for_requests()  # what was asked in the same breath
         self.queue.draw()
         listed, standing = self.queue.everything, dict(session.state.decisions)
-        counts, signs = view.commit_lines(session.state, listed), self.shown.signs
+        counts = view.commit_lines(session.state, listed)
 
         def lines(width: int) -> list[Line]:
             rows = [row for each in counts for row in paragraph(each, width, " " * 11)]
-            return [*rows, *view.decided_lines(listed, width, signs)]
+            return [*rows, *view.decided_lines(listed, width)]
 
         title = f"Commit, with {len(session.state.undecided_operations)} undecided?"
         if await host.confirm(title, lines, {"enter": "commits"}):

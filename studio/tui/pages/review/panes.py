@@ -15,7 +15,6 @@ from textual.widget import Widget
 
 from engines.core.frozen import frozen
 from engines.core.types import OperationKind
-from studio.tui.drawing.cells import GLYPHS_UNICODE, Glyphs
 from studio.tui.drawing.lines import Line
 from studio.tui.keymap import Key
 from studio.tui.page import Page
@@ -119,11 +118,6 @@ class ReviewPanes:
     def is_tabbed(self) -> bool:
         """Whether evidence and similar ones share one place."""
         return not self._page.has_class("-all")
-
-    @property
-    def signs(self) -> Glyphs:
-        # The screen itself knows it: it says so to the style sheet, too.
-        return GLYPHS_UNICODE
 
     @property
     def widths(self) -> tuple[int, ...]:

@@ -20,6 +20,7 @@ from studio.review.decider import Decider, Draft
 from studio.review.wording import Near, find_alike
 from studio.secrets.sanitize import one_line
 from studio.session.session import Session
+from studio.tui.drawing.cells import GLYPHS
 from studio.tui.drawing.lines import BLANK, Line, Row, holds_words, line, note_rows, paragraph
 from studio.tui.page import Page
 from studio.tui.pages.lists import Loader
@@ -173,9 +174,9 @@ class ItemQueue:
             hint = line(text, ("esc", "key"), " clears the filter")
         elif state is None or not (state.operations or state.repairs):
             hint = status_line(state, current_batch(state), page.host.session_status, None)
-        notes, signs = self.notes, self._panes.signs
+        notes = self.notes
         made_of = (state, state.events if state else 0, self.sort, words, self._loader.base,
-                   hint, notes, self._list.line_width, signs)  # fmt: skip
+                   hint, notes, self._list.line_width)  # fmt: skip
         if self.made_of == made_of:
             return
         self.made_of = made_of
@@ -187,10 +188,7 @@ class ItemQueue:
         if words:
             self.items = [i for i in self.everything if holds_words(view.search_text(i), words)]
         width = self._list.line_width - 2  # two cells are the cursor's
-        rows = [
-            view.item_row(item, signs, width=width, has_note=item.id in notes)
-            for item in self.items
-        ]
+        rows = [view.item_row(item, width=width, has_note=item.id in notes) for item in self.items]
         rows = rows or note_rows(paragraph(hint, width))
         self._list.show_rows(rows, key=self._cursor_target())
         self.mark_range()
@@ -411,7 +409,7 @@ class ChangePane:
         return view.change_lines(
             item, state, at=place, mode=self.mode, width=width, base=self.loader.base,
             note=queue.notes.get(item.id, ""), draft=draft,
-            pin=panes.signs.pinned if is_pinned else "", whole=self.shows_all, signs=panes.signs,
+            pin=GLYPHS.pinned if is_pinned else "", whole=self.shows_all,
         )  # fmt: skip
 
     def _banner_lines(self) -> list[Line]:
@@ -452,7 +450,7 @@ class ChangePane:
         elif session is not None and session.controls and not session.living:
             then = "c commits" if session.state.status == "finished" else "s r resumes"
             now = line((f"no process: decided here; {then}", "flag"))
-        for number, each in enumerate(view.legend_lines(now, self.panes.signs)):
+        for number, each in enumerate(view.legend_lines(now)):
             self.panes.legend.show_line(number, each)
 
     def _show_findings(self) -> None:
@@ -466,15 +464,14 @@ class ChangePane:
                 pane.show_rows([_note(text)])
             evidence.say_below()
             return
-        signs = self.panes.signs
         rows = view.evidence_rows(
             findings.groups, evidence.line_width, opened=self.panes.opened_evidence,
-            answers=findings.answers, signs=signs,
+            answers=findings.answers,
         )  # fmt: skip
         evidence.show_rows(rows or [_note("no rollouts: it was not drawn from practice")])
         evidence.say_below(excerpt(view.record_files_text(findings.groups)))
         pinned, width = self.queue.draft.pinned, similar.line_width - 2
-        near = view.similar_rows(findings.near, width, pinned, signs.pinned)
+        near = view.similar_rows(findings.near, width, pinned, GLYPHS.pinned)
         similar.show_rows(near or [_note("nothing else in the library is like it")])
 
 

@@ -23,7 +23,7 @@ from studio.render.words import (
     merged_text,
 )
 from studio.review import wording
-from studio.tui.drawing.cells import GLYPHS_UNICODE, Glyphs, cell_width, crop, fit, pad, wrap
+from studio.tui.drawing.cells import GLYPHS, cell_width, crop, fit, pad, wrap
 from studio.tui.drawing.lines import (
     BLANK,
     CUT,
@@ -166,29 +166,27 @@ def shorten(text: str, most: int = MOST_CHARS) -> str:
 
 
 @lru_cache(maxsize=8192)
-def item_row(
-    item: Item, signs: Glyphs = GLYPHS_UNICODE, *, width: int = 10_000, has_note: bool = False
-) -> Row:
+def item_row(item: Item, *, width: int = 10_000, has_note: bool = False) -> Row:
     """How it stands, what it does, to what, whether it is flagged, and its whole wording below.
 
     `has_note`: the person wrote one that goes with the decision.
     """
     if item.unparsed is not None:
-        lead = line((signs.undecided, "open"), "   ", (_id_column(item.id), "title"),
-                    (signs.flag + " mend ", "flag"))  # fmt: skip
+        lead = line((GLYPHS.undecided, "open"), "   ", (_id_column(item.id), "title"),
+                    (GLYPHS.flag + " mend ", "flag"))  # fmt: skip
         return _wrapped_row(item.id, lead, excerpt(item.unparsed.reply), "", width)
     op = item.operation
     assert op is not None
     standing = item.standing
     noted = has_note or (item.decision is not None and bool(item.decision.reason))
     lead = line(
-        (sign_of(standing, signs), _STYLES.get(standing, standing)),
+        (sign_of(standing), _STYLES.get(standing, standing)),
         " ",
-        (signs.pinned if op.kind in PINS else VERBS[op.kind], _VERB_STYLES.get(op.kind, "")),
+        (GLYPHS.pinned if op.kind in PINS else VERBS[op.kind], _VERB_STYLES.get(op.kind, "")),
         " ",
         (_id_column(op.target or _NAMELESS.get(op.kind, "new")), "" if op.target else "dim"),
-        (signs.flag + " " if op.is_flagged else "  ", "flag"),
-        (signs.note + " " if noted else "", "focus"),
+        (GLYPHS.flag + " " if op.is_flagged else "  ", "flag"),
+        (GLYPHS.note + " " if noted else "", "focus"),
         (f"{op.kind}: " if op.kind in PINS else "", "title"),
     )
     style = "dim" if standing in ("rejected", "later") else ""
@@ -196,8 +194,8 @@ def item_row(
     return _wrapped_row(op.id, lead, text, style, width)
 
 
-def sign_of(standing: Standing, signs: Glyphs) -> str:
-    return signs.undecided if standing == "open" else str(getattr(signs, standing))
+def sign_of(standing: Standing) -> str:
+    return GLYPHS.undecided if standing == "open" else str(getattr(GLYPHS, standing))
 
 
 def _wrapped_row(key: str, lead: Line, text: str, style: str, width: int) -> Row:
@@ -217,14 +215,14 @@ def _id_column(name: str) -> str:
     return pad(crop(name, 8), 5) + " " if len(name) < 5 else crop(name, 8) + " "
 
 
-def legend_lines(now: Line, signs: Glyphs = GLYPHS_UNICODE) -> list[Line]:
+def legend_lines(now: Line) -> list[Line]:
     """What the signs mean, and `now`. Always as many lines."""
     first: tuple[Standing, ...] = ("open", "approved", "rejected")
-    entries = [(sign_of(each, signs), _STYLES.get(each, each), each) for each in first]
-    others = [(signs.edited, "edited", "edited"), (signs.later, "dim", "later")]
+    entries = [(sign_of(each), _STYLES.get(each, each), each) for each in first]
+    others = [(GLYPHS.edited, "edited", "edited"), (GLYPHS.later, "dim", "later")]
     return [
-        legend_line(*entries, (signs.pinned, "title", "pin")),
-        legend_line(*others, (signs.flag, "flag", "flagged"), (signs.note, "focus", "note")),
+        legend_line(*entries, (GLYPHS.pinned, "title", "pin")),
+        legend_line(*others, (GLYPHS.flag, "flag", "flagged"), (GLYPHS.note, "focus", "note")),
         legend_line(*((VERBS[kind], _VERB_STYLES.get(kind, ""), kind) for kind in KINDS[:4])),
         now,
     ]
@@ -359,7 +357,6 @@ def change_lines(
     draft: str = "",
     pin: str = "",
     whole: bool = False,
-    signs: Glyphs = GLYPHS_UNICODE,
 ) -> list[Line]:
     """Everything about one operation that is known without reading a file.
 
@@ -491,14 +488,14 @@ def part_rows(
     return out
 
 
-def decided_lines(listed: Iterable[Item], width: int, signs: Glyphs) -> Sequence[Line]:
+def decided_lines(listed: Iterable[Item], width: int) -> Sequence[Line]:
     """Every decision that a commit takes in, whole, and why it was made."""
     out: list[Line] = []
     for item in listed:
         if item.operation is None or item.decision is None or item.standing == "later":
             continue
         head, *further = _item_lines(item, width)
-        sign = (f"{sign_of(item.standing, signs)} {item.standing}  ", item.standing)
+        sign = (f"{sign_of(item.standing)} {item.standing}  ", item.standing)
         out += [BLANK, (sign, *head), *further]
         if item.decision.reason:
             why = [("  because ", "dim"), (excerpt(item.decision.reason), "")]
@@ -524,7 +521,6 @@ def evidence_rows(
     *,
     opened: bool = False,
     answers: Mapping[str, str] | None = None,
-    signs: Glyphs = GLYPHS_UNICODE,
 ) -> list[Row]:
     """Per group its question, how many won and where they part, then winners, then losers.
 
@@ -543,26 +539,26 @@ def evidence_rows(
             out += [Row(f"{key}{n}", line("  ", piece)) for n, piece in enumerate(pieces)]
         else:
             room = max(8, width - len(name) - len(right) - 6)
-            head = line((name, "title"), fit(asked, room, signs.ellipsis))
+            head = line((name, "title"), fit(asked, room, GLYPHS.ellipsis))
             out.append(Row("", spread(head, line((right, "title")), width - 2)))
-        out += _parting_rows(group.parting, width, signs)
+        out += _parting_rows(group.parting, width)
         winners = [each for each in group.witnesses if each.sign == "+"]
         others = [each for each in group.witnesses if each.sign != "+"]
         few = len(group.witnesses) if opened else _SHOWN
         for witness in (*winners[:few], *others[:few]):
-            out += _witness_rows(witness, width, opened, (answers or {}).get(witness.id), signs)
+            out += _witness_rows(witness, width, opened, (answers or {}).get(witness.id))
         counts = (len(winners) - few, "winner"), (len(others) - few, "loser")
         if left := ", ".join(f"{n} more {what}{'s' * (n > 1)}" for n, what in counts if n > 0):
             out.append(Row("", line((f"  and {left} (enter)", "dim"))))
     return out
 
 
-def _parting_rows(parting: "Sequence[PartingWords]", width: int, signs: Glyphs) -> list[Row]:
+def _parting_rows(parting: "Sequence[PartingWords]", width: int) -> list[Row]:
     """The step at which a winner and a loser part, its words marked."""
     out: list[Row] = []
     for sign, name, words in parting:
         won = sign == "+"
-        lead = f" {signs.won if won else signs.lost} r{name.rpartition('r')[2]} parts: "
+        lead = f" {GLYPHS.won if won else GLYPHS.lost} r{name.rpartition('r')[2]} parts: "
         spans = change_spans((kind, display_text(text)) for kind, text in words)
         lines = paragraph(spans, max(8, width - _EDGE - len(lead)))
         for n, each in enumerate(lines):
@@ -572,9 +568,9 @@ def _parting_rows(parting: "Sequence[PartingWords]", width: int, signs: Glyphs) 
 
 
 def _witness_rows(
-    witness: "EvidenceRollout", width: int, opened: bool, answer: str | None, signs: Glyphs
+    witness: "EvidenceRollout", width: int, opened: bool, answer: str | None
 ) -> list[Row]:
-    sign, style = {"+": (signs.won, "won"), "-": (signs.lost, "lost")}.get(
+    sign, style = {"+": (GLYPHS.won, "won"), "-": (GLYPHS.lost, "lost")}.get(
         witness.sign, ("?", "flag")
     )
     rollout, verdict = witness.rollout, witness.verdict
@@ -587,8 +583,8 @@ def _witness_rows(
         if rollout.status == "truncated":
             last = f"{last} (cut at max tokens)"
         room = max(8, width - 21)
-        judged = fit(excerpt(_verdict_text(witness)), room // 2, signs.ellipsis)
-        words = fit(last, max(8, room - cell_width(judged) - 2), signs.ellipsis)
+        judged = fit(excerpt(_verdict_text(witness)), room // 2, GLYPHS.ellipsis)
+        words = fit(last, max(8, room - cell_width(judged) - 2), GLYPHS.ellipsis)
         return [Row(witness.id, (*lead, *line(words, (f"  {judged}" if judged else "", "dim"))))]
     edge = " " * width_of(lead)
     reason = wrap(

@@ -13,7 +13,7 @@ from textual.strip import Strip
 
 from engines.core.text.sanitize import escape_unsafe
 from studio.tui.drawing.cells import (
-    GLYPHS_UNICODE,
+    GLYPHS,
     cell_width,
     crop,
     fit,
@@ -86,8 +86,8 @@ def test_words_stay_whole_where_a_row_can_hold_them() -> None:
 
 
 def test_every_sign_is_one_cell_wide() -> None:
-    for name in GLYPHS_UNICODE.__slots__:
-        sign = getattr(GLYPHS_UNICODE, name)
+    for name in GLYPHS.__slots__:
+        sign = getattr(GLYPHS, name)
         assert cell_len(sign) == (2 if name == "ellipsis" else 1)
         if name not in ("h", "v", "tl", "tr", "bl", "br"):
             assert unicodedata.east_asian_width(sign[0]) != "A"
@@ -95,20 +95,20 @@ def test_every_sign_is_one_cell_wide() -> None:
 
 def test_states_have_signs_of_their_own() -> None:
     states = ("won", "lost", "streaming", "queued", "error", "skipped", "open")
-    assert len({getattr(GLYPHS_UNICODE, name) for name in states}) == len(states)
+    assert len({getattr(GLYPHS, name) for name in states}) == len(states)
 
 
 @given(title=texts, room=st.integers(0, 40))
 def test_borders_fill_their_width_whatever_the_title(title: str, room: int) -> None:
-    assert cell_len(GLYPHS_UNICODE.top_border(title, room)) == room
-    assert cell_len(GLYPHS_UNICODE.bottom_border(room)) == room
+    assert cell_len(GLYPHS.top_border(title, room)) == room
+    assert cell_len(GLYPHS.bottom_border(room)) == room
 
 
 def test_a_bar_is_full_only_when_all_is_done() -> None:
-    assert GLYPHS_UNICODE.bar(31, 64, 12) == "[####......]"
-    assert GLYPHS_UNICODE.bar(63, 64, 12) == "[#########.]"
-    assert GLYPHS_UNICODE.bar(64, 64, 12) == "[##########]"
-    assert GLYPHS_UNICODE.bar(0, 0, 12) == "[..........]"
+    assert GLYPHS.bar(31, 64, 12) == "[####......]"
+    assert GLYPHS.bar(63, 64, 12) == "[#########.]"
+    assert GLYPHS.bar(64, 64, 12) == "[##########]"
+    assert GLYPHS.bar(0, 0, 12) == "[..........]"
 
 
 def test_a_mark_that_begins_a_row_joins_nothing_to_its_left() -> None:

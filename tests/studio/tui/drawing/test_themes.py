@@ -8,7 +8,7 @@ from textual.app import App
 from textual.color import Color
 from textual.filter import Monochrome, NoColor
 
-from studio.tui.drawing.cells import GLYPHS_UNICODE
+from studio.tui.drawing.cells import GLYPHS
 from studio.tui.drawing.themes import (
     ANSI,
     BACKGROUNDS,
@@ -59,7 +59,7 @@ def test_mono_has_no_colour_and_ansi_only_the_terminals_own(name: str) -> None:
 
 def test_focus_is_seen_without_colour_in_every_theme() -> None:
     assert all(style("focus", theme).reverse for theme in NAMES)
-    assert all(hasattr(GLYPHS_UNICODE, name) for name in ("won", "lost", "streaming", "flag"))
+    assert all(hasattr(GLYPHS, name) for name in ("won", "lost", "streaming", "flag"))
 
 
 @pytest.mark.parametrize(

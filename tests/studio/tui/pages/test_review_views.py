@@ -29,7 +29,7 @@ from studio.review.undo import (
 )
 from studio.review.wording import find_similar
 from studio.session.replay import ReplaySession
-from studio.tui.drawing.cells import GLYPHS_UNICODE
+from studio.tui.drawing.cells import GLYPHS
 from studio.tui.drawing.lines import Line, crop_line, holds_words, plain_text, width_of
 from studio.tui.keymap import KEYS
 from studio.tui.page import Page
@@ -389,12 +389,12 @@ def test_a_row_shows_the_whole_wording_and_whether_there_is_a_note() -> None:
 
 def test_no_sign_of_a_standing_is_a_key_name() -> None:
     names = ("undecided", "approved", "rejected", "edited", "later", "pinned", "note")
-    signs = [getattr(GLYPHS_UNICODE, name) for name in names]
+    signs = [getattr(GLYPHS, name) for name in names]
     (in_ascii,) = AsciiFilter().apply([Segment("".join(signs))], Color(0, 0, 0))
     for drawn_signs in (signs, list(in_ascii.text)):
         assert len(set(drawn_signs)) == len(signs)
         assert not {*drawn_signs} & {key.key_text for key in KEYS}
-    legend = lines_text(legend_lines((), GLYPHS_UNICODE))
+    legend = lines_text(legend_lines((), GLYPHS))
     assert all(sign in legend for sign in signs)
 
 
@@ -412,5 +412,5 @@ def test_dialogs_show_each_operation_whole_with_its_flags() -> None:
     assert "- Look two times at it." in text[2]
     edited = Decision("op1.2", "edit", text="Look four times.", reason="clearer", reviewer="sam")
     item = Item("op1.2", change, edited, before=texts["E1"])
-    lines = lines_text([*decided_lines([item], 60, GLYPHS_UNICODE)])
+    lines = lines_text([*decided_lines([item], 60, GLYPHS)])
     assert "✎ edited" in lines and "{+four+}" in lines and "because clearer" in lines
