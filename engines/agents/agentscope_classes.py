@@ -11,7 +11,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
-from engines.core.codec import JsonObject
+from engines.core.codec import JsonMapping, JsonObject
 
 _numbers = itertools.count(1)
 BLOCKS = ("text", "thinking", "tool_use", "tool_result", "image", "audio", "video")
@@ -41,7 +41,7 @@ class Msg:
         name: str,
         content: Any,
         role: str = "user",
-        metadata: Mapping[str, Any] | None = None,
+        metadata: JsonMapping | None = None,
         timestamp: str | None = None,
         invocation_id: str | None = None,
         **more: Any,
@@ -52,7 +52,7 @@ class Msg:
         vars(self).update(more)
 
     @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> "Msg":
+    def from_dict(cls, data: JsonMapping) -> "Msg":
         return cls(**data)
 
     def __repr__(self) -> str:

@@ -9,7 +9,7 @@ import json
 import re
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -33,7 +33,7 @@ from engines.agents.programs import (
 from engines.core.codec import call_seed, fields_of
 from engines.core.protocols import OnText, Policy
 from engines.core.text.sanitize import escape_unsafe
-from engines.core.types import Attempt, Job, Network, Problem, Sampling
+from engines.core.types import Attempt, Job, Names, Network, Problem, Sampling, Tell
 
 REWARD_FILE = "reward.json"
 _SHOWN_LINES, _SHOWN_CHARS = 5, 600
@@ -51,12 +51,12 @@ class CommandAgent:
     What a run file says of it comes first; `studio.config` refuses what cannot be meant.
     """
 
-    command: tuple[str, ...]
+    command: Names
     problem_as: Literal["stdin", "argument", "file"] = "stdin"
     answer_from: str = "last_line"  # or "stdout", or "file:NAME"
     env: Mapping[str, str] = field(default_factory=dict)  # what is passed on
     network: Network = "none"
-    allow_hosts: tuple[str, ...] = ()  # "example.com", "*.example.com", "10.0.0.5:8000"
+    allow_hosts: Names = ()  # "example.com", "*.example.com", "10.0.0.5:8000"
     readable: tuple[Path, ...] = ()  # what the program may read beside its own script
     sampling: Sampling
     runner: ProgramRunner
@@ -65,7 +65,7 @@ class CommandAgent:
     run_seed: int = 0
     folders: Path | None = None
     kept: Path | None = None
-    tell: Callable[[str], None] = lambda _: None  # once, what a person should know
+    tell: Tell = lambda _: None  # once, what a person should know
     _told: set[str] = field(default_factory=set, init=False)
 
     async def attempt(self, job: Job, policy: Policy, on_text: OnText | None = None) -> Attempt:

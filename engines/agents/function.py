@@ -17,13 +17,14 @@ from engines.agents.guided_try import GuidedTry
 from engines.agents.loops import system_messages
 from engines.agents.open import AgentNeeds
 from engines.core.chat_protocol import arguments_object, parse_message
+from engines.core.codec import JsonMapping
 from engines.core.errors import ConfigError
 from engines.core.frozen import frozen
 from engines.core.protocols import OnText, Policy
 from engines.core.types import Attempt, Completion, Job, Message, Problem, Sampling
 from engines.core.user_code import load_function
 
-Asked = str | Sequence[Message | Mapping[str, Any]]
+Asked = str | Sequence[Message | JsonMapping]
 
 
 class Model:
@@ -35,9 +36,7 @@ class Model:
     def __init__(self, guided: GuidedTry) -> None:
         self.guided = guided
 
-    async def ask(
-        self, messages: Asked, tools: Sequence[Mapping[str, Any]] | None = None
-    ) -> Completion:
+    async def ask(self, messages: Asked, tools: Sequence[JsonMapping] | None = None) -> Completion:
         """The reply to a text, or to messages: {"role": …, "content": …} or `Message`."""
         return await self.guided.ask(_as_messages(messages), tools=tools or ())
 
@@ -51,7 +50,7 @@ class BlockingModel:
     def __init__(self, model: Model, loop: asyncio.AbstractEventLoop) -> None:
         self._model, self._loop = model, loop
 
-    def ask(self, messages: Asked, tools: Sequence[Mapping[str, Any]] | None = None) -> Completion:
+    def ask(self, messages: Asked, tools: Sequence[JsonMapping] | None = None) -> Completion:
         work = self._model.ask(messages, tools)
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
@@ -131,7 +130,7 @@ class ChatModel:
         self.model_name, self._ask = model_name, ask
 
     async def __call__(
-        self, messages: Any, tools: Sequence[Mapping[str, Any]] | None = None, *_: Any, **__: Any
+        self, messages: Any, tools: Sequence[JsonMapping] | None = None, *_: Any, **__: Any
     ) -> Msg:
         given = messages if isinstance(messages, list | tuple) else [messages]
         offered = [tool.get("function", tool) for tool in tools or ()]

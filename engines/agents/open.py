@@ -4,7 +4,7 @@ A kind is loaded when it is opened: every command reads the table, and few need 
 """
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
@@ -13,7 +13,7 @@ from typing import Any
 from engines.core.errors import ConfigError, did_you_mean
 from engines.core.frozen import frozen
 from engines.core.protocols import Agent, Policy, Toolbox
-from engines.core.types import Sampling
+from engines.core.types import Sampling, Tell
 
 
 @frozen
@@ -51,7 +51,7 @@ class AgentNeeds:
     environ: Mapping[str, str] = field(default_factory=lambda: os.environ)
     seed: int = 0  # of the run
     folder: Path | None = None  # where programs work, see `CommandAgent`
-    tell: Callable[[str], None] = lambda _: None
+    tell: Tell = lambda _: None
 
 
 def open_agent(kind: str, needs: AgentNeeds) -> Agent:

@@ -9,7 +9,7 @@ from typing import Any
 
 import orjson
 
-from engines.core.codec import JsonObject, dumps
+from engines.core.codec import JsonMapping, JsonObject, dumps
 from engines.core.frozen import frozen
 from engines.core.types import Completion, Message, ToolCall, Usage, meaning_of
 
@@ -34,15 +34,15 @@ class Asked:
     """One request for a reply."""
 
     messages: tuple[Message, ...]
-    tools: tuple[Mapping[str, Any], ...]
+    tools: tuple[JsonMapping, ...]
     stop: tuple[str, ...]
     max_tokens: int | None
     stream: bool
     with_usage: bool  # a last event of a stream tells the tokens
-    given: Mapping[str, Any]  # those of `FIXED` that it sets
+    given: JsonMapping  # those of `FIXED` that it sets
 
 
-def read_request(body: Mapping[str, Any], messages: Sequence[Message]) -> Asked:
+def read_request(body: JsonMapping, messages: Sequence[Message]) -> Asked:
     """A request with its messages, which each protocol writes in a way of its own."""
     stop = body.get("stop") or body.get("stop_sequences")
     stops = (stop,) if isinstance(stop, str) else tuple(read_list(stop, '"stop"'))
@@ -64,7 +64,7 @@ def read_request(body: Mapping[str, Any], messages: Sequence[Message]) -> Asked:
     )
 
 
-def read_object(value: Any, what: str) -> Mapping[str, Any]:
+def read_object(value: Any, what: str) -> JsonMapping:
     if not isinstance(value, Mapping):
         raise BadRequest(f"{what} must be an object")
     return value
@@ -76,7 +76,7 @@ def read_list(value: Any, what: str) -> list[Any]:
     return value or []
 
 
-def read_objects(body: Mapping[str, Any], name: str) -> list[Mapping[str, Any]]:
+def read_objects(body: JsonMapping, name: str) -> list[JsonMapping]:
     """What is asked with: an array of objects that is not empty."""
     if not (given := read_list(body.get(name), f'"{name}"')):
         raise BadRequest(f'"{name}" must be a non-empty array')
@@ -111,7 +111,7 @@ def arguments_object(text: str) -> JsonObject:
     return value if isinstance(value, dict) else {"arguments": text}
 
 
-def _read_tool(given: Any) -> Mapping[str, Any]:
+def _read_tool(given: Any) -> JsonMapping:
     """A function as `ToolSpec.function` writes it, so that equal tools are equal requests."""
     tool = read_object(given, "a tool")
     kind, tool = tool.get("type", "function"), read_object(tool.get("function", tool), "a function")
@@ -141,7 +141,7 @@ def error_kind(status: int) -> str:
     return _ERRORS.get(status, "server_error" if status >= 500 else "invalid_request_error")
 
 
-def write_event(data: Mapping[str, Any], name: str = "") -> bytes:
+def write_event(data: JsonMapping, name: str = "") -> bytes:
     head = f"event: {name}\n".encode() if name else b""
     return head + b"data: " + dumps(data) + b"\n\n"
 
@@ -149,13 +149,13 @@ def write_event(data: Mapping[str, Any], name: str = "") -> bytes:
 _FINISH = {"cut": "length", "filtered": "content_filter", "calls": "tool_calls", "ended": "stop"}
 
 
-def parse_request(body: Mapping[str, Any]) -> Asked:
+def parse_request(body: JsonMapping) -> Asked:
     if body.get("n") not in (None, 1):
         raise BadRequest('"n" must be 1: a call gives one reply, and each is recorded')
     return read_request(body, [*map(parse_message, read_objects(body, "messages"))])
 
 
-def parse_message(given: Mapping[str, Any]) -> Message:
+def parse_message(given: JsonMapping) -> Message:
     content = read_text(given.get("content"))
     match given.get("role"):
         case "tool":
@@ -212,7 +212,7 @@ class Reply:
     def broken(self, reason: str) -> bytes:
         return write_event(error_body(400, reason))
 
-    def _delta(self, delta: Mapping[str, Any], finish: str | None = None) -> bytes:
+    def _delta(self, delta: JsonMapping, finish: str | None = None) -> bytes:
         choice = {"index": 0, "delta": delta, "finish_reason": finish, "logprobs": None}
         return self._chunk(choices=[choice])
 

@@ -21,6 +21,8 @@ T = TypeVar("T")
 Decoder = Callable[[Any], Any]
 JsonObject = dict[str, Any]
 """The fields of an object of JSON, or of a row, by name."""
+JsonMapping = Mapping[str, Any]
+"""The same where it is only read."""
 
 
 def dumps(value: object) -> bytes:

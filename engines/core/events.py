@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeGuard
 
-from engines.core.codec import from_dict, to_dict
+from engines.core.codec import JsonMapping, from_dict, to_dict
 from engines.core.frozen import frozen
 from engines.core.library import Experience, OperationOutcome
 from engines.core.library_notes import NO_MARK, Effect, NotesMark, PastDecision, UseCounts
@@ -21,6 +21,7 @@ from engines.core.types import (
     GroupOutcome,
     Learns,
     Lesson,
+    Names,
     Operation,
     ProposalFate,
     RecordRef,
@@ -44,14 +45,14 @@ class RunStarted:
     library_version: int
     reviewer: str
     rehearsal: bool
-    settings: Mapping[str, Any]
+    settings: JsonMapping
     forked_from: str | None = None  # run-id whose first `forked_steps` steps are adopted
     forked_steps: int = 0
     policy_version: int = 0  # of the weights that a fork adopted
     prompts: Mapping[str, str] = field(default_factory=dict)  # hash of each prompt file
     notes: NotesMark = NO_MARK  # of its library then
     streaks: Mapping[str, int] = field(default_factory=dict)  # of adopted steps, see `RunState`
-    shown_questions: tuple[str, ...] = ()  # likewise
+    shown_questions: Names = ()  # likewise
 
 
 @frozen
@@ -64,7 +65,7 @@ class RunResumed:
     pid: int
     epochs: int
     reviewer: str
-    settings: Mapping[str, Any]
+    settings: JsonMapping
     steps_per_epoch: int = 0  # 0: as the run began
     prompts: Mapping[str, str] = field(default_factory=dict)  # see `RunStarted`
 
@@ -73,7 +74,7 @@ class RunResumed:
 class StepStarted:
     epoch: int
     step: int
-    problems: tuple[str, ...]  # ids, in sample order
+    problems: Names  # ids, in sample order
     policy_version: int
     library_version: int
     notes: NotesMark = NO_MARK  # see `LibraryNotes.as_of`
@@ -96,8 +97,8 @@ class RolloutFinished:
     elapsed_s: float
     tail: str = ""  # the last words of the answer, for display
     refs: tuple[RecordRef, ...] = ()
-    shown: tuple[str, ...] | None = None  # see `Job.shown`
-    cited: tuple[str, ...] | None = None  # of the experiences shown
+    shown: Names | None = None  # see `Job.shown`
+    cited: Names | None = None  # of the experiences shown
     turns: int = 0  # replies of the model
     tool_calls: int = 0
     failed_calls: int = 0  # of those
@@ -142,7 +143,7 @@ class EffectMeasured:
     """Operations were tried together before they are decided: the library with them and without."""
 
     step: int
-    operations: tuple[str, ...]
+    operations: Names
     effect: Effect
     error: float  # the chance that the verdict was allowed to be wrong
     base: str  # a hash of both libraries, the problems, and how they were tried
@@ -221,7 +222,7 @@ class LessonReturned:
     step: int
     based_on: int
     head: int
-    asked_again: tuple[str, ...] = ()
+    asked_again: Names = ()
 
 
 @frozen
@@ -257,7 +258,7 @@ class EvaluationFinished:
     usage: Usage  # what was paid
     fingerprint: str = ""  # of what it depends on besides problems, tries and versions
     trouble: str = ""  # why the first of the unjudged was not judged
-    problems: tuple[str, ...] = ()  # ids, aligned with `rewards`
+    problems: Names = ()  # ids, aligned with `rewards`
     rewards: tuple[tuple[float | None, ...], ...] = ()  # k of each problem
     total: Usage = NO_USAGE  # of all rollouts and judges, the reused ones included
     tool_calls: int = 0
@@ -292,7 +293,7 @@ class EngineOpened:
     base model, number of parameters, of trainable ones, and versions.
     """
 
-    facts: Mapping[str, Any]
+    facts: JsonMapping
 
 
 @frozen
@@ -303,7 +304,7 @@ class AgentOpened:
     network, tier and whether it may be repeated).
     """
 
-    facts: Mapping[str, Any]
+    facts: JsonMapping
 
 
 @frozen
@@ -339,7 +340,7 @@ class RunEnded:
     how: str
     reason: str = ""
     paid: Usage | None = None  # None: no call could be made
-    remarks: tuple[str, ...] = ()  # on endpoints: who answered instead, what they refused
+    remarks: Names = ()  # on endpoints: who answered instead, what they refused
 
 
 @frozen
@@ -420,7 +421,7 @@ class LessonsCompared:
     step: int
     drafts: tuple[LessonDraft, ...]  # of a finished step none: its journal tells
     chosen: int  # its place among them, from 0
-    problems: tuple[str, ...]  # ids; () where the lessons all say the same
+    problems: Names  # ids; () where the lessons all say the same
     k: int  # tries of each problem
     usage: Usage  # of the tries
 
@@ -494,7 +495,7 @@ class RolloutPlaced:
 class NodesChanged:
     """Where workers are ready now; `lost` says which of them was lost, and why."""
 
-    nodes: tuple[str, ...]
+    nodes: Names
     lost: str = ""
 
 
@@ -538,7 +539,7 @@ def event_to_dict(event: DurableEvent | TransientEvent) -> dict[str, Any]:
     return {"kind": type(event).__name__, **to_dict(event)}
 
 
-def event_from_dict(data: Mapping[str, Any]) -> Any:
+def event_from_dict(data: JsonMapping) -> Any:
     """Inverse of `event_to_dict`; raises ValueError: unknown kind, or a field does not fit."""
     fields = dict(data)
     kind = fields.pop("kind", None)

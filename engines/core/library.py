@@ -15,7 +15,7 @@ from engines.core.library_notes import NO_NOTES, LibraryNotes, UseCounts
 from engines.core.text.prompts import load_prompt
 from engines.core.text.sanitize import one_line
 from engines.core.text.similarity import pair_entries
-from engines.core.types import Decision, Operation, OperationKind
+from engines.core.types import Decision, Names, Operation, OperationKind
 
 
 @frozen
@@ -29,7 +29,7 @@ class Provenance:
     run: str  # "" for an edit outside any run
     step: int
     rationale: str
-    evidence: tuple[str, ...]
+    evidence: Names
     proposer: str
     prompt_hash: str
     reviewer: str
@@ -107,7 +107,7 @@ class Library:
         return next((e for e in self.experiences if e.id == experience_id), None)
 
     @property
-    def pinned_ids(self) -> tuple[str, ...]:
+    def pinned_ids(self) -> Names:
         return tuple(e.id for e in self.experiences if e.pinned)
 
     @property

@@ -28,6 +28,7 @@ from engines.core.types import (
     Reflection,
     Rollout,
     Sampling,
+    Tell,
     ToolCall,
     ToolResult,
     ToolSpec,
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
 
 Earlier = Sequence[asyncio.Future["Group"]]
 """Groups before one in its batch, in their order, each once its rewards are known."""
-OnText = Callable[[str], None]
+OnText = Tell
 """Receives each new piece of a reply's visible text as it streams."""
 
 

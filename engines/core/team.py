@@ -11,6 +11,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Literal
 
+from engines.core.codec import JsonMapping
 from engines.core.frozen import frozen
 from engines.core.text.prompts import quote
 from engines.core.text.reply import (
@@ -142,7 +143,7 @@ class ToolCommand:
     """A tool and its arguments. Nothing that a model writes is ever executed here."""
 
     tool_name: str
-    arguments: Mapping[str, Any]
+    arguments: JsonMapping
 
 
 def read_analysis(text: str) -> str:
@@ -166,7 +167,7 @@ def read_plan(text: str, tools: Collection[str], form: PlanForm = "json") -> Nex
     return NextStep(name, found.get("sub_goal", ""), found.get("context", ""))
 
 
-def read_command(text: str, wanted: str, tools: Mapping[str, Mapping[str, Any]]) -> ToolCommand:
+def read_command(text: str, wanted: str, tools: Mapping[str, JsonMapping]) -> ToolCommand:
     """The command for the tool `wanted`; `tools` are names with the schemas of their arguments."""
     found = read_object(text, _OF_COMMAND)
     said = found.get("command", found)

@@ -1,6 +1,6 @@
 """The values that travel between the parts of the loop; `engines.core.codec` makes JSON of them."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, cast, get_args
 
@@ -34,6 +34,8 @@ Learns = Literal["", "library", "weights"]
 AttemptStatus = Literal["ok", "truncated", "failed"]
 
 Names = tuple[str, ...]
+Tell = Callable[[str], None]
+"""Says something to the person, in a line."""
 
 NO_ANSWER = "found no answer"
 """What a critique ends with where an answer was looked for and none was stated."""

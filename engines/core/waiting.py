@@ -7,7 +7,7 @@ from contextvars import ContextVar
 from typing import NoReturn, TypeVar, cast
 
 from engines.core.errors import AnswersPending
-from engines.core.types import CallKey, Usage
+from engines.core.types import CallKey, Tell, Usage
 
 _KEY: ContextVar[CallKey | None] = ContextVar("key", default=None)
 
@@ -165,7 +165,7 @@ SLOW_S = 1.0
 
 
 @contextmanager
-def slow_stage(tell: Callable[[str], None], text: str) -> Iterator[None]:
+def slow_stage(tell: Tell, text: str) -> Iterator[None]:
     """Tell what goes on once it has taken a second; what blocks the event loop tells it itself.
 
     The line ends in an ellipsis, by which a screen that waits for the run knows it.

@@ -8,7 +8,7 @@ from pathlib import Path
 from string import ascii_uppercase
 from typing import Any
 
-from engines.core.codec import JsonObject, digest, fix_surrogates
+from engines.core.codec import JsonMapping, JsonObject, digest, fix_surrogates
 from engines.core.errors import DataError
 from engines.core.frozen import frozen
 from engines.core.types import Names, Problem, turns_of
@@ -132,7 +132,7 @@ def _only_reply(place: str, messages: list[Any]) -> Any:
     return replies[-1] if replies else None
 
 
-def parse_question(place: str, row: Mapping[str, Any], names: FieldNames) -> tuple[Names, str]:
+def parse_question(place: str, row: JsonMapping, names: FieldNames) -> tuple[Names, str]:
     """The fields the question stands in, and its text; raises what `parse_problem` does."""
     name = _first_held(row, names.question)
     if _ALPACA in row and name in (None, "input") and names.question is QUESTION_FIELDS:
@@ -158,12 +158,12 @@ def parse_question(place: str, row: Mapping[str, Any], names: FieldNames) -> tup
     return fields, text
 
 
-def _first_held(row: Mapping[str, Any], names: Names) -> str | None:
+def _first_held(row: JsonMapping, names: Names) -> str | None:
     """The first of the names under which a row has something: null does not hide another."""
     return next((name for name in names if get_field(row, name) is not None), None)
 
 
-def get_field(row: Mapping[str, Any], name: str) -> Any:
+def get_field(row: JsonMapping, name: str) -> Any:
     """The value of a field, also inside objects (`a.b`); None where it is absent."""
     if name in row:
         return row[name]

@@ -16,7 +16,7 @@ import orjson
 from engines.core.errors import CallFailed, reported_usage
 from engines.core.frozen import frozen
 from engines.core.protocols import OnText, Policy, Reservation
-from engines.core.types import NO_USAGE, Completion, Message, Sampling, Usage
+from engines.core.types import NO_USAGE, Completion, Message, Sampling, Tell, Usage
 from engines.core.waiting import is_replayed, pause_deadlines
 from engines.policies.limits import WrappedPolicy
 
@@ -127,9 +127,7 @@ def estimate_prompt_tokens(
 class Budget:
     """The money of one run or evaluation. Used from one event loop."""
 
-    def __init__(
-        self, limits: BudgetLimits, give_up: Callable[[str], None], spent: Amounts | None = None
-    ) -> None:
+    def __init__(self, limits: BudgetLimits, give_up: Tell, spent: Amounts | None = None) -> None:
         """`give_up` ends the run for a reason, once at most; `spent` is by earlier processes."""
         self.limits = limits
         self.spent = spent or Amounts()

@@ -17,9 +17,11 @@ from engines.core.types import (
     Job,
     Learns,
     Lesson,
+    Names,
     Operation,
     Problem,
     Reflection,
+    Tell,
     Usage,
 )
 from engines.core.waiting import run_to_end
@@ -79,15 +81,15 @@ class RunContext:
     checkpoints: Checkpoints | None = None
     history: tuple[HistorySegment, ...] = ()
     weights: Callable[[], str] | None = None
-    tell: Callable[[str], None] = lambda _: None
+    tell: Tell = lambda _: None
     writer: PromptWriter = field(default_factory=PromptWriter)
     dropout: float = 0.0  # chance of each experience to be left out of a practice rollout
     worsened: int = 0  # held-out problems that got worse and are read after an epoch, at most
     learnable: bool = False  # see `tries_by_streak`; False: every problem is tried as often
     learns: Callable[[int], Learns] = lambda step: ""  # of a step that begins now
     first_weights: FirstWeights | None = None  # None: no four cells are measured at the end
-    remarks: Callable[[], tuple[str, ...]] = tuple  # on endpoints, so far
-    nodes: Callable[[], Mapping[str, tuple[str, ...]] | None] = lambda: None
+    remarks: Callable[[], Names] = tuple  # on endpoints, so far
+    nodes: Callable[[], Mapping[str, Names] | None] = lambda: None
     """The tries on each node of a cluster; None: all are made here."""
 
     def batch(self, step: int) -> tuple[Problem, ...]:

@@ -5,13 +5,12 @@ Calls under way are never cut by a pause, however short; a stop cancels them.
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable
 from typing import Literal
 
 from engines.core import events as ev
 from engines.core.events import RunContinued, RunPaused
 from engines.core.state.run_state import RunState, StepState
-from engines.core.types import KILLED, Lesson, Reflection
+from engines.core.types import KILLED, Lesson, Reflection, Tell
 from engines.pipeline.recorder import Recorder
 
 
@@ -129,7 +128,7 @@ FAILING = 3
 class Outage:
     """Counts failures as they are reported, and gives up where they do not end."""
 
-    def __init__(self, give_up: Callable[[str], None] = lambda reason: None) -> None:
+    def __init__(self, give_up: Tell = lambda reason: None) -> None:
         """`give_up` ends the run, for the reason it is given."""
         self._give_up = give_up
         self._streaks: Counter[Kind] = Counter()

@@ -18,13 +18,11 @@ from engines.core.protocols import Engine
 from engines.core.state.fold import fold, fold_events, run_history
 from engines.core.state.run_state import RunHistory, RunState, StepState
 from engines.core.text.citations import without_citations
-from engines.core.types import Attempt, Group, Lesson, Message, Problem, Rollout
+from engines.core.types import Attempt, Group, Lesson, Message, Problem, Rollout, Tell
 from engines.pipeline.recorder import Recorder
 from engines.record.journal import read_journal
 from engines.record.ledger import join_messages, read_record
 from engines.record.run_dir import RunDir, Workspace
-
-Tell = Callable[[str], None]
 
 
 @frozen
@@ -281,7 +279,7 @@ class Checkpoints:
     save: Callable[[Path], Awaitable[str]]  # the engine's whole state, atomically; its digest
     every_steps: int | None = None  # None: at the end of each epoch
     keep: int = 3  # besides the best; the doctor takes it from here, too
-    tell: Callable[[str], None] = lambda _: None
+    tell: Tell = lambda _: None
 
     def is_due(self, step: int, *, ends_epoch: bool, last: bool) -> bool:
         return last or (ends_epoch if self.every_steps is None else step % self.every_steps == 0)

@@ -27,6 +27,7 @@ from engines.core.types import (
     RULES,
     Decision,
     Flag,
+    Names,
     Operation,
     OperationKind,
 )
@@ -171,7 +172,7 @@ class Conditions(BaseModel):
     matches: str | None = None  # regular expression, searched in the text
     similar_at_least: float | None = Field(default=None, gt=0, le=1)  # to any other experience
     flagged: bool | None = None
-    flag: tuple[str, ...] = Field(default=(), min_length=1)  # any of them
+    flag: Names = Field(default=(), min_length=1)  # any of them
     score_at_least: float | None = Field(default=None, ge=0, le=1)  # of a flag that is meant
 
     @field_validator("kind", "flag", mode="before")
@@ -181,7 +182,7 @@ class Conditions(BaseModel):
 
     @field_validator("flag")
     @classmethod
-    def _check_flags(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+    def _check_flags(cls, value: Names) -> Names:
         for name in value:
             if name not in FLAG_NAMES:
                 raise ValueError(f'there is no flag "{name}"; there are {", ".join(FLAG_NAMES)}')

@@ -10,20 +10,20 @@ changed by somebody to `refused`: nothing is deleted.
 
 import asyncio
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import orjson
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from engines.core.codec import digest
+from engines.core.codec import JsonMapping, digest
 from engines.core.errors import AnswersPending, PolicyError
 from engines.core.protocols import OnText
 from engines.core.text.tokens import prompt_tokens, text_tokens
-from engines.core.types import CallKey, Completion, Message, Sampling, Usage
+from engines.core.types import CallKey, Completion, Message, Names, Sampling, Usage
 from engines.core.waiting import current_call
 from engines.policies.chat.endpoint import TEXT_CHARS
 from engines.policies.chat.exchange import MOST_TOKENS, Dialect, chat_request
@@ -75,7 +75,7 @@ class HandoffPolicy:
         self.asked.add(name)
         path = self.folder / f"{name}{CALL}"
         reply: Completion | None = None
-        refused: tuple[str, ...] = ()
+        refused: Names = ()
         try:
             try:
                 reply = self._take_answer(path, name)
@@ -132,7 +132,7 @@ class HandoffPolicy:
         return None
 
 
-def folder_remarks(policies: Iterable[HandoffPolicy]) -> tuple[str, ...]:
+def folder_remarks(policies: Iterable[HandoffPolicy]) -> Names:
     """The answers in the folders of these policies that belong to none of their calls so far."""
     asked: dict[Path, set[str]] = {}
     for policy in policies:
@@ -146,15 +146,13 @@ def folder_remarks(policies: Iterable[HandoffPolicy]) -> tuple[str, ...]:
     return tuple(remarks)
 
 
-def call_id(purpose: str, request: Mapping[str, Any]) -> str:
+def call_id(purpose: str, request: JsonMapping) -> str:
     """The name of a call; equal requests for tries of one problem differ in their seeds."""
     asked = {name: value for name, value in request.items() if name != "model"}
     return digest({"purpose": purpose, "request": asked}, 10)
 
 
-def _write_call(
-    path: Path, name: str, purpose: str, about: str, request: Mapping[str, Any]
-) -> None:
+def _write_call(path: Path, name: str, purpose: str, about: str, request: JsonMapping) -> None:
     """Write a call; no reader sees a part of it."""
     write = f"The reply alone in {name}.answer.txt (or .md), or {name}.answer.json by the schema."
     body = {

@@ -19,7 +19,7 @@ from typing import Self
 
 from engines.core.frozen import frozen
 from engines.core.protocols import OnText, Policy
-from engines.core.types import Completion, Job, Message, Sampling
+from engines.core.types import Completion, Job, Message, Sampling, Tell
 from engines.core.waiting import pause_deadlines
 
 CROWDED = (429, 503)
@@ -41,7 +41,7 @@ class Slots:
     the first one is the most there ever will be; `tell` is told once, when it first falls.
     """
 
-    def __init__(self, limit: int, tell: Callable[[str], None] | None = None) -> None:
+    def __init__(self, limit: int, tell: Tell | None = None) -> None:
         self.held_count = 0
         self._arrivals = 0
         self._waiting: list[tuple[Priority, int, asyncio.Future[None]]] = []

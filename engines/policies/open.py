@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from engines.core.errors import PolicyError, install_command
 from engines.core.protocols import Policy
-from engines.core.types import Completion
+from engines.core.types import Completion, Tell
 from engines.policies.chat.client import OpenAICompat
 from engines.policies.chat.endpoint import EndpointSettings
 from engines.policies.handoff import HandoffPolicy
@@ -116,7 +116,7 @@ _HUB_NAME = re.compile(r"^[A-Za-z0-9][\w.-]*(/[\w.-]+)?$")
 
 
 def load_local(
-    settings: LocalSettings, tell: Callable[[str], None] = lambda line: print(line, file=sys.stderr)
+    settings: LocalSettings, tell: Tell = lambda line: print(line, file=sys.stderr)
 ) -> "LocalModel":
     """Load model and tokenizer, and put an adapter on it where one is wanted.
 

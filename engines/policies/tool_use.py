@@ -14,11 +14,11 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Literal
 
 import orjson
 
-from engines.core.codec import fix_surrogates
+from engines.core.codec import JsonMapping, fix_surrogates
 from engines.core.errors import CallFailed
 from engines.core.frozen import frozen
 from engines.core.protocols import OnText
@@ -89,7 +89,7 @@ _BLOCK = re.compile(
 _PROMPT = load_prompt("engines.policies", "protocol")
 
 
-def as_text(messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> tuple[Message, ...]:
+def as_text(messages: Sequence[Message], tools: Sequence[JsonMapping]) -> tuple[Message, ...]:
     """The conversation without typed calls; what tools said stands quoted in messages of a user."""
     made = list(_as_text(messages, {call.id: call for m in messages for call in m.tool_calls}))
     protocol = _PROMPT.render(tools="\n".join(describe_tool(tool) for tool in tools))
@@ -100,7 +100,7 @@ def as_text(messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> 
     return tuple(made)
 
 
-def with_calls(reply: Completion, tools: Sequence[Mapping[str, Any]]) -> Completion:
+def with_calls(reply: Completion, tools: Sequence[JsonMapping]) -> Completion:
     """A reply with the calls that its blocks make; what is said beside them stays.
 
     A program is a call only where the interpreter is offered: else it is part of an answer.
@@ -169,7 +169,7 @@ def _as_text(messages: Sequence[Message], calls: Mapping[str, ToolCall]) -> Iter
         yield Message("user", "\n\n".join([RESULTS, *results]))
 
 
-def describe_tool(tool: Mapping[str, Any]) -> str:
+def describe_tool(tool: JsonMapping) -> str:
     schema = orjson.dumps(tool["parameters"].get("properties", {})).decode()
     text = " ".join(str(tool["description"]).split())
     return f"- {tool['name']}: {text} Arguments: {schema}"
@@ -180,7 +180,7 @@ _KEPT_SHARE = 0.75
 
 
 def fit_context(
-    messages: Sequence[Message], tools: Sequence[Mapping[str, Any]], budget: int
+    messages: Sequence[Message], tools: Sequence[JsonMapping], budget: int
 ) -> tuple[Message, ...]:
     """The messages with old results left out, within `budget` tokens as they are estimated.
 
@@ -253,7 +253,7 @@ class TeamPolicy(WrappedPolicy):
         return self.speaker == "planner_main" and self.form == "lines"
 
     def _prompt(
-        self, messages: Sequence[Message], tools: Mapping[str, Mapping[str, Any]]
+        self, messages: Sequence[Message], tools: Mapping[str, JsonMapping]
     ) -> tuple[Message, ...]:
         """The member's request; raises CallFailed where it cannot fit."""
         again = messages[-2:] if messages[-1].speaker == self.speaker else ()  # to be mended
@@ -280,7 +280,7 @@ class TeamPolicy(WrappedPolicy):
         self,
         messages: Sequence[Message],
         question: str,
-        tools: Mapping[str, Mapping[str, Any]],
+        tools: Mapping[str, JsonMapping],
         room: int,
     ) -> str:
         steps = read_steps(messages, tools, self.form)
@@ -307,7 +307,7 @@ class TeamPolicy(WrappedPolicy):
         return prompt.render(**{name: values[name] for name in prompt.variables})
 
     def _calls(
-        self, reply: Completion, messages: Sequence[Message], tools: Mapping[str, Mapping[str, Any]]
+        self, reply: Completion, messages: Sequence[Message], tools: Mapping[str, JsonMapping]
     ) -> tuple[ToolCall, ...]:
         plan = last_plan(messages, tools, self.form)
         schemas = {name: tool["parameters"] for name, tool in tools.items()}

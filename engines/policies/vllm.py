@@ -17,7 +17,7 @@ from pydantic import BaseModel, Field, FiniteFloat, ValidationError
 from engines.core.errors import CallFailed, PolicyError
 from engines.core.frozen import frozen
 from engines.core.protocols import OnText
-from engines.core.types import Completion, Message, Sampling, Usage, meaning_of
+from engines.core.types import Completion, Message, Sampling, Tell, Usage, meaning_of
 from engines.core.waiting import deadline, gather_all
 from engines.policies.chat.client import PING_S, Replicas, parse_listing
 from engines.policies.chat.endpoint import EndpointClient, EndpointFailed, EndpointSettings
@@ -89,7 +89,7 @@ class VLLMRollouts:
         server: RolloutServer,
         *,
         name: str,
-        tell: Callable[[str], None],
+        tell: Tell,
         sleep: Sleep = asyncio.sleep,
     ) -> None:
         self.server = server

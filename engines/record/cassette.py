@@ -36,6 +36,7 @@ from engines.core.types import (
     Completion,
     Message,
     Sampling,
+    Tell,
     ToolCall,
     ToolResult,
     ToolSpec,
@@ -51,7 +52,6 @@ from engines.secrets.mask import NO_SECRETS, Mask
 
 VERSION = 3
 Kind = Literal["start", "tools", "model", "tool", "vectors"]
-Tell = Callable[[str], None]
 Json = Mapping[str, Any]
 _Place = tuple[CallKey | None, int]
 """The call that a reply was for, and how many equal requests of it came before."""

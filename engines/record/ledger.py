@@ -24,6 +24,7 @@ from engines.core.types import (
     Message,
     RecordRef,
     Sampling,
+    Tell,
     ToolCall,
     ToolResult,
     ToolSpec,
@@ -148,7 +149,7 @@ class RecordLedger:
     run_seed: int  # what the seed of every call follows from
     _: KW_ONLY
     clock: Callable[[], float] = time.time
-    tell: Callable[[str], None] = lambda _: None  # is told what was mended
+    tell: Tell = lambda _: None  # is told what was mended
     mask: Mask = NO_SECRETS  # takes secrets out of replies and of what is written
 
     def __post_init__(self) -> None:

@@ -4,7 +4,7 @@ The journal is the truth; `vNNNN.yaml` files follow from it and are rewritten wh
 """
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -23,7 +23,7 @@ from engines.core.state.fold import (
     fold_library_history,
     replay_commit,
 )
-from engines.core.types import Decision, Operation
+from engines.core.types import Decision, Operation, Tell
 from engines.record import lines
 from engines.record.appender import write_atomic
 from engines.record.journal import Entry, Journal, Place, parse_entry
@@ -188,7 +188,7 @@ class LibraryFolder:
 
     @contextmanager
     def lock_for_commit(
-        self, tell: Callable[[str], None] = lambda _: None, *, timeout_s: float | None = None
+        self, tell: Tell = lambda _: None, *, timeout_s: float | None = None
     ) -> "Iterator[Committer]":
         """Hold the library's lock with its head at hand; raises LockedError after `timeout_s`.
 

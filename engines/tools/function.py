@@ -16,7 +16,7 @@ import threading
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Annotated, Any, NotRequired, get_type_hints
 
-from engines.core.codec import JsonObject, fix_surrogates
+from engines.core.codec import JsonMapping, JsonObject, fix_surrogates
 from engines.core.errors import ConfigError, did_you_mean
 from engines.core.protocols import ToolTry
 from engines.core.types import NO_OUTPUT, ToolResult, ToolSpec
@@ -67,7 +67,7 @@ class FunctionTool:
         if self.test is not None:
             await self.test()
 
-    async def call(self, arguments: Mapping[str, Any], within: ToolTry) -> ToolResult:
+    async def call(self, arguments: JsonMapping, within: ToolTry) -> ToolResult:
         from pydantic import ValidationError
         from pydantic_core import to_json
 
@@ -183,7 +183,7 @@ class ArgumentsRefused(ValueError):
     """Arguments that have no reading, or not the names of the schema; says so to the model."""
 
 
-def read_arguments(text: str, schema: Mapping[str, Any]) -> JsonObject:
+def read_arguments(text: str, schema: JsonMapping) -> JsonObject:
     """The arguments in `text`, of which none is missing or unknown; ArgumentsRefused else.
 
     Whether a value fits its type is for the tool to say.
@@ -206,7 +206,7 @@ def read_arguments(text: str, schema: Mapping[str, Any]) -> JsonObject:
     return value
 
 
-def usage_text(schema: Mapping[str, Any]) -> str:
+def usage_text(schema: JsonMapping) -> str:
     """The names of what a tool takes."""
     required = schema.get("required", ())
     names = [name if name in required else f"{name} (optional)" for name in schema["properties"]]

@@ -14,12 +14,12 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING, Any, TextIO
 
-from engines.core.codec import fix_surrogates
+from engines.core.codec import JsonMapping, fix_surrogates
 from engines.core.errors import ConfigError, ToolError, install_command, suggest_name
 from engines.core.frozen import frozen
 from engines.core.protocols import ToolTry
 from engines.core.text.sanitize import escape_unsafe, one_line
-from engines.core.types import ToolResult, ToolSpec
+from engines.core.types import Tell, ToolResult, ToolSpec
 from engines.core.user_code import error_text
 from engines.tools.settings import ToolSettings
 
@@ -44,7 +44,7 @@ class McpTool:
     async def check(self) -> None:
         """It was listed when the server was opened."""
 
-    async def call(self, arguments: Mapping[str, Any], within: ToolTry) -> ToolResult:
+    async def call(self, arguments: JsonMapping, within: ToolTry) -> ToolResult:
         return await self.server.call(self.remote_name, arguments)
 
     async def aclose(self) -> None:
@@ -87,7 +87,7 @@ class McpServer:
         self,
         settings: ToolSettings,
         environment: Mapping[str, str],
-        on_trouble: Callable[[str], None],
+        on_trouble: Tell,
     ) -> None:
         self._settings, self._environment, self._on_trouble = settings, environment, on_trouble
         self._connections: list[_Connection] = []
@@ -118,7 +118,7 @@ class McpServer:
             )
         return [self._read_tool(tool) for tool in found if tool.name in (settings.only or names)]
 
-    async def call(self, name: str, arguments: Mapping[str, Any]) -> ToolResult:
+    async def call(self, name: str, arguments: JsonMapping) -> ToolResult:
         from mcp import MCPError
         from mcp.types import CONNECTION_CLOSED
 
@@ -254,7 +254,7 @@ class McpServer:
         return ToolError(self._settings.title, f"{reason}.", f"It said: {said}" if said else "")
 
 
-def _read_schema(given: Any, place: str) -> Mapping[str, Any]:
+def _read_schema(given: Any, place: str) -> JsonMapping:
     """A server's schema, if it is one of an object; bounded, with nothing hidden in its words."""
     try:
         text = fix_surrogates(json.dumps(_clean_words(given), ensure_ascii=False))

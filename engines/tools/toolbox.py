@@ -5,7 +5,7 @@ Shipped are a calculator, a question to another model and the interpreter; those
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AsyncExitStack, suppress
 from dataclasses import replace
 
@@ -29,6 +29,7 @@ from engines.core.types import (
     SHOWN_CHARS,
     Message,
     Sampling,
+    Tell,
     ToolCall,
     ToolResult,
     ToolSpec,
@@ -156,7 +157,7 @@ def open_toolbox(
     web: WebContext,
     *,
     sandbox: Sandbox | None = None,
-    tell: Callable[[str], None] = lambda line: None,
+    tell: Tell = lambda line: None,
 ) -> CheckedToolbox:
     """Make the tools; nothing is started or asked before `check`.
 
@@ -188,7 +189,7 @@ def open_toolbox(
 
 
 def _open_tool(
-    tool: ToolSettings, web: WebContext, sandbox: Sandbox | None, tell: Callable[[str], None]
+    tool: ToolSettings, web: WebContext, sandbox: Sandbox | None, tell: Tell
 ) -> Tool | McpServer:
     if tool.command or tool.url:
         return McpServer(tool, web.environment, tell)

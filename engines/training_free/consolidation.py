@@ -35,6 +35,7 @@ from engines.core.types import (
     Group,
     Lesson,
     LostWork,
+    Names,
     Operation,
     Proposal,
     ProposalFate,
@@ -150,7 +151,7 @@ Idea = tuple[str, str | None, str]
 class ReplyOrigin:
     """Where a reply stands in its step."""
 
-    evidence: Mapping[int, tuple[str, ...]]  # the rollouts behind every number it may name
+    evidence: Mapping[int, Names]  # the rollouts behind every number it may name
     problem_of: Mapping[str, str]  # of each rollout
     proposer: str
     prompt_hash: str
@@ -162,9 +163,9 @@ class Resubmission:
     """What a mended reply holds; nothing where something is still wrong with it."""
 
     operations: tuple[Operation, ...] = ()
-    problems: tuple[str, ...] = ()  # what is still wrong
+    problems: Names = ()  # what is still wrong
     fates: tuple[ProposalFate, ...] = ()  # of what a consolidation was about
-    doubled: tuple[str, ...] = ()  # ideas left out: the step has brought them forth already
+    doubled: Names = ()  # ideas left out: the step has brought them forth already
 
 
 def read_resubmission(

@@ -40,7 +40,7 @@ from engines.core.library import Library
 from engines.core.protocols import Embedder
 from engines.core.text.sanitize import one_line
 from engines.core.text.similarity import SimilarTexts, tokens, window_length, word_count
-from engines.core.types import NO_USAGE, Flag, Operation, Problem, Usage
+from engines.core.types import NO_USAGE, Flag, Names, Operation, Problem, Usage
 from engines.training_free.settings import LintSettings
 
 TOOL_WORDS = 5
@@ -245,7 +245,7 @@ def _nearest_vector(text: str, texts: Mapping[str, str], meant: _Vectors) -> tup
     return best
 
 
-def _shared_instruction(said: tuple[str, ...], output: str) -> tuple[int, str]:
+def _shared_instruction(said: Names, output: str) -> tuple[int, str]:
     """The longest row of words shared with an output, where the words around it give an order."""
     given = {row for _, row in word_ngrams(tokens(output), TOOL_WORDS)}
     best, ends, since, until = 0, 0, 0, 0
@@ -260,7 +260,7 @@ def _shared_instruction(said: tuple[str, ...], output: str) -> tuple[int, str]:
     return (best, " ".join(found)) if best and _is_instruction(found, output) else (0, "")
 
 
-def _is_instruction(row: tuple[str, ...], output: str) -> bool:
+def _is_instruction(row: Names, output: str) -> bool:
     """Whether a clause of the output with words of the row tells somebody to do something."""
     own = set(row)
     for clause in _CLAUSE.split(output):
@@ -409,7 +409,7 @@ class QuestionIndex:
         known = dict.fromkeys(problem.question for problem in practised)
         self._texts = list({**hidden, **known})
         self._held_out = len(hidden)
-        self._short: dict[tuple[str, ...], int] = {}
+        self._short: dict[Names, int] = {}
         entries = array("Q")
         for number, text in enumerate(self._texts):
             asked = tokens(text)
@@ -437,7 +437,7 @@ class QuestionIndex:
         found.sort(key=lambda s: (s.words, s.share))  # the last one of each kind stays
         return tuple({shared.held_out: shared for shared in found}.values())
 
-    def _questions_with(self, row: tuple[str, ...]) -> list[int]:
+    def _questions_with(self, row: Names) -> list[int]:
         """Questions that hold a row; none where it is a form of many."""
         key = hash(row) & _HIGH
         bounds = np.array([key, key + _LOW], np.uint64)
@@ -447,11 +447,11 @@ class QuestionIndex:
         numbers = [int(entry) & _LOW for entry in self._entries[start:end]]
         return [number for number in numbers if self._holds(number, row)]
 
-    def _holds(self, number: int, row: tuple[str, ...]) -> bool:
+    def _holds(self, number: int, row: Names) -> bool:
         asked = tokens(self._texts[number])
         return any(row == other for _, other in word_ngrams(asked, self._words))
 
-    def _longest_match(self, said: tuple[str, ...], number: int, places: set[int]) -> SharedWords:
+    def _longest_match(self, said: Names, number: int, places: set[int]) -> SharedWords:
         best = start = end = 0
         for at in sorted(places):
             start = at if at - 1 not in places else start
@@ -485,7 +485,7 @@ class AnswerIndex:
         best = max(found, key=lambda pair: pair[1], default=("", 0.0))
         return best if best[1] > 0 else None
 
-    def _word_score(self, answer: str, said: tuple[str, ...], problem: Problem) -> float:
+    def _word_score(self, answer: str, said: Names, problem: Problem) -> float:
         words = tokens(plain_numbers(answer))
         if not words or not _contains_words(words, said) or not any(w.isalpha() for w in words):
             return 0.0
@@ -509,7 +509,7 @@ class StoryIndex:
         self._held = Counter(w for q in self._questions.values() for w in set(_CAPITAL.findall(q)))
         self._most = max(FORM, len(self._questions) // 50)
 
-    def find_story(self, text: str, problems: Sequence[str]) -> tuple[str, ...]:
+    def find_story(self, text: str, problems: Sequence[str]) -> Names:
         """Names and figures of one of these problems that the text tells; () where it is none.
 
         A name with a figure or another name does, or three figures of two digits.
@@ -568,7 +568,7 @@ def _number_score(answer: str, numbers: Sequence[_Number]) -> float:
     return score
 
 
-def word_ngrams(found: tuple[str, ...], words: int) -> Iterator[tuple[int, tuple[str, ...]]]:
+def word_ngrams(found: Names, words: int) -> Iterator[tuple[int, Names]]:
     """Every row of so many words of a text's tokens, with where it begins."""
     for at, token in enumerate(found):
         size = window_length(token, words)
@@ -576,7 +576,7 @@ def word_ngrams(found: tuple[str, ...], words: int) -> Iterator[tuple[int, tuple
             yield at, found[at : at + size]
 
 
-def _is_distinctive(found: tuple[str, ...]) -> bool:
+def _is_distinctive(found: Names) -> bool:
     numbered = any(token.isdecimal() for token in found)
     return len(found) >= (_LEAST if numbered else window_length(found[0], _PHRASE) if found else 1)
 
@@ -586,7 +586,7 @@ def _final_answer(answer: str) -> str:
     return answer.rpartition("####")[2].strip()
 
 
-def _contains_words(words: tuple[str, ...], said: tuple[str, ...]) -> bool:
+def _contains_words(words: Names, said: Names) -> bool:
     size = len(words)
     return any(said[at : at + size] == words for at in range(len(said) - size + 1))
 

@@ -9,12 +9,12 @@ anyway, is a note: recorded, and no reason to ask again.
 
 import asyncio
 import re
-from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeVar
 
 from engines.core import types as names
-from engines.core.codec import digest
+from engines.core.codec import JsonMapping, digest
 from engines.core.errors import CallFailed
 from engines.core.frozen import frozen
 from engines.core.library import Library
@@ -44,6 +44,7 @@ from engines.core.types import (
     GroupOutcome,
     LostWork,
     Message,
+    Names,
     Operation,
     OperationKind,
     Problem,
@@ -78,7 +79,7 @@ class ShownAttempt:
     index: int
     reward: float | None
     text: str
-    critique: tuple[str, ...] = ()  # the verifier's lines, never summarised and never cut
+    critique: Names = ()  # the verifier's lines, never summarised and never cut
     final: str = ""  # its last line as far as it states an answer, to tell attempts apart
 
     @property
@@ -172,7 +173,7 @@ def rest_block(rest: Sequence[ShownAttempt], shown: Sequence[ShownAttempt]) -> s
 
     What the verifier says of them stands here unless it says it of one that is shown.
     """
-    alike: dict[tuple[str, str, tuple[str, ...]], list[int]] = {}
+    alike: dict[tuple[str, str, Names], list[int]] = {}
     said = {attempt.critique for attempt in shown}
     for attempt in rest:
         critique = () if attempt.critique in said else attempt.critique
@@ -244,7 +245,7 @@ def _verifier_notes(critique: Sequence[str]) -> list[str]:
     return [f"(verifier: {line})" for line in critique]
 
 
-def _critique_lines(verdict: Verdict, problem: Problem) -> tuple[str, ...]:
+def _critique_lines(verdict: Verdict, problem: Problem) -> Names:
     """What the verifier says, without lines that only equate the answer with the expected one."""
 
     def equates(line: str) -> bool:
@@ -308,7 +309,7 @@ _FIELDS = {*_NOTES, *_ALIASES, *_ALIASES.values(), "attempts", "proposals", "use
 Use = Literal["used", "ignored", "misled"]
 _USES: tuple[Use, ...] = ("used", "ignored", "misled")
 _NUMBER = re.compile(r"(?:r|p|attempt|proposal)?\s*#?\s*([0-9]{1,9})", re.IGNORECASE)
-_Fields = Mapping[str, Any]
+_Fields = JsonMapping
 _Row = TypeVar("_Row")
 
 
@@ -322,7 +323,7 @@ class Suggestion:
     reason: str
     sources: tuple[int, ...]
     same_as: str | None = None  # the experience that says the same already
-    conflicts_with: tuple[str, ...] = ()  # experiences that say the opposite
+    conflicts_with: Names = ()  # experiences that say the opposite
     only_this_problem: bool = False  # it holds for no other problem
 
     def as_operation(
@@ -520,7 +521,7 @@ class _Reading:
         self._notes.append('"drop" must name proposals.')
         return []
 
-    def _read_ids(self, fields: _Fields, name: str) -> tuple[str, ...]:
+    def _read_ids(self, fields: _Fields, name: str) -> Names:
         """Ids that are in the library; others are left out."""
         ids: dict[str, None] = {}
         for entry in as_list(fields.get(name)):
@@ -552,7 +553,7 @@ class _Reading:
         return f"{target or 'no id'} is not in the library ({ids})."
 
 
-def _name_fields(row: Mapping[str, Any]) -> _Fields:
+def _name_fields(row: JsonMapping) -> _Fields:
     """Return the fields of a row by their own names; of two for one the first counts."""
     fields: dict[str, Any] = {}
     for key, value in row.items():

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 import orjson
 from pydantic import TypeAdapter, ValidationError
 
+from engines.core.codec import JsonMapping
 from engines.core.errors import VerifierError, did_you_mean
 from engines.core.frozen import frozen
 from engines.core.protocols import Verifier
@@ -62,7 +63,7 @@ class SpecError(VerifierError):
         super().__init__(place, cause, move)
 
 
-def parse_settings(kind: type[S], name: str, given: Mapping[str, Any], at: At) -> S:
+def parse_settings(kind: type[S], name: str, given: JsonMapping, at: At) -> S:
     """Make a verifier's settings, a dataclass, from plain values.
 
     Raises SpecError: an unknown setting, or a value that cannot be.
@@ -134,7 +135,7 @@ SHAPED = "accuracy"
 """What a shape shapes where its `of` says nothing."""
 _METRIC = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
-Spec = Mapping[str, Any] | str
+Spec = JsonMapping | str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -337,7 +338,7 @@ def _as_mapping(given: object) -> object:
     return given
 
 
-def _parse_mapping(spec: Mapping[str, Any], folders: Sequence[Path], at: At) -> ParsedVerifier:
+def _parse_mapping(spec: JsonMapping, folders: Sequence[Path], at: At) -> ParsedVerifier:
     settings = dict(spec)
     name = settings.pop("name", None)
     if name == "weighted":
@@ -376,7 +377,7 @@ def _parse_function(settings: dict[str, Any], folders: Sequence[Path], at: At) -
     return ParsedVerifier(at, settings=parsed, path=path)
 
 
-def _parse_list(given: Mapping[str, Any], folders: Sequence[Path], at: At) -> ParsedVerifier:
+def _parse_list(given: JsonMapping, folders: Sequence[Path], at: At) -> ParsedVerifier:
     place, entries = "list of verifiers", given.get("of")
     if unknown := [key for key in given if key != "of"]:
         raise SpecError(

@@ -5,14 +5,14 @@ The usual data set `gsm8k` has to be added to the workspace; the bundled model `
 
 import inspect
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from filecmp import cmp
 from pathlib import Path
 from typing import Any
 
 from engines.core import codec, errors
-from engines.core.codec import JsonObject
+from engines.core.codec import JsonMapping, JsonObject
 from engines.data.dataset import check_rows, doubts_line, read_numbered_problems
 from engines.data.source import DataSource
 from engines.grpo.checkpoint.folders import Kind, check_target
@@ -40,7 +40,7 @@ class RLTrainingTool:
         self._workspace, self._say = practise.open_workspace(workspace, to_stderr)
         self._reward: JsonObject = {"name": "accuracy"}
 
-    def run(self, parameters: Mapping[str, Any]) -> str:
+    def run(self, parameters: JsonMapping) -> str:
         try:
             reply = {"status": "success", **self.reply_to(parameters)}
         except Exception as error:
@@ -49,7 +49,7 @@ class RLTrainingTool:
             reply = {"status": "error", "message": message}
         return json.dumps(reply, ensure_ascii=False)
 
-    def reply_to(self, parameters: Mapping[str, Any]) -> JsonObject:
+    def reply_to(self, parameters: JsonMapping) -> JsonObject:
         """The same as values. Raises StudioError: the parameters are wrong, or a stage fails."""
         given = dict(parameters)
         actions = ("load_dataset", "create_reward", "train", "evaluate")
@@ -113,7 +113,7 @@ class RLTrainingTool:
         lora_alpha: int = 32,
         num_generations: int = 8,
         max_new_tokens: int = 512,
-        dataset: str | Sequence[Mapping[str, Any]] | None = None,
+        dataset: str | Sequence[JsonMapping] | None = None,
         custom_reward: Callable[..., Any] | None = None,
     ) -> JsonObject:
         """Train as a new run; `output_dir` gets the adapter, or without `use_lora` all of it."""

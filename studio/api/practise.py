@@ -16,9 +16,10 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from engines.core import codec, errors, user_code
+from engines.core.codec import JsonMapping
 from engines.core.frozen import frozen
 from engines.core.library import Experience, Library
-from engines.core.types import Usage
+from engines.core.types import Tell, Usage
 from engines.pipeline import guidance, step
 from engines.pipeline.evaluation.statistics import Interval, mean_at_k, mean_interval
 from engines.pipeline.evaluation.verdict import Comparison
@@ -36,10 +37,9 @@ from studio.run import assemble, new_or_resume
 from studio.secrets import output, run_files
 from studio.session.server import serve
 
-RunFile = str | Path | Mapping[str, Any]
+RunFile = str | Path | JsonMapping
 """A path, the name of a preset, or what would stand in the file."""
 Folder = str | Path | None
-Tell = Callable[[str], None]
 _Made = TypeVar("_Made")
 
 
@@ -226,7 +226,7 @@ def find_or_write(runfile: RunFile, workspace: Workspace) -> str:
     return str(path)
 
 
-def as_overrides(settings: Mapping[str, Any]) -> tuple[str, ...]:
+def as_overrides(settings: JsonMapping) -> tuple[str, ...]:
     """Settings as the command line takes them."""
     return tuple(f"{key.replace('__', '.')}={_spell(value)}" for key, value in settings.items())
 

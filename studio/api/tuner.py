@@ -12,7 +12,7 @@ from typing import Any
 
 from engines.agents import function, loops
 from engines.agents.agentscope_classes import Msg as Msg
-from engines.core.codec import JsonObject
+from engines.core.codec import JsonMapping, JsonObject
 from engines.core.errors import ConfigError
 from engines.core.types import Completion, Message, Sampling
 from engines.data.rows import open_table
@@ -160,8 +160,8 @@ class OpenAIChatModel(ChatModelBase):
         self,
         model_name: str,
         api_key: str | None = None,
-        client_kwargs: Mapping[str, Any] | None = None,
-        generate_kwargs: Mapping[str, Any] | None = None,
+        client_kwargs: JsonMapping | None = None,
+        generate_kwargs: JsonMapping | None = None,
     ) -> None:
         super().__init__(model_name, self._complete)
         self._key = api_key or os.environ.get(KEY)
@@ -179,9 +179,7 @@ class OpenAIChatModel(ChatModelBase):
         name = policy_name(self.model_name, "openai")
         return {"model": name, "base_url": self._url, **self._drawn}
 
-    async def _complete(
-        self, asked: Sequence[Message], tools: Sequence[Mapping[str, Any]]
-    ) -> Completion:
+    async def _complete(self, asked: Sequence[Message], tools: Sequence[JsonMapping]) -> Completion:
         sampling = Sampling(**{"temperature": None, **self._drawn})
         endpoint = EndpointSettings(base_url=self._url, api_key=self._key)
         policy = open_policy(policy_name(self.model_name, "openai"), endpoint)
@@ -358,7 +356,7 @@ def _figures(plan: EvalPlan) -> dict[str, float]:
 
 
 def _practise(
-    runfile: practise.RunFile, workspace: practise.Folder, given: Mapping[str, Any], anew: bool
+    runfile: practise.RunFile, workspace: practise.Folder, given: JsonMapping, anew: bool
 ) -> practise.Result:
     folder, say = practise.open_workspace(workspace, to_stderr)
     source = Source(practise.as_overrides(given), practise.find_or_write(runfile, folder))

@@ -1,11 +1,12 @@
 """`studio ctl`: show where a living run stands, and control it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from engines.core.codec import JsonMapping
 from studio.commands import AsObject, argument, flag, open_workspace
 from studio.render.json import print_json
 
@@ -161,7 +162,7 @@ def stop(
 
 
 def _ask(
-    context: typer.Context, run: str | None, json: bool, request: "Request[Mapping[str, Any]]"
+    context: typer.Context, run: str | None, json: bool, request: "Request[JsonMapping]"
 ) -> None:
     from studio.session import control_socket
     from studio.workspace.run_control import check_alive, choose_run, find_live_run
@@ -173,7 +174,7 @@ def _ask(
     _show(control_socket.ask(place, request), json)
 
 
-def _show(answer: Mapping[str, Any], json: bool) -> None:
+def _show(answer: JsonMapping, json: bool) -> None:
     from studio.workspace.run_control import status_lines
 
     if json:

@@ -16,6 +16,7 @@ import orjson
 
 from engines.core.codec import JsonObject
 from engines.core.errors import DataError
+from engines.core.types import Names
 from engines.data.sessions.formats import GRADES, open_archive
 from studio.facts.comparison import Log, LogRow
 from studio.secrets.sanitize import one_line
@@ -123,7 +124,7 @@ def read_lines(path: Path) -> Iterator[Fields]:
         raise DataError(str(path), "it is empty.", MOVE)
 
 
-def choose_metric(found: Sequence[str], metric: str | None, first: Fields) -> tuple[str, ...]:
+def choose_metric(found: Sequence[str], metric: str | None, first: Fields) -> Names:
     """Its metrics, the one that is compared first."""
     if not found:
         raise first.as_error("no metric is in it.")
@@ -228,10 +229,10 @@ def _read_samples(label: str, files: Sequence[Path], metric: str | None) -> Log:
 
 def _read_task(
     path: Path, task: str, metric: str | None, notes: list[str]
-) -> tuple[list[LogRow], tuple[str, ...]]:
+) -> tuple[list[LogRow], Names]:
     """Its rows and metrics; what was chosen of them is noted."""
     rows: list[LogRow] = []
-    metrics: tuple[str, ...] = ()
+    metrics: Names = ()
     kept = ""
     seen: set[str] = set()
     skipped = False
@@ -459,7 +460,7 @@ def _inspect_log(path: Path, head: Fields, samples: Iterator[Fields], metric: st
     told = head.section("eval")
     task, status = told.text("task"), head.row.get("status", "started")
     rows: list[LogRow] = []
-    metrics: tuple[str, ...] = ()
+    metrics: Names = ()
     for fields in samples:
         if fields.optional_section("scores") and not metrics:
             metrics = choose_metric(_scorers(fields), metric, fields)

@@ -8,7 +8,7 @@ Owns no figures: what came of a cell is read from its run.
 import asyncio
 import re
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice, product
 from math import prod
@@ -21,6 +21,7 @@ from engines.core.codec import digest
 from engines.core.errors import ConfigError, ConflictError
 from engines.core.frozen import frozen
 from engines.core.state.run_state import RunState
+from engines.core.types import Names, Tell
 from engines.pipeline.evaluation.statistics import SAME, standard_error
 from engines.pipeline.evaluation.verdict import paired_changes
 from engines.record import appender, seal
@@ -64,8 +65,8 @@ class Grid:
 
     name: str
     runfile: str
-    fixed: tuple[str, ...]
-    keys: Mapping[str, tuple[str, ...]]
+    fixed: Names
+    keys: Mapping[str, Names]
     own_library: bool = False  # the run file names a library, which the runs must not share
 
     @property
@@ -89,9 +90,7 @@ class Grid:
         return [*self.fixed, *cell.overrides, *library]
 
 
-def parse_grid(
-    runfile: str, words: Sequence[str]
-) -> tuple[tuple[str, ...], dict[str, tuple[str, ...]]]:
+def parse_grid(runfile: str, words: Sequence[str]) -> tuple[Names, dict[str, Names]]:
     """The overrides that all cells share, and the values of each key that is swept.
 
     A value with commas outside of quotes and brackets is several, as Hydra's own sweeps read it;
@@ -103,12 +102,12 @@ def parse_grid(
     from hydra.errors import HydraException
 
     parser, fixed = OverridesParser.create(), list[str]()
-    keys: dict[str, tuple[str, ...]] = {}
+    keys: dict[str, Names] = {}
     seen = set[str]()
     for word in words:
         try:
             override = parser.parse_override(word)
-            values: tuple[str, ...] = ()
+            values: Names = ()
             if override.is_sweep_override():
                 # A range may have more values than anybody waits for.
                 every = islice(override.sweep_string_iterator(), MOST_CELLS + 1)
@@ -250,7 +249,7 @@ class SweepRun:
 
     grid: Grid
     workspace: Workspace
-    tell: Callable[[str], None]
+    tell: Tell
     jobs: int = 1
     budget_usd: float | None = None
     own_limit_usd: float | None = None  # of each run, as its run file has it

@@ -10,7 +10,8 @@ from typing import Any
 
 from pydantic import SecretStr
 
-from engines.core.codec import JsonObject, digest
+from engines.core.codec import JsonMapping, JsonObject, digest
+from engines.core.types import Names
 from engines.grpo.settings import GRPOSettings, SFTSettings
 from engines.policies.hf_local.settings import LoraSettings
 from engines.record.yaml_text import dump_yaml, escape_interpolation
@@ -58,7 +59,7 @@ def storable_tree(
 _MODEL_FIELDS = ("model", "temperature", "top_p", "max_tokens", "extra_body")
 
 
-def _names(section: str, kind: type) -> tuple[str, ...]:
+def _names(section: str, kind: type) -> Names:
     return tuple(f"{section}.{name}" for name in declared_settings(kind))
 
 
@@ -132,7 +133,7 @@ def fingerprint(
     return {name: get_value(plain, tuple(name.split("."))) for name in RESULT_FIELDS}
 
 
-def _with_origins(config: RunConfig, role: Role, value: Any, key: tuple[str, ...] = ()) -> Any:
+def _with_origins(config: RunConfig, role: Role, value: Any, key: Names = ()) -> Any:
     """Fields of a request, with what came from `${…}` as that text instead of its value.
 
     A short hash tells values apart, except those of variables that are named as secrets.
@@ -148,7 +149,7 @@ def _with_origins(config: RunConfig, role: Role, value: Any, key: tuple[str, ...
     return origin if names_secret(origin) else f"{origin} #{digest(value, 4)}"
 
 
-def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> tuple[tuple[str, Any, Any], ...]:
+def differences(old: JsonMapping, new: JsonMapping) -> tuple[tuple[str, Any, Any], ...]:
     """Fields in which two fingerprints differ, with both values.
 
     A field that the older one lacks is a setting that did not exist when its run began: it

@@ -12,6 +12,7 @@ from typing import Any
 
 from engines.core.codec import digest
 from engines.core.errors import ConfigError, DataError
+from engines.core.types import Tell
 from engines.data.dataset import MARK, ORIGIN, content_hash, is_unreviewed, outcome_word, set_mark
 from engines.data.rows import open_table
 from engines.data.sessions.formats import read_sessions
@@ -309,7 +310,7 @@ def review_items(
     workspace: Workspace,
     target: Path,
     ask: Callable[[str], str | None],
-    say: Callable[[str], None],
+    say: Tell,
     edit: Callable[[str], str | None],
 ) -> bool:
     """Show every item that has no mark and ask; each answer is written at once.
@@ -353,7 +354,7 @@ def _edit(
     target: Path,
     row: Row,
     edit: Callable[[str], str | None],
-    say: Callable[[str], None],
+    say: Tell,
 ) -> Row | None:
     """The item as it was edited and written; None where it stays as it is, which is said."""
     written = edit(_editable(row))

@@ -10,11 +10,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import orjson
 
 from engines.core import errors, settings
+from engines.core.codec import JsonMapping
 from engines.core.library import Library
 from engines.core.text.prompts import load_prompt
 from engines.core.types import Problem
@@ -329,7 +330,7 @@ def estimate_run(plan: RunPlan) -> Estimate:
 def estimate_eval(
     config: RunConfig,
     workspace: Workspace,
-    fingerprint: Mapping[str, Any],
+    fingerprint: JsonMapping,
     problems: tuple[Problem, ...],
     missing: Sequence[tuple[str, int]],
 ) -> Estimate:
@@ -459,7 +460,7 @@ def _length_notes(facts: CostInput, measured: MeasuredUsage, result: Estimate) -
 
 
 def _measure_earlier_run(
-    workspace: Workspace, fingerprint: Mapping[str, Any], roles: Sequence[Role]
+    workspace: Workspace, fingerprint: JsonMapping, roles: Sequence[Role]
 ) -> MeasuredUsage:
     """The newest finished run of the same models that recorded something.
 
@@ -495,7 +496,7 @@ def _measure_earlier_run(
     return MeasuredUsage()
 
 
-def _add_record(measured: MeasuredUsage, record: Mapping[str, Any]) -> None:
+def _add_record(measured: MeasuredUsage, record: JsonMapping) -> None:
     if record.get("lost"):
         return
     usage, purpose = record["reply"]["usage"], record["key"]["purpose"]

@@ -20,7 +20,7 @@ from engines.core.errors import ConfigError, ConflictError
 from engines.core.frozen import frozen
 from engines.core.library import Experience, Library
 from engines.core.state.run_state import RunState
-from engines.core.types import NO_USAGE, Operation, Problem, Usage
+from engines.core.types import NO_USAGE, Names, Operation, Problem, Usage
 from engines.data.dataset import read_problems
 from engines.pipeline.effect.effect_gate import EffectGate, open_trials
 from engines.pipeline.effect.worth import Effects, Observation, regress, smallest_effect
@@ -236,11 +236,11 @@ class Priced:
 
     label: str
     library: Library  # with the additions that wait, as if they were entries
-    pending: tuple[str, ...]  # those additions
+    pending: Names  # those additions
     run: RunDir | None  # the newest that used it; None: there is none
 
     @property
-    def names(self) -> tuple[str, ...]:
+    def names(self) -> Names:
         return tuple(e.id for e in self.library.experiences)
 
 

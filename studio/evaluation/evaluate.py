@@ -19,7 +19,7 @@ from typing import Any, Literal
 from engines.core import codec, errors, protocols
 from engines.core.frozen import frozen
 from engines.core.library import Library
-from engines.core.types import NO_USAGE, Problem, Rollout, Usage, Verdict
+from engines.core.types import NO_USAGE, Names, Problem, Rollout, Tell, Usage, Verdict
 from engines.core.waiting import gather_all
 from engines.pipeline.control import Outage
 from engines.pipeline.effect.worth import random_half
@@ -42,7 +42,7 @@ from studio.facts.run import REHEARSAL
 from studio.render import evaluation_lines, words
 from studio.render.json import json_data, print_json, print_result
 from studio.render.lines import tell_next, to_stderr
-from studio.run import acting, models
+from studio.run import models
 from studio.run.held_out import (
     detectable_effect,
     held_out_sets,
@@ -97,7 +97,7 @@ class EvalPlan:
         return self.loaded.config.evaluation.k
 
     @property
-    def contents(self) -> tuple[str, ...]:
+    def contents(self) -> Names:
         """Every held-out problem by content; one of two sets is here twice."""
         return tuple(scores.problem_digest(p) for held_out in self.sets for p in held_out.problems)
 
@@ -107,7 +107,7 @@ class EvalPlan:
         return len(set(self.contents)) * self.k * len(self.guidances)
 
     @property
-    def guidances(self) -> tuple[str, ...]:
+    def guidances(self) -> Names:
         """The texts in the prompts, each once: two names may have equal experiences."""
         return tuple(dict.fromkeys(subject.guidance for subject in self.subjects))
 
@@ -200,7 +200,7 @@ def plan_eval(
 
 async def measure_missing(
     plan: EvalPlan,
-    tell: acting.Tell,
+    tell: Tell,
     progress: Callable[[], None],
     give_up: Callable[[GivenUp, str], None],
     account: Callable[[Usage], None] = lambda _: None,
@@ -541,7 +541,7 @@ async def open_measuring(
     workspace: Workspace,
     records: Path,
     stack: AsyncExitStack,
-    tell: acting.Tell,
+    tell: Tell,
     give_up: Callable[[GivenUp, str], None],
     *,
     judged: Sequence[Sequence[Problem]],
@@ -596,7 +596,7 @@ async def open_measuring(
 
 
 async def _ready_roles(
-    step: EvalStep, roles: models.Roles, give_up: Callable[[str], None]
+    step: EvalStep, roles: models.Roles, give_up: Tell
 ) -> tuple[models.Roles, Outage]:
     """The models once they answer; where only what was tried is judged, none need."""
     if step != "judge":

@@ -5,7 +5,7 @@ Its records go to a temporary folder, so that a try leaves no trace in the works
 
 import asyncio
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from itertools import chain
@@ -19,7 +19,7 @@ from engines.core.errors import ConfigError
 from engines.core.frozen import frozen
 from engines.core.library import Library
 from engines.core.text.tool_text import count_acts
-from engines.core.types import CallKey, Job, Message, Problem, Rollout, Verdict
+from engines.core.types import CallKey, Job, Message, Problem, Rollout, Tell, Verdict
 from engines.data import dataset, fields
 from engines.pipeline.evaluation.evaluate import add_own_figures
 from engines.policies.limits import Slots
@@ -116,7 +116,7 @@ def choose_problem(
 
 
 async def run_trial(
-    trial: Trial, workspace: Workspace, on_text: Callable[[str], None] = lambda _: None
+    trial: Trial, workspace: Workspace, on_text: Tell = lambda _: None
 ) -> tuple[Rollout, Verdict]:
     """Roll out and judge. `on_text` gets "" once model and verifier have answered.
 

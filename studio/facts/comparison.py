@@ -9,7 +9,7 @@ from statistics import fmean
 
 from engines.core.errors import ConflictError, suggest_name
 from engines.core.frozen import frozen
-from engines.core.types import Usage
+from engines.core.types import Names, Usage
 from engines.pipeline.evaluation import statistics, verdict
 from studio.facts.subject import LIFTED, Subject
 
@@ -51,7 +51,7 @@ class Log:
     rows: Sequence[LogRow]
     practised: Practised | None = None
     fingerprint: str = ""  # of how it was measured, where that is known
-    notes: tuple[str, ...] = ()
+    notes: Names = ()
     questions: Mapping[str, str] = field(default_factory=dict)  # of problems, where known
     metrics: Mapping[str, Sequence[str]] = field(default_factory=dict)  # of a set, first its own
 
@@ -91,7 +91,7 @@ class SetPair(Subject):
     means: tuple[float, float]  # over the paired problems
     cases: tuple[Case, ...]  # flipped ones first, from right to wrong first of all
     # Problems, or rollouts of them, that only the baseline has, and only the other one.
-    unmatched: tuple[tuple[str, ...], tuple[str, ...]]
+    unmatched: tuple[Names, Names]
 
     def flips(self, *, worse: bool) -> list[Case]:
         """Return the cases from right to wrong, or from wrong to right."""
@@ -123,7 +123,7 @@ class LogFacts(Subject):
     cost_usd_per_try: float | None
     sets: tuple[LogSet, ...]
     practised: Practised | None
-    notes: tuple[str, ...]
+    notes: Names
 
 
 @frozen
@@ -132,7 +132,7 @@ class ComparisonFacts(Subject):
 
     logs: tuple[LogFacts, ...]
     comparisons: tuple[SetPair, ...]
-    notes: tuple[str, ...]
+    notes: Names
     min_effect: float | None = None
 
     @property
@@ -304,7 +304,7 @@ def _pair(
 
 def _match(
     side: Scores, other: Scores, *, by_name: bool
-) -> tuple[dict[str, tuple[float | None, ...]], tuple[str, ...]]:
+) -> tuple[dict[str, tuple[float | None, ...]], Names]:
     """Return the scores of what both sides have, and what this one has alone.
 
     Of a problem these are the rollouts of one name where names are shared, else all.

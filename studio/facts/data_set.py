@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from engines.core.frozen import frozen
-from engines.core.types import Problem
+from engines.core.types import Names, Problem
 from engines.data.dataset import DataReport, recorded_rewards
 from engines.data.rows import Unit
 from studio.facts.subject import LIFTED, Subject
@@ -47,7 +47,7 @@ class NumberedProblem(Subject):
     problem: Problem = field(metadata=LIFTED)
 
     @property
-    def accepted_answers(self) -> tuple[str, ...]:
+    def accepted_answers(self) -> Names:
         return self.problem.accepted_answers
 
     @property
@@ -97,7 +97,7 @@ class PreparedData(Subject):
     digest: str
     seed: int
     parts: tuple[PreparedPart, ...]
-    twins: tuple[str, ...]  # other data sets of the workspace with the same rows
+    twins: Names  # other data sets of the workspace with the same rows
     hides_bundled: bool
 
 

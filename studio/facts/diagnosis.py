@@ -2,8 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import field, replace
-from typing import Any, Self, get_args
+from typing import Self, get_args
 
+from engines.core.codec import JsonMapping
 from engines.core.frozen import frozen
 from engines.record.repair import Finding, Grade
 from studio.facts.subject import Subject
@@ -19,9 +20,9 @@ class Diagnosis(Subject):
     findings: Sequence[Finding] = ()
     living: Mapping[str, str] = field(default_factory=dict)  # runs at work, each with its process
     is_read_only: bool = False  # no repair can be written
-    machine: Mapping[str, Any] = field(default_factory=dict)
+    machine: JsonMapping = field(default_factory=dict)
 
-    def add(self, machine: Mapping[str, Any], findings: Sequence[Finding]) -> Self:
+    def add(self, machine: JsonMapping, findings: Sequence[Finding]) -> Self:
         """Return the diagnosis with the machine, what hinders most first."""
         every = sorted((*self.findings, *findings), key=_weight)
         return replace(self, machine=machine, findings=tuple(every))

@@ -8,13 +8,13 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
-from typing import Any, Literal
+from typing import Literal
 
-from engines.core.codec import fields_of
+from engines.core.codec import JsonMapping, fields_of
 from engines.core.events import CellMeasured, EvaluationFinished
 from engines.core.frozen import frozen
 from engines.core.state.run_state import RunState
-from engines.core.types import GroupOutcome, Usage
+from engines.core.types import GroupOutcome, Names, Usage
 from engines.pipeline.evaluation import statistics, verdict
 from studio.facts.subject import LIFTED, Subject
 
@@ -221,8 +221,8 @@ class SetFacts(Subject):
 
     data: str
     size: str  # `aime: 30 of 60 problems (28 different), 8 tries each`
-    problems: tuple[str, ...]
-    texts: tuple[str, ...]
+    problems: Names
+    texts: Names
     questions: int
     left_out: int
     smallest_effect: float | None
@@ -330,11 +330,11 @@ class EpochDiagnosis(Subject):
 
     epoch: int
     held_out: tuple[HeldOutChange, ...]
-    shown: tuple[str, ...]  # spare held-out problems that the next step reads
+    shown: Names  # spare held-out problems that the next step reads
     causes: tuple[Cause, ...]
 
 
-def find_causes(symptoms: Mapping[str, int], settings: Mapping[str, Any]) -> tuple[Cause, ...]:
+def find_causes(symptoms: Mapping[str, int], settings: JsonMapping) -> tuple[Cause, ...]:
     """Return what the rules find in the symptoms of an epoch, practised with these settings."""
     tokens, causes = settings.get("policy.max_tokens"), []
     limit = f"{tokens} tokens" if tokens else "the endpoint's own"
@@ -345,7 +345,7 @@ def find_causes(symptoms: Mapping[str, int], settings: Mapping[str, Any]) -> tup
     return tuple(causes)
 
 
-def nothing_read_text(groups: Mapping[GroupOutcome, int], settings: Mapping[str, Any]) -> str:
+def nothing_read_text(groups: Mapping[GroupOutcome, int], settings: JsonMapping) -> str:
     """Say why no group was read for lessons, and what to change; "" where one was.
 
     `groups` are those of a step or a run, `settings` those that it was practised with.

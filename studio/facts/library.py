@@ -10,7 +10,7 @@ from engines.core.events import EvaluationFinished, LibraryCommitted
 from engines.core.frozen import frozen
 from engines.core.library import Library, Provenance, effective_operation, provenance
 from engines.core.text.similarity import Change, word_diff
-from engines.core.types import CONFLICT, Decision, Operation, OperationKind
+from engines.core.types import CONFLICT, Decision, Names, Operation, OperationKind
 from engines.pipeline.evaluation.verdict import Comparison, compare
 from engines.record.libraries import LibraryFolder
 from studio.facts.evaluation import EvaluationFacts, evaluation_facts, question_rewards
@@ -25,7 +25,7 @@ class FoundVersion:
     label: str
     library: Library
     measured: tuple[EvaluationFinished, ...] = ()
-    labels: tuple[str, ...] = ()
+    labels: Names = ()
     copied_from: str | None = None  # what its library was begun as a copy of
     weights: str = ""  # of a step of a training run: its figures, for the library stays as it is
 
@@ -65,7 +65,7 @@ class VersionFacts(Subject):
     """One version with where each experience comes from, as `studio library show` tells it."""
 
     data: Mapping[str, Any] = field(metadata=LIFTED)  # as files of ours hold a library
-    labels: tuple[str, ...]
+    labels: Names
     copied_from: str | None
     tokens_per_call: int
     prompt_tokens: Mapping[str, int]  # by experience
@@ -406,7 +406,7 @@ class CurationFacts(Subject):
     operations: tuple[Operation, ...]
     waiting: Mapping[str, int]  # run: how many of those asked wait there already
     already: int = 0  # in the library already
-    losses: tuple[str, ...] = ()
+    losses: Names = ()
     format: str = ""  # of the file they come from
 
     @property

@@ -1,10 +1,8 @@
 """What a run's status is called, and the command to go on with."""
 
-from collections.abc import Mapping
 from shlex import quote
-from typing import Any
 
-from engines.core.codec import fields_of
+from engines.core.codec import JsonMapping, fields_of
 from engines.core.frozen import frozen
 from engines.core.state.run_state import RunState
 from studio.facts.subject import Subject
@@ -48,7 +46,7 @@ class RunStatus(Subject):
         return f"{word} ({self.next})" if self.next else word
 
 
-def status_of_row(run: str, row: Mapping[str, Any], *, alive: bool) -> RunStatus:
+def status_of_row(run: str, row: JsonMapping, *, alive: bool) -> RunStatus:
     """Return a run's status; `alive`: a process answers its socket.
 
     Of `row` are read `status`, `open` (a number), `ending` and `reason`, as the journal has them,
@@ -76,7 +74,7 @@ def run_status(state: RunState, run: str, *, alive: bool) -> RunStatus:
     return status_of_row(run, row | {"open": len(state.open_operations)}, alive=alive)
 
 
-def curation_text(of: RunState | Mapping[str, Any]) -> str:
+def curation_text(of: RunState | JsonMapping) -> str:
     """`curation: 12 of 40 decided`; "" of a run that practises. `of`: its state or its row."""
     if isinstance(of, RunState):
         of = {**fields_of(of, "curates", "proposed"), "open": len(of.open_operations)}

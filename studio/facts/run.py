@@ -21,7 +21,7 @@ from engines.core.state.run_state import (
     StepState,
     comparable_evaluations,
 )
-from engines.core.types import GroupOutcome, LostWork, Operation, UnparsedReply, Usage
+from engines.core.types import GroupOutcome, LostWork, Names, Operation, UnparsedReply, Usage
 from engines.pipeline.evaluation.statistics import Interval
 from engines.record.run_dir import RunDir, Workspace
 from studio.facts import evaluation
@@ -172,7 +172,7 @@ class RunFacts(Subject):
     agent: Mapping[str, Any]
     lost: Mapping[str, int]
     losses: tuple[LostWork, ...]
-    remarks: tuple[str, ...]
+    remarks: Names
     usage: Usage
     spent_on: Mapping[Stage, Usage]
     places: Mapping[str, str]
@@ -337,9 +337,9 @@ class LibraryChange(Subject):
     before: int
     after: int
     experiences: tuple[Mapping[str, str], ...]  # id and text
-    added: tuple[str, ...]
-    modified: tuple[str, ...]
-    removed: tuple[str, ...]
+    added: Names
+    modified: Names
+    removed: Names
     unchanged: int
     tokens_per_call_before: int
     tokens_per_call_after: int

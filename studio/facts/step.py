@@ -15,6 +15,7 @@ from engines.core.events import RolloutFinished
 from engines.core.frozen import frozen
 from engines.core.library import OperationOutcome
 from engines.core.state.run_state import AnsweredReply, StepHistory
+from engines.core.types import Names
 from engines.record.derived.run_state import HistoryReader, read_history, read_step
 from engines.record.ledger import Record, read_record
 from engines.record.run_dir import RunDir
@@ -110,7 +111,7 @@ class ModelCall(Subject):
     index: int
     position: int
     model: str
-    prompt: tuple[str, ...]  # the messages that are new since the call before
+    prompt: Names  # the messages that are new since the call before
     reply: str
     usage: types.Usage
     finish: str  # the endpoint's word for why the reply ended
@@ -167,7 +168,7 @@ class RolloutFacts(Subject):
         return self.calls[-1].finish if self.calls else ""
 
     @property
-    def records(self) -> tuple[str, ...]:
+    def records(self) -> Names:
         return tuple(f"records/{ref.file}@{ref.offset}" for ref in self.finished.refs)
 
 

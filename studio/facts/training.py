@@ -7,8 +7,9 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import field
-from typing import Any, Literal
+from typing import Literal
 
+from engines.core.codec import JsonMapping
 from engines.core.events import CheckpointSaved
 from engines.core.frozen import frozen
 from engines.core.state.run_state import RunState, StepState
@@ -156,7 +157,7 @@ class TrainingFacts(Subject):
 
     policy_version: int
     demonstrations: bool  # fine-tuned on them, so that nothing was rolled out
-    engine: Mapping[str, Any]
+    engine: JsonMapping
     steps: tuple[TrainedStep, ...]
     rolled_back: Mapping[int, int]  # step → the step gone back to
     checkpoints: tuple[CheckpointSaved, ...]
@@ -196,7 +197,7 @@ class TrainingFacts(Subject):
         return self.checkpoints[-1].folder if self.checkpoints else None
 
 
-def trainable_share(engine: Mapping[str, Any]) -> float | None:
+def trainable_share(engine: JsonMapping) -> float | None:
     trainable, parameters = engine.get("trainable"), engine.get("parameters")
     if isinstance(trainable, int) and isinstance(parameters, int) and parameters:
         return trainable / parameters

@@ -2,12 +2,12 @@
 
 import re
 import time
-from collections.abc import Mapping
 from datetime import datetime, timedelta
 from operator import ge, gt, le, lt
 from shlex import quote
 from typing import Any
 
+from engines.core.codec import JsonMapping
 from engines.core.errors import ConfigError
 from engines.record.derived.catalogue import Compare
 from engines.record.run_dir import Workspace
@@ -66,16 +66,16 @@ def parse_times(since: str | None, until: str | None) -> tuple[float | None, flo
     return begin, end
 
 
-def hit_data(row: Mapping[str, Any], workspace: Workspace) -> dict[str, Any]:
+def hit_data(row: JsonMapping, workspace: Workspace) -> dict[str, Any]:
     data = {name: value for name, value in row.items() if name not in ("words", "proposed")}
     return data | {"next": next_command(row, workspace)}
 
 
-def hit_lines(row: Mapping[str, Any], workspace: Workspace) -> list[str]:
+def hit_lines(row: JsonMapping, workspace: Workspace) -> list[str]:
     return [hit_title(row), f"  {_said(row)}", f"  {sanitize(next_command(row, workspace))}"]
 
 
-def _said(row: Mapping[str, Any]) -> str:
+def _said(row: JsonMapping) -> str:
     text, why = _cut(row["text"], _SHOWN_TEXT), _cut(row["reason"] or row["why"], _SHOWN_PART)
     return " ".join(filter(None, (text, f"({why})" if why else "")))
 
@@ -86,7 +86,7 @@ def _cut(text: str, width: int) -> str:
     return re.sub(r" \S*…$", " …", flat) if len(flat) == width else flat
 
 
-def _became(row: Mapping[str, Any]) -> str:
+def _became(row: JsonMapping) -> str:
     what = f"{row.get('change', row['kind'])} {row.get('target') or ''}".rstrip()
     status = f", {row['status']}" if row["status"] else ""
     # Of an experience it is who decided its wording last, not who pinned it.
@@ -96,7 +96,7 @@ def _became(row: Mapping[str, Any]) -> str:
     return one_line(what + status + by + worth, _SHOWN_PART)
 
 
-def hit_title(row: Mapping[str, Any]) -> str:
+def hit_title(row: JsonMapping) -> str:
     """`op3.1  modify E7, rejected by ann  library mine, run exp, step 3  2026-03-09 16:00`."""
     step = "step 0" if row["kind"] == "evaluation" and not row["step"] else step_name(row["step"])
     run = f", run {row['run']}, {step}" if row["run"] else ""
@@ -104,7 +104,7 @@ def hit_title(row: Mapping[str, Any]) -> str:
     return "  ".join((one_line(row["id"], _SHOWN_PART), _became(row), where, date_text(row["at"])))
 
 
-def decision_text(row: Mapping[str, Any], also: str = "") -> str:
+def decision_text(row: JsonMapping, also: str = "") -> str:
     """`op3.1 modify E7, rejected by ann (too vague); {also}: Round up.`: what is long is last."""
     reason = f" ({one_line(row['reason'], _SHOWN_PART)})" if row["reason"] else ""
     became = f"{one_line(row['id'], _SHOWN_PART)} {_became(row)}{reason}"
@@ -112,7 +112,7 @@ def decision_text(row: Mapping[str, Any], also: str = "") -> str:
     return ": ".join(filter(None, (became, one_line(row["text"], _SHOWN_TEXT))))
 
 
-def next_command(row: Mapping[str, Any], workspace: Workspace) -> str:
+def next_command(row: JsonMapping, workspace: Workspace) -> str:
     library, run, kind = quote(row["library"]), quote(row["run"]), row["kind"]
     if kind == "version":
         version = int(row["id"].rpartition("@")[2])

@@ -1,9 +1,9 @@
 """A run, one of its steps and one of its rollouts as lines: `studio runs show`, and a run's end."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from shlex import quote
-from typing import Any
 
+from engines.core.codec import JsonMapping
 from engines.core.text.tool_text import CallMark, argument_text, said_text, split_marks
 from engines.core.types import GATE, NOT_ONE, LostWork, Message, Operation, WeightUpdate
 from studio.facts.run import EndFacts, ReviewerFacts, RunFacts, StepRow
@@ -22,13 +22,13 @@ _NAME_CHARS, _TIER_CHARS = 80, 200
 NO_WORKER = "no worker of the cluster is left; tries wait until it has room for one"
 
 
-def sandbox_text(facts: Mapping[str, Any]) -> str:
+def sandbox_text(facts: JsonMapping) -> str:
     """The layers that contain programs, and what an agent of one's own may reach; "" for none."""
     text = one_line(str(facts.get("sandbox") or ""), _TIER_CHARS)
     return f"{text}; network {facts['network']}" if "network" in facts else text
 
 
-def tool_texts(facts: Mapping[str, Any]) -> list[str]:
+def tool_texts(facts: JsonMapping) -> list[str]:
     """Each tool with what contains it and what it may reach."""
     shown = []
     for tool in facts.get("tools") or ():
@@ -39,7 +39,7 @@ def tool_texts(facts: Mapping[str, Any]) -> list[str]:
     return shown
 
 
-def agent_lines(facts: Mapping[str, Any]) -> list[str]:
+def agent_lines(facts: JsonMapping) -> list[str]:
     sandbox = sandbox_text(facts)
     lines = [f"sandbox: {sandbox}"] if sandbox else []
     absent = [one_line(str(said), _TIER_CHARS) for said in facts.get("absent") or ()]

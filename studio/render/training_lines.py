@@ -2,8 +2,8 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
 
+from engines.core.codec import JsonMapping
 from engines.core.state.run_state import RunState
 from studio.facts.curves import Series, committed_operations, policy_after
 from studio.facts.training import TrainedStep, TrainingFacts, trainable_share, trained_step
@@ -23,7 +23,7 @@ def value_curve(steps: Sequence[TrainedStep], width: int) -> str:
     return sparkline([step.value for step in steps], width, low=0.0, high=high)
 
 
-def row_curve(curve: Mapping[str, Any], width: int) -> str:
+def row_curve(curve: JsonMapping, width: int) -> str:
     """The bars of a catalogue row's `curve`; "" without any point."""
     values = [point[1] for point in curve["points"]]
     high = 1.0 if curve["of"] == "reward" else None
@@ -92,7 +92,7 @@ def update_outcome_text(step: TrainedStep, policy_version: int) -> str:
     return f"{outcome} v{policy_version}"
 
 
-def engine_text(facts: Mapping[str, Any]) -> str:
+def engine_text(facts: JsonMapping) -> str:
     """`22,528 of 651,264 parameters are trained (3.5 %); cpu, float32, 1 thread`."""
     trained = ""
     if (share := trainable_share(facts)) is not None:
@@ -105,7 +105,7 @@ def engine_text(facts: Mapping[str, Any]) -> str:
     return one_line(known, 300) or "nothing is known of the engine"
 
 
-def learned_text(row: Mapping[str, Any]) -> str:
+def learned_text(row: JsonMapping) -> str:
     """What practice changed and how far it is: `lib@3`, or `policy v7` of a training run."""
     if row.get("policy_version") is not None:
         return f"policy v{row['policy_version']}"

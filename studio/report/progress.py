@@ -4,13 +4,12 @@ Owns stderr. Listens to events and reads the folded state; decides nothing.
 """
 
 import statistics
-from collections.abc import Callable
 from shlex import quote
 
 from engines.core import events as ev
 from engines.core.library import OperationOutcome
 from engines.core.state.run_state import RunState, StepState
-from engines.core.types import Lesson, Verdict, group_id, rollout_id
+from engines.core.types import Lesson, Tell, Verdict, group_id, rollout_id
 from studio.facts.evaluation import cell_name, diagnose_epoch, nothing_read_text
 from studio.facts.run import run_progress
 from studio.facts.training import is_fine_tuning, trained_step
@@ -40,9 +39,7 @@ class LinePrinter:
     With `detailed` also of each rollout, group and decision, which a pipe does not want to hear.
     """
 
-    def __init__(
-        self, state: RunState, say: Callable[[str], None], *, detailed: bool = False
-    ) -> None:
+    def __init__(self, state: RunState, say: Tell, *, detailed: bool = False) -> None:
         self._state = state
         self._say = say
         self._detailed = detailed

@@ -14,6 +14,7 @@ from typing import Any, Protocol, TypeVar
 
 from engines.core.errors import ConflictError
 from engines.core.protocols import Linter
+from engines.core.types import Tell
 from engines.record.run_dir import RunDir, Workspace
 from studio.session import requests
 from studio.session.control_socket import is_alive
@@ -94,8 +95,8 @@ class RunReview:
     session: Session
     wait_for: WaitFor
     waits: bool
-    say: Callable[[str], None]
-    tell: Callable[[str], None]
+    say: Tell
+    tell: Tell
     committed: bool = False  # its closing made a version of the library
     ended: bool = False  # the process of the run, while it was reviewed
     _changed: asyncio.Event = field(default_factory=asyncio.Event)

@@ -23,7 +23,7 @@ from engines.core.errors import ConfigError, install_command
 from engines.core.frozen import frozen
 from engines.core.protocols import Agent, Embedder, OnText, Policy, Toolbox
 from engines.core.team import FIXED, Speaker
-from engines.core.types import Completion, Message, Sampling
+from engines.core.types import Completion, Message, Names, Sampling, Tell
 from engines.core.waiting import slow_stage
 from engines.policies.tool_use import Protocol, TeamPolicy, ToolUsePolicy
 from engines.process.start import ScratchFolder
@@ -53,7 +53,6 @@ if TYPE_CHECKING:
     from engines.verifiers.harbor import HarborVerifier
 
 
-Tell = Callable[[str], None]
 BOXED = ("python",)
 """Shipped tools that run in the sandbox."""
 
@@ -323,7 +322,7 @@ class VerifierWanted:
     """A verifier as `open_verifier` is asked for one; the judge by its name and sampling."""
 
     spec: Any
-    folders: tuple[str, ...]
+    folders: Names
     columns: frozenset[str] | None
     judge: tuple[str, Sampling] | None
 
@@ -334,8 +333,8 @@ class WorkerWanted:
 
     config: RunConfig  # without what it says of models
     environ: Mapping[str, str]  # the variables that tools and programs are to get
-    models: tuple[str, ...]  # names of those that tools ask, in the order of their opening
-    embedders: tuple[str, ...]
+    models: Names  # names of those that tools ask, in the order of their opening
+    embedders: Names
     verifier: VerifierWanted | None = None
 
 

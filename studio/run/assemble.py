@@ -18,7 +18,7 @@ from engines.core.events import AgentOpened, NodesChanged, RolloutPlaced
 from engines.core.frozen import frozen
 from engines.core.protocols import Engine, Reviewer, Verifier
 from engines.core.state.run_state import RunState
-from engines.core.types import Learns, Problem
+from engines.core.types import Learns, Problem, Tell
 from engines.core.waiting import slow_stage
 from engines.grpo.settings import USUAL_RATES, GRPOSettings
 from engines.pipeline.budget import Budget
@@ -45,7 +45,7 @@ from studio.config.run_yaml import dump_run_yaml
 from studio.config.settings.run import RunConfig
 from studio.render.run_lines import agent_lines
 from studio.run import models
-from studio.run.acting import Acting, Tell, sampling_of
+from studio.run.acting import Acting, sampling_of
 from studio.run.held_out import (
     evaluated_sets,
     measuring_setup,

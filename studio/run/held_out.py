@@ -3,18 +3,18 @@
 The linter compares operations with problems, outputs of tools, and by an embedding model.
 """
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from typing import Any
 
-from engines.core.codec import digest, question_of
+from engines.core.codec import JsonMapping, digest, question_of
 from engines.core.errors import ConfigError, DamagedError, DataError, StudioError
 from engines.core.library import Library
 from engines.core.protocols import Ledger, Linter, Verifier
 from engines.core.settings import LEAST_TRIED
 from engines.core.state.run_state import RunState
-from engines.core.types import NO_USAGE, Flag, Operation, Problem, Usage, rollout_id
+from engines.core.types import NO_USAGE, Flag, Operation, Problem, Tell, Usage, rollout_id
 from engines.data.dataset import read_problems
 from engines.pipeline.budget import Budget
 from engines.pipeline.control import Outage
@@ -35,7 +35,6 @@ from studio.config.run_yaml import ACTING_FIELDS
 from studio.config.settings.policy import Role
 from studio.config.settings.run import RunConfig
 from studio.run import models
-from studio.run.acting import Tell
 from studio.run.new_or_resume import RunPlan
 
 TRIED_PROBLEMS = 40
@@ -75,7 +74,7 @@ def evaluated_sets(loaded: LoadedRun) -> tuple[HeldOutSet, ...]:
     return held_out_sets(loaded) if loaded.config.evaluation.do_eval else ()
 
 
-def measurement_settings(config: RunConfig, fingerprint: Mapping[str, Any]) -> dict[str, Any]:
+def measurement_settings(config: RunConfig, fingerprint: JsonMapping) -> dict[str, Any]:
     """All settings that a held-out result depends on, besides library, problem and try."""
     depends: dict[str, Any] = {name: fingerprint[name] for name in _MEASURED_BY}
     depends["evaluation.temperature"] = config.evaluation.temperature
@@ -91,7 +90,7 @@ def measurement_settings(config: RunConfig, fingerprint: Mapping[str, Any]) -> d
 
 
 def score_book_opener(
-    folder: Path, measured: Mapping[str, Any], loaded: LoadedRun
+    folder: Path, measured: JsonMapping, loaded: LoadedRun
 ) -> Callable[[str, str], ScoreBook]:
     """Opens the scores of a library's text in the prompt, and of a digest of weights.
 
@@ -242,7 +241,7 @@ def open_effect_gate(
     )
 
 
-def trial_text(facts: Mapping[str, Any]) -> str:
+def trial_text(facts: JsonMapping) -> str:
     """What trying operations takes at most and could show, as `EffectGate.describe` has it."""
     n, smallest = facts["operations"], facts["smallest_effect"]
     if not n:

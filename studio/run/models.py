@@ -19,7 +19,7 @@ from engines.core.errors import ConfigError, DamagedError, VerifierError
 from engines.core.frozen import frozen
 from engines.core.protocols import Ledger, Policy, Verifier, judges_whole_groups
 from engines.core.state.run_state import RunState
-from engines.core.types import NO_USAGE, CallKey, Problem, Rollout, Usage, Verdict
+from engines.core.types import NO_USAGE, CallKey, Problem, Rollout, Tell, Usage, Verdict
 from engines.core.waiting import gather_all
 from engines.data.dataset import read_rollout_log
 from engines.data.source import resolve_data
@@ -77,7 +77,7 @@ from studio.config.settings.run import EvaluationConfig, RunConfig
 from studio.data.catalogue import verifier_folders
 from studio.render.lines import to_stderr
 from studio.render.words import count_text
-from studio.run.acting import Acting, RemoteWork, Tell, open_acting, open_remote_work, sampling_of
+from studio.run.acting import Acting, RemoteWork, open_acting, open_remote_work, sampling_of
 from studio.secrets.run_files import without_secrets
 
 if TYPE_CHECKING:

@@ -6,19 +6,19 @@ silently be others.
 
 import hashlib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import yaml
 
-from engines.core.codec import JsonObject, digest
+from engines.core.codec import JsonMapping, JsonObject, digest
 from engines.core.errors import ConfigError, ConflictError, StudioError
 from engines.core.frozen import frozen
 from engines.core.library_notes import NotesMark
 from engines.core.state.run_state import RunState
-from engines.core.types import Problem
+from engines.core.types import Problem, Tell
 from engines.data.dataset import check_rows, doubts_line, read_problems
 from engines.data.sampler import Sampler
 from engines.grpo.checkpoint.folders import ADAPTER, check_seal
@@ -35,7 +35,6 @@ from studio.config.settings.base import NAME_LENGTH, NAME_PATTERN
 from studio.config.settings.run import RunConfig
 from studio.config.source import Source
 from studio.render.lines import to_stderr
-from studio.run.acting import Tell
 from studio.run.models import fingerprint_of, masked_answers_warning
 
 if TYPE_CHECKING:
@@ -119,7 +118,7 @@ def change_text(name: str, old: object, new: object) -> str:
 
 
 def check_recomputable(
-    segments: tuple[HistorySegment, ...], fingerprint: Mapping[str, Any], place: str
+    segments: tuple[HistorySegment, ...], fingerprint: JsonMapping, place: str
 ) -> None:
     """Refuse to compute updates again under other settings than they were made with.
 
@@ -154,7 +153,7 @@ def check_recomputable(
 
 
 def check_weights(
-    run: str, state: RunState | None, fingerprint: Mapping[str, Any], local: "LocalModel"
+    run: str, state: RunState | None, fingerprint: JsonMapping, local: "LocalModel"
 ) -> None:
     """Refuse a model or an adapter other than the one a run began with.
 
@@ -181,7 +180,7 @@ def weight_facts(local: "LocalModel") -> JsonObject:
     return {**local.facts(), "adapter": _adapter_digest(local.settings.adapter)}
 
 
-def _training_changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[str]:
+def _training_changes(old: JsonMapping, new: JsonMapping) -> Iterator[str]:
     """Settings that decide what an update is and differ."""
     decide = (*_ALWAYS, *_BY_ALGORITHM.get(str(new.get("practice.algorithm")), ()))
     for name, _, _ in differences(old, new):

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from engines.core.types import Names
 from engines.secrets.mask import MASK, PLACEHOLDERS, PROTOCOL, SHORTEST
 from engines.secrets.rules import Grade, find_secrets, grade_name, is_random, looks_random, words
 
@@ -37,7 +38,7 @@ _ADDRESSES = ("base_url", "replicas")
 _KEPT = ("headers", "extra_body", *_ADDRESSES)
 
 
-def is_secret(key: tuple[str, ...], value: object = "") -> bool:
+def is_secret(key: Names, value: object = "") -> bool:
     """True for a value that must never be shown or stored as it is.
 
     What stands anywhere below a name of a secret is one: `auth: {value: …}`, `tokens: […]`.
@@ -62,24 +63,24 @@ def is_secret(key: tuple[str, ...], value: object = "") -> bool:
     return is_address(key) and _mask_url(value) != value
 
 
-def is_address(key: tuple[str, ...]) -> bool:
+def is_address(key: Names) -> bool:
     """Whether a setting is an address, or stands in a list of them."""
     return any(name in _ADDRESSES for name in key[-2:])
 
 
-def _grade_key(key: tuple[str, ...]) -> set[Grade]:
+def _grade_key(key: Names) -> set[Grade]:
     """What the names on the way to a value say of it, as far as they are names of settings."""
     ends = next((at for at, name in enumerate(key) if name in _DATA), len(key))
     grades = {grade_name(name) for name in key[:ends]}
     return grades & {"sure"} if _FREE & set(key[:ends]) else grades
 
 
-def is_masked(key: tuple[str, ...], value: object) -> bool:
+def is_masked(key: Names, value: object) -> bool:
     """Whether a stored value has lost a secret, wholly or in part."""
     return isinstance(value, str) and MASK in value and is_kept_as_written(key, value)
 
 
-def storable_text(key: tuple[str, ...], text: str) -> str:
+def storable_text(key: Names, text: str) -> str:
     """A text with interpolations as it may be stored: its own literal secrets are masked.
 
     Names of variables stay, and so do schemes such as `Bearer`; what a default spells out
@@ -142,12 +143,12 @@ def names_secret(text: str) -> bool:
     return any(map(grade_name, _ASKED_VARIABLE.findall(text)))
 
 
-def is_kept_as_written(key: tuple[str, ...], text: str) -> bool:
+def is_kept_as_written(key: Names, text: str) -> bool:
     """True where an interpolation is stored instead of the value it stands for."""
     return is_secret(key) or any(name in key for name in _KEPT) or names_secret(text)
 
 
-def without_secrets(tree: Any, key: tuple[str, ...] = ("",)) -> Any:
+def without_secrets(tree: Any, key: Names = ("",)) -> Any:
     """A copy of a tree of settings with every secret masked."""
     if isinstance(tree, Mapping):
         return {name: without_secrets(value, (*key, str(name))) for name, value in tree.items()}
@@ -167,7 +168,7 @@ def mask_override(text: str) -> str:
 
 
 def known_secrets(
-    leaves: Iterable[tuple[tuple[str, ...], Any]],
+    leaves: Iterable[tuple[Names, Any]],
     origins: Mapping[str, str],
     environ: Mapping[str, str],
 ) -> frozenset[str]:
@@ -259,7 +260,7 @@ def run_file_secrets(run_file: Path, environ: Mapping[str, str] | None = None) -
     return frozenset(found - {""})
 
 
-def _secrets_in(key: tuple[str, ...], value: str) -> Iterator[str]:
+def _secrets_in(key: Names, value: str) -> Iterator[str]:
     if "://" in value:
         yield from _url_secrets(value)
     elif is_secret(key, value) and _is_distinctive(key, value):
@@ -269,7 +270,7 @@ def _secrets_in(key: tuple[str, ...], value: str) -> Iterator[str]:
             yield rest.strip()
 
 
-def _is_distinctive(key: tuple[str, ...], value: str) -> bool:
+def _is_distinctive(key: Names, value: str) -> bool:
     """Whether a secret may be masked wherever it occurs.
 
     A plain word under a name such as `key` may be no secret at all, and masking it would

@@ -7,7 +7,6 @@ Imports the SDK, as `studio.serving.library_mcp` does.
 import asyncio
 import secrets
 import time
-from collections.abc import Callable, Mapping
 from contextlib import aclosing, suppress
 from dataclasses import field, replace
 from functools import partial
@@ -17,10 +16,10 @@ from typing import Any, cast
 from mcp import types as mt
 from mcp.server.lowlevel import Server
 
-from engines.core.codec import JsonObject
+from engines.core.codec import JsonMapping, JsonObject
 from engines.core.errors import ConflictError, StudioError
 from engines.core.frozen import frozen
-from engines.core.types import GATE, Decision, DecisionAction, Operation
+from engines.core.types import GATE, Decision, DecisionAction, Operation, Tell
 from engines.record.formats.source import LONGEST_TEXT
 from engines.record.run_dir import RunDir, Workspace
 from studio.render.words import DONE, misfit_text
@@ -56,9 +55,7 @@ class Question:
 class ReviewService:
     """One client's review of one run; what was decided is on disk before the client hears of it."""
 
-    def __init__(
-        self, workspace: Workspace, run: RunDir, person: str, tell: Callable[[str], None]
-    ) -> None:
+    def __init__(self, workspace: Workspace, run: RunDir, person: str, tell: Tell) -> None:
         self._run, self._person, self._tell = run, person, tell
         linter = LazyLinter(workspace, run, tell)
         own = partial(
@@ -248,9 +245,7 @@ class ReviewService:
         return f"{self._person} via {one_line(client.client_info.name, 60) if client else 'MCP'}"
 
 
-async def serve_review(
-    workspace: Workspace, run: RunDir, person: str, tell: Callable[[str], None]
-) -> None:
+async def serve_review(workspace: Workspace, run: RunDir, person: str, tell: Tell) -> None:
     """Let an agent's session ask its person, on stdio, until it ends."""
     tell(f"serving the review of run {run.run} on stdio; the end of the input ends it")
     async with aclosing(ReviewService(workspace, run, person, tell)) as service:
@@ -278,7 +273,7 @@ def actions_of(operation: Operation, standing: Decision | None) -> list[str]:
     return ["approve", *edit, "reject", *later, *([TAKE_BACK] if standing else [])]
 
 
-def read_form(question: Question, content: Mapping[str, Any]) -> Decision | None:
+def read_form(question: Question, content: JsonMapping) -> Decision | None:
     """Return the decision that a filled-in form asks for; None: the standing one is taken back.
 
     Raises ConflictError: it cannot be decided so.
@@ -311,7 +306,7 @@ def read_form(question: Question, content: Mapping[str, Any]) -> Decision | None
     return replace(decision, kind="modify", target=into) if into else decision
 
 
-def is_reworded(question: Question, content: Mapping[str, Any]) -> bool:
+def is_reworded(question: Question, content: JsonMapping) -> bool:
     """Whether the text of a form is another than was shown, perhaps masked."""
     text = str(content.get("text") or "").strip()
     return bool(text) and text.split() != _wording(question).split()

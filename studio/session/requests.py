@@ -23,11 +23,11 @@ from dataclasses import field, fields
 from shlex import quote
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
-from engines.core.codec import JsonObject, dumps, fields_of, from_dict, read_json
+from engines.core.codec import JsonMapping, JsonObject, dumps, fields_of, from_dict, read_json
 from engines.core.errors import ConflictError, StudioError
 from engines.core.frozen import frozen
 from engines.core.library_notes import UseCounts
-from engines.core.types import KILLED, Decision, DecisionPreview, Operation, UnparsedReply
+from engines.core.types import KILLED, Decision, DecisionPreview, Names, Operation, UnparsedReply
 
 if TYPE_CHECKING:  # `studio ctl status` sends a request, and is to answer at once
     from engines.core.library import Library
@@ -192,11 +192,11 @@ class ReviewQueue:
     stale: int | None = None  # the version the library had moved to under the lesson
     repairs: tuple[UnparsedReply, ...] = ()
     base_version: int = 0
-    pinned: tuple[str, ...] = ()  # ids of experiences of the draft
+    pinned: Names = ()  # ids of experiences of the draft
     notes: Mapping[str, str] = field(default_factory=dict)  # by operation, kept as it was put off
     uses: Mapping[str, UseCounts] = field(default_factory=dict)  # of wordings that still stand
     merged: Mapping[str, str] = field(default_factory=dict)  # by operation, the proposals in it
-    dropped: tuple[str, ...] = ()  # proposals of the step under way, each with the reason
+    dropped: Names = ()  # proposals of the step under way, each with the reason
 
     @classmethod
     def of(cls, state: RunState, draft: Library) -> ReviewQueue:
@@ -265,13 +265,13 @@ class _Decision(Request[T]):
     decides = True
 
 
-class _Steering(Request[Mapping[str, Any]]):
+class _Steering(Request[JsonMapping]):
     """One that steers the process of a run; the answer is where it stands then."""
 
     __slots__ = ()
     needs_process = True
 
-    def answer_again(self, done: Events, state: RunState) -> Mapping[str, Any] | None:
+    def answer_again(self, done: Events, state: RunState) -> JsonMapping | None:
         return status_of(state) if done else None
 
 
@@ -291,17 +291,17 @@ class Decide(_Decision[tuple[Decision, ...]]):
 
 
 @frozen
-class Undo(_Decision[tuple[str, ...]]):
+class Undo(_Decision[Names]):
     """Take a decision back; the answer names every operation that is asked again."""
 
     do = "undo"
-    result = tuple[str, ...]
+    result = Names
     operation: str
 
-    async def perform(self, run: OpenRun) -> tuple[str, ...]:
+    async def perform(self, run: OpenRun) -> Names:
         return await run.gate.undo(self.operation)
 
-    def answer_again(self, done: Events, state: RunState) -> tuple[str, ...] | None:
+    def answer_again(self, done: Events, state: RunState) -> Names | None:
         return tuple(event.operation_id for event in done) or None
 
 
@@ -393,14 +393,14 @@ def committed_text(state: RunState) -> str:
 
 
 @frozen
-class TryOperations(_Decision[Mapping[str, Any]]):
+class TryOperations(_Decision[JsonMapping]):
     """Have the run's process try open operations; verdicts come as events. () means all."""
 
     do = "gate"
     needs_process = True
-    operations: tuple[str, ...] = ()
+    operations: Names = ()
 
-    async def perform(self, run: OpenRun) -> Mapping[str, Any]:
+    async def perform(self, run: OpenRun) -> JsonMapping:
         return run.try_operations(self.operations)
 
 
@@ -411,7 +411,7 @@ class Pause(_Steering):
     do = "pause"
     now: bool = False
 
-    async def perform(self, run: OpenRun) -> Mapping[str, Any]:
+    async def perform(self, run: OpenRun) -> JsonMapping:
         await run.practice.control.pause(self.now)
         return run.status()
 
@@ -420,7 +420,7 @@ class Pause(_Steering):
 class Resume(_Steering):
     do = "resume"
 
-    async def perform(self, run: OpenRun) -> Mapping[str, Any]:
+    async def perform(self, run: OpenRun) -> JsonMapping:
         await run.practice.control.resume()
         return run.status()
 
@@ -431,7 +431,7 @@ class Step(_Steering):
 
     do = "step"
 
-    async def perform(self, run: OpenRun) -> Mapping[str, Any]:
+    async def perform(self, run: OpenRun) -> JsonMapping:
         await run.practice.control.step()
         return run.status()
 
@@ -444,7 +444,7 @@ class Stop(_Steering):
     after_step: bool = False
     reviewer: str = ""  # "": a script
 
-    async def perform(self, run: OpenRun) -> Mapping[str, Any]:
+    async def perform(self, run: OpenRun) -> JsonMapping:
         who = f"by {self.reviewer}" if self.reviewer else "studio ctl stop"
         reason = "after this step" if self.after_step else who
         run.practice.control.stop_soon(reason, after_step=self.after_step)
@@ -478,7 +478,7 @@ class Kill(Request[bool]):
 
 
 @frozen
-class ChangeSpeed(_Query[Mapping[str, Any]]):
+class ChangeSpeed(_Query[JsonMapping]):
     """Play a replay faster or slower; a run itself knows no speed."""
 
     do = "speed"
@@ -515,7 +515,7 @@ class Preview(_Query[tuple[DecisionPreview, ...]]):
     result = tuple[DecisionPreview, ...]
     decisions: tuple[Decision, ...]
     own: tuple[Operation, ...] = ()
-    undone: tuple[str, ...] = ()
+    undone: Names = ()
 
     async def perform(self, run: OpenRun) -> tuple[DecisionPreview, ...]:
         return tuple(await run.gate.lint(self.decisions, self.own, self.undone))
@@ -527,7 +527,7 @@ class ReadQuestions(_Query[Mapping[str, str]]):
 
     do = "questions"
     needs_process = True
-    problems: tuple[str, ...]
+    problems: Names
 
     async def perform(self, run: OpenRun) -> Mapping[str, str]:
         return run.practice.questions(frozenset(self.problems))
@@ -561,7 +561,7 @@ class Subscribe(_Query[bool]):
 
     do = "subscribe"
     needs_process = True
-    rollouts: tuple[str, ...]
+    rollouts: Names
 
 
 @frozen
@@ -634,7 +634,7 @@ def parse_line(line: bytes) -> JsonObject:
     return message
 
 
-def parse_request(message: Mapping[str, Any]) -> tuple[Request[Any], int | None]:
+def parse_request(message: JsonMapping) -> tuple[Request[Any], int | None]:
     """Read a request, and since when it is sent again; None: it is sent for the first time."""
     do = message.get("do")
     cls = REQUESTS.get(do) if isinstance(do, str) else None
@@ -664,7 +664,7 @@ def refusal_line(name: str | None, error: StudioError) -> bytes:
     return format_line(id=name, ok=False, kind=kind, **fields_of(error, "place", "cause", "move"))
 
 
-def parse_answer(request: Request[T], answer: Mapping[str, Any]) -> T:
+def parse_answer(request: Request[T], answer: JsonMapping) -> T:
     """Read the answer to a request, where it is none of another protocol.
 
     Raises ConflictError: the run refused, with its own words; those of a run of an older release,

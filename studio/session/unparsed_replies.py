@@ -11,6 +11,7 @@ from engines.core.state.run_state import RolloutHistory, StepHistory
 from engines.core.types import (
     Lesson,
     Message,
+    Names,
     Proposal,
     RecordRef,
     Reflection,
@@ -34,7 +35,7 @@ class ReplySource:
     origin: ReplyOrigin
     reply: str
     prompt: tuple[Message, ...]  # () where its record is gone
-    rollouts: tuple[str, ...]
+    rollouts: Names
 
 
 async def resubmit_reply(
@@ -59,7 +60,7 @@ def find_reply_source(run: RunDir, repair: UnparsedReply) -> ReplySource:
     Raises ConflictError: the run's journal knows nothing of it.
     """
     step = read_step(run.journal, repair.step)
-    evidence: dict[int, tuple[str, ...]]
+    evidence: dict[int, Names]
     if repair.kind == "extraction":
         position = int(repair.id.rpartition("p")[2])
         source: Reflection | Lesson | None = step.latest_reflections.get(position)

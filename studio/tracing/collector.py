@@ -20,6 +20,7 @@ from urllib.parse import urlsplit
 
 from engines.core.errors import ConfigError, ConflictError, StudioError, install_command
 from engines.core.events import RunEnded
+from engines.core.types import Tell
 from engines.pipeline.recorder import Recorder
 from engines.record.journal import Entry, read_journal
 from engines.record.ledger import read_record
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan
     from requests import Response
 
-Tell = Callable[[str], None]
 SERVICE = "practice-studio"
 
 

@@ -14,7 +14,7 @@ from typing import Any
 from engines.core import events as ev
 from engines.core.errors import ConfigError, install_command
 from engines.core.state.run_state import RunState
-from engines.core.types import Lesson, WeightUpdate
+from engines.core.types import Lesson, Tell, WeightUpdate
 from engines.pipeline.evaluation.statistics import pass_rate
 from engines.pipeline.recorder import Recorder
 from engines.record.journal import Entry
@@ -44,7 +44,7 @@ def write_curves(
     run: str,
     recorder: Recorder,
     stack: AsyncExitStack,
-    tell: Callable[[str], None],
+    tell: Tell,
     *,
     folder: Path,
     recent: Iterable[Entry],
@@ -129,7 +129,7 @@ class ScalarWriter:
         folder: Path,
         *,
         first_step: int,
-        tell: Callable[[str], None],
+        tell: Tell,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._tell, self._clock = tell, clock
@@ -182,7 +182,7 @@ class ScalarWriter:
 class Tracker:
     """The same figures in wandb, mlflow or swanlab, by their own libraries."""
 
-    def __init__(self, name: str, project: str, run: str, tell: Callable[[str], None]) -> None:
+    def __init__(self, name: str, project: str, run: str, tell: Tell) -> None:
         library = import_module(name)
         self._name, self._tell, self._lost = name, tell, False
         if name == "mlflow":

@@ -7,13 +7,13 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from engines.core.codec import JsonObject
+from engines.core.codec import JsonMapping, JsonObject
 from engines.core.errors import ConfigError, ConflictError
 from engines.core.frozen import frozen
 from engines.core.library import Library
@@ -46,7 +46,7 @@ class Export:
     base: LocalSettings
     card: str
     note: str = ""  # why another step may be better
-    agent: Mapping[str, Any] | None = None  # None: without experiences there is none to mount
+    agent: JsonMapping | None = None  # None: without experiences there is none to mount
     library: Library | None = None  # what stood in its prompts
 
     @property
@@ -194,7 +194,7 @@ def choose_checkpoint(
     return chosen[-1]
 
 
-def base_settings(checkpoint: Path, run_file: Mapping[str, Any]) -> LocalSettings:
+def base_settings(checkpoint: Path, run_file: JsonMapping) -> LocalSettings:
     """The base model of a checkpoint, as it is loaded for merging. Raises DamagedError."""
     base = folders.base_facts(checkpoint)
     # The bundled model's folder differs after the studio was installed anew.
@@ -212,7 +212,7 @@ def card_facts(
     state: RunState,
     found: folders.FoundCheckpoint,
     kind: folders.Kind,
-    run_file: Mapping[str, Any],
+    run_file: JsonMapping,
 ) -> folders.CardFacts:
     """What is known of the weights from the run's journal, its run file and the checkpoint."""
     base = folders.base_facts(found.folder)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from engines.core.errors import StudioError
 from engines.core.state.run_state import RunState
+from engines.core.types import Names
 from studio.facts.next_command import curation_text
 from studio.report.progress import StepClock
 from studio.session.session import (
@@ -61,7 +62,7 @@ class Attachment:
         self._is_cut = False  # the connection to the process; it is being tried again
         self._reader: asyncio.Task[None] | None = None
         self.starting = starting
-        self._arguments: tuple[str, ...] = ()  # what a start under way was asked with
+        self._arguments: Names = ()  # what a start under way was asked with
         self._came_from_start = False  # errors are shown on the start page, then
 
     @property
@@ -144,7 +145,7 @@ class Attachment:
         self._host.queue_request(self._start_run(self._arguments))
         self._host.redraw_soon()
 
-    async def _start_run(self, arguments: tuple[str, ...]) -> None:
+    async def _start_run(self, arguments: Names) -> None:
         from studio.run import detached
 
         self._came_from_start = True

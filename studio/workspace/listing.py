@@ -3,11 +3,11 @@
 Reads; changes nothing but the catalogue's cache.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from shlex import quote
 from typing import TYPE_CHECKING, Any
 
-from engines.core.codec import from_dict
+from engines.core.codec import JsonMapping, from_dict
 from engines.core.frozen import frozen
 from engines.record.derived.catalogue import refresh_catalogue
 from engines.record.run_dir import RunDir, Workspace
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 class ListedRun:
     """One line of a list: the catalogue's row and the status as it is shown."""
 
-    row: Mapping[str, Any]
+    row: JsonMapping
     shown: RunStatus
 
     @property
@@ -171,13 +171,13 @@ def _next_commands(every: Sequence[ListedRun]) -> list[tuple[str, str]]:
     return [*moves, ("studio --help", "every command")]
 
 
-def _listed_run(run: RunDir, row: Mapping[str, Any]) -> ListedRun:
+def _listed_run(run: RunDir, row: JsonMapping) -> ListedRun:
     if "error" in row:
         return ListedRun(row, RunStatus("damaged", is_alive(run), str(row["error"])))
     return ListedRun(row, status_of_row(run.run, row, alive=is_alive(run)))
 
 
-def _reward_text(row: Mapping[str, Any]) -> str:
+def _reward_text(row: JsonMapping) -> str:
     """The newest epoch's mean practice reward with its n; `~` marks scripted replies."""
     known = [pooled for pooled in row["rewards"].values() if pooled["n"]]
     if not known:

@@ -20,7 +20,7 @@ from typing import Any
 import orjson
 from packaging.requirements import Requirement
 
-from engines.core.codec import fields_of
+from engines.core.codec import JsonMapping, fields_of
 from engines.core.errors import StudioError, install_command, installed_version
 from engines.process.tiers import find_tier
 from engines.record.repair import Finding
@@ -125,7 +125,7 @@ def machine_facts(workspace: Path) -> dict[str, Any]:
 
 async def machine_findings(
     workspace: Path,
-    facts: Mapping[str, Any],
+    facts: JsonMapping,
     no_screen: tuple[str, str] | None,
     cluster: str | None,
 ) -> list[Finding]:
@@ -166,7 +166,7 @@ async def _sandbox_findings() -> list[Finding]:
     ]
 
 
-def basic_findings(workspace: Path, facts: Mapping[str, Any]) -> list[Finding]:
+def basic_findings(workspace: Path, facts: JsonMapping) -> list[Finding]:
     """Problems that follow from these facts."""
     findings = []
     folder = str(_nearest_folder(workspace))
@@ -350,7 +350,7 @@ async def gpu_findings(
     return [*findings, torch_finding(torch, await ask_torch(_TORCH))]
 
 
-def torch_finding(version: str, seen: Mapping[str, Any]) -> Finding:
+def torch_finding(version: str, seen: JsonMapping) -> Finding:
     if seen["gpus"] or seen["mps"]:
         what = f"{seen['gpus']} GPU (CUDA {seen['cuda']})" if seen["gpus"] else "the GPU (MPS)"
         return Finding("ok", "torch", f"{version} sees {what}.")

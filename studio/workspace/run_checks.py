@@ -18,7 +18,7 @@ import orjson
 from engines.core.errors import CallFailed, PolicyError, installed_version
 from engines.core.frozen import frozen
 from engines.core.text.tokens import prompt_tokens
-from engines.core.types import Completion, Message, Sampling, Usage
+from engines.core.types import Completion, Message, Sampling, Tell, Usage
 from engines.policies.chat import client, embedding
 from engines.policies.chat.endpoint import EndpointSettings
 from engines.record.repair import Finding, Grade
@@ -323,7 +323,7 @@ async def run_checks(
     config: RunConfig,
     runfile: str,
     overrides: Sequence[str],
-    tell: Callable[[str], None],
+    tell: Tell,
 ) -> list[Finding]:
     """Models, data, verifier and tools; `tell` hears what asking costs before it is asked."""
     asked = asked_models(config)

@@ -1,10 +1,10 @@
 """Finding the run that a command controls, and printing its status and events."""
 
-from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from engines.core.codec import JsonMapping
 from engines.core.errors import ConflictError
 from engines.core.frozen import frozen
 from studio.secrets.sanitize import sanitize
@@ -70,7 +70,7 @@ def check_alive(run: "RunDir", do: str) -> None:
     raise ConflictError(f"run {run.run}", cause, f"{move[0].upper()}{move[1:]}.")
 
 
-def status_lines(answer: Mapping[str, Any]) -> list[str]:
+def status_lines(answer: JsonMapping) -> list[str]:
     reason = f" ({sanitize(answer['reason'])})" if answer["reason"] else ""
     status, alive = answer["status"], ""
     if not answer.get("alive", True):
@@ -118,7 +118,7 @@ def status_lines(answer: Mapping[str, Any]) -> list[str]:
     return lines
 
 
-def _subject_text(answer: Mapping[str, Any]) -> str:
+def _subject_text(answer: JsonMapping) -> str:
     """What practice changes, and how far it is: a policy's weights, or a library."""
     if answer.get("policy_version") is not None:
         return f"policy v{answer['policy_version']}"

@@ -1,19 +1,19 @@
 """Messages, as Anthropic's API reference describes them (November 2026)."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import orjson
 
 from engines.core import chat_protocol as fields
 from engines.core.chat_protocol import Asked, BadRequest
-from engines.core.codec import JsonObject
+from engines.core.codec import JsonMapping, JsonObject
 from engines.core.types import Completion, Message
 
 _STOP = {"cut": "max_tokens", "filtered": "refusal", "calls": "tool_use", "ended": "end_turn"}
 
 
-def parse_request(body: Mapping[str, Any]) -> Asked:
+def parse_request(body: JsonMapping) -> Asked:
     system = fields.read_text(body.get("system"), '"system"')
     messages = [Message("system", system)] if system else []
     for message in fields.read_objects(body, "messages"):
@@ -21,7 +21,7 @@ def parse_request(body: Mapping[str, Any]) -> Asked:
     return fields.read_request(body, messages)
 
 
-def _parse_message(message: Mapping[str, Any]) -> Iterator[Message]:
+def _parse_message(message: JsonMapping) -> Iterator[Message]:
     """The messages that one of theirs is: each result of a tool is one, then what was said."""
     role, content = message.get("role"), message.get("content")
     if role not in ("user", "assistant"):

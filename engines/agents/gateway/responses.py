@@ -1,19 +1,20 @@
 """Responses, as OpenAI's API reference describes them (November 2026); nothing is stored."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
 from engines.core import chat_protocol as fields
 from engines.core.chat_protocol import Asked, BadRequest
 from engines.core.chat_protocol import error_body as error_body
+from engines.core.codec import JsonMapping
 from engines.core.types import Completion, Message
 
 _INCOMPLETE = {"cut": "max_output_tokens", "filtered": "content_filter"}
 _UNSET = ("error", "incomplete_details", "instructions", "metadata", "temperature", "top_p")
 
 
-def parse_request(body: Mapping[str, Any]) -> Asked:
+def parse_request(body: JsonMapping) -> Asked:
     for name in ("previous_response_id", "conversation", "background", "prompt"):
         if body.get(name):
             raise BadRequest(f'"{name}" is not offered, since nothing is stored: send all of it')
@@ -30,7 +31,7 @@ def parse_request(body: Mapping[str, Any]) -> Asked:
     return fields.read_request(body, messages)
 
 
-def _parse_item(item: Mapping[str, Any]) -> Iterator[Message]:
+def _parse_item(item: JsonMapping) -> Iterator[Message]:
     match item.get("type", "message"):
         case "message":
             role: Any = item.get("role")

@@ -8,10 +8,10 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
 from engines.core import events as ev
-from engines.core.codec import question_of
+from engines.core.codec import JsonMapping, question_of
 from engines.core.events import EvaluationFinished
 from engines.core.frozen import frozen
 from engines.core.library import OperationOutcome
@@ -23,6 +23,7 @@ from engines.core.types import (
     Learns,
     Lesson,
     LostWork,
+    Names,
     Operation,
     ProposalFate,
     Reflection,
@@ -62,7 +63,7 @@ class StepState:
 
     epoch: int
     step: int
-    problems: tuple[str, ...]
+    problems: Names
     library_version: int
     notes: NotesMark = NO_MARK  # of the library as it began
     tries: tuple[int, ...] = ()  # see `StepStarted`
@@ -165,7 +166,7 @@ class RunState:
     reason: str = ""
     epochs: int = 0
     reviewer: str = ""
-    settings: Mapping[str, Any] = field(default_factory=dict)  # as last accepted
+    settings: JsonMapping = field(default_factory=dict)  # as last accepted
     pid: int | None = None
     steps: dict[int, StepState] = field(default_factory=dict)
     step: int = 0
@@ -198,12 +199,12 @@ class RunState:
     spent_on: dict[Stage, Usage] = field(default_factory=dict)  # what `usage` is made of
     paid: Usage | None = None  # what the records added up to when a process last let go of it
     doubts: dict[str, str] = field(default_factory=dict)  # rollout → why its verdict is doubted
-    remarks: tuple[str, ...] = ()  # see `RunEnded.remarks`; of all processes, each once
+    remarks: Names = ()  # see `RunEnded.remarks`; of all processes, each once
     hold_after: int | None = None  # the step after which a stepped run holds
     # Of a run that trains weights: what it runs on, each step's computed update, what became
     # of it, the checkpoints in order, and the steps that were taken back to earlier weights.
-    engine_facts: Mapping[str, Any] = field(default_factory=dict)
-    agent_facts: Mapping[str, Any] = field(default_factory=dict)
+    engine_facts: JsonMapping = field(default_factory=dict)
+    agent_facts: JsonMapping = field(default_factory=dict)
     training: dict[int, Mapping[str, float]] = field(default_factory=dict)
     checkpoints: list[ev.CheckpointSaved] = field(default_factory=list)
     rolled_back: dict[int, int] = field(default_factory=dict)  # step → step gone back to
@@ -461,7 +462,7 @@ class StepHistory:
     reflections: list[Reflection] = field(default_factory=list)  # two of a group tried again
     lesson: Lesson | None = None
     choice: ev.LessonsCompared | None = None  # None: one lesson was drawn
-    lesson_settings: Mapping[str, Any] = field(default_factory=dict)  # the lesson was made with
+    lesson_settings: JsonMapping = field(default_factory=dict)  # the lesson was made with
     planned_steps: int = 0  # of the whole run, as planned when the lesson was proposed
     proposed: list[ev.OperationProposed] = field(default_factory=list)
     # About replies of this step, also where a person answered in a later one.
@@ -472,7 +473,7 @@ class StepHistory:
     checkpoint: ev.CheckpointSaved | None = None
 
     @property
-    def problems(self) -> tuple[str, ...]:
+    def problems(self) -> Names:
         return self.started.problems if self.started else ()
 
     @property
@@ -521,7 +522,7 @@ class RunHistory:
     """A run with all its steps."""
 
     started: ev.RunStarted | None = None
-    settings: Mapping[str, Any] = field(default_factory=dict)  # as last accepted
+    settings: JsonMapping = field(default_factory=dict)  # as last accepted
     steps_per_epoch: int = 0
     planned_steps: int = 0
     policy_version: int = 0  # of the weights after its last commit

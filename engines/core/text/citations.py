@@ -6,7 +6,7 @@ A model that was not asked to cite may never do it: then there is nothing to fin
 import re
 from collections.abc import Collection, Iterable
 
-from engines.core.types import Message
+from engines.core.types import Message, Names
 
 _NAMES = r"\[[A-Za-z][^\[\]\n]{0,120}\]"
 _BRACKETS = re.compile(_NAMES)
@@ -29,12 +29,12 @@ def find_cited_ids(text: str) -> frozenset[str]:
     return frozenset(name.strip() for names in inner for name in names.split(","))
 
 
-def guidance_ids(guidance: str) -> tuple[str, ...]:
+def guidance_ids(guidance: str) -> Names:
     """The ids of the experiences in a prompt's block, in its order."""
     return tuple(_SHOWN.findall(guidance))
 
 
-def cited_experiences(messages: Iterable[Message], shown: Iterable[str]) -> tuple[str, ...]:
+def cited_experiences(messages: Iterable[Message], shown: Iterable[str]) -> Names:
     """Those of the experiences shown that the agent itself cites, its reasoning included."""
     own = (message for message in messages if message.role == "assistant")
     found = frozenset().union(*(find_cited_ids(f"{m.content}\n{m.reasoning}") for m in own))

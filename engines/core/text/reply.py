@@ -11,7 +11,7 @@ from typing import Any, Generic, TypeVar
 from engines.core.errors import CallFailed
 from engines.core.frozen import frozen
 from engines.core.text.maths import escape_tex
-from engines.core.types import NO_USAGE, Completion, Message, RecordRef, Usage, is_cut
+from engines.core.types import NO_USAGE, Completion, Message, Names, RecordRef, Usage, is_cut
 
 T = TypeVar("T")
 
@@ -34,8 +34,8 @@ class ParsedReply(Generic[T]):
     """What could be read, and what was wrong with the rest, as sentences."""
 
     items: tuple[T, ...]
-    problems: tuple[str, ...] = ()  # worth a repair turn
-    notes: tuple[str, ...] = ()  # small things left out: told, and not asked for again
+    problems: Names = ()  # worth a repair turn
+    notes: Names = ()  # small things left out: told, and not asked for again
     unclosed: bool = False  # it breaks off where it might be whole
 
 
@@ -44,12 +44,12 @@ class RepairResult(Generic[T]):
     """The end of an exchange with at most one repair turn."""
 
     items: tuple[T, ...]
-    problems: tuple[str, ...]  # what remained wrong after it
+    problems: Names  # what remained wrong after it
     reply: str  # the last text
     completions: tuple[Completion, ...]
     refs: tuple[RecordRef, ...]
     lost: Usage = NO_USAGE  # what a repair turn that failed has cost
-    notes: tuple[str, ...] = ()  # see `ParsedReply`
+    notes: Names = ()  # see `ParsedReply`
 
     @property
     def usage(self) -> Usage:
@@ -171,8 +171,8 @@ class FoundObjects:
     """The objects of an answer in their order, a problem in the place of one that is broken."""
 
     rows: tuple[Row | ReplyProblem, ...]
-    problems: tuple[str, ...] = ()  # of the answer as a whole
-    notes: tuple[str, ...] = ()
+    problems: Names = ()  # of the answer as a whole
+    notes: Names = ()
     unclosed: bool = False  # if the reply was cut, this may not be the whole answer
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from engines.core.frozen import frozen
+from engines.core.types import Names
 from engines.data.sessions.steps import Intake, Session, Step
 from engines.secrets.redactor import Redactor
 
@@ -107,7 +108,7 @@ class Signals:
         if _COMMIT.search(command) and failed is not True:
             self.committed = True
 
-    def outcome(self, score: float | None, name: str) -> tuple[float | None, tuple[str, ...]]:
+    def outcome(self, score: float | None, name: str) -> tuple[float | None, Names]:
         """A reward in [0, 1], or None, and every signal by name, the one that counts first."""
         found: list[tuple[float | None, str]] = []
         if score is not None:
@@ -135,7 +136,7 @@ class Try:
     request: str  # with what was said before it, where there is anything
     text: str
     reward: float | None
-    signals: tuple[str, ...]
+    signals: Names
     session: str
     model: str
     answer: str | None = None

@@ -22,7 +22,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from engines.core.errors import PolicyError
 from engines.core.frozen import frozen
-from engines.core.types import Group, GroupOutcome, LostWork, WeightUpdate
+from engines.core.types import Group, GroupOutcome, LostWork, Tell, WeightUpdate
 from engines.grpo.engine.collapse import CollapseRollback
 from engines.grpo.engine.optimiser import Optimiser, learning_rate
 from engines.grpo.engine.weight_engine import (
@@ -72,7 +72,7 @@ class GRPOEngine(WeightEngine):
         total_steps: int,
         seed: int,
         ranks: Ranks = ALONE,
-        tell: Callable[[str], None] = print,
+        tell: Tell = print,
         make_optimiser: Callable[[LocalModel, GRPOSettings], Optimiser] = Optimiser,
     ) -> None:
         self.steps_per_batch = settings.optimiser_steps_per_batch

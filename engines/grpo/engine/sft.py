@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import Tensor
 
-from engines.core.types import Group, GroupOutcome, LostWork
+from engines.core.types import Group, GroupOutcome, LostWork, Tell
 from engines.grpo.engine.optimiser import Optimiser, learning_rate
 from engines.grpo.engine.weight_engine import (
     NonFiniteUpdate,
@@ -102,7 +102,7 @@ class SFTEngine(WeightEngine):
         *,
         total_steps: int,
         instructions: str = "",
-        tell: Callable[[str], None] = print,
+        tell: Tell = print,
         forward_tokens: int = FORWARD_TOKENS,
     ) -> None:
         optimiser = Optimiser(local, settings)

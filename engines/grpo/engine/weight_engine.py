@@ -18,7 +18,7 @@ from engines.core.errors import ConflictError
 from engines.core.frozen import frozen
 from engines.core.library import Library
 from engines.core.protocols import Earlier, Engine
-from engines.core.types import Group, GroupOutcome, Lesson, LostWork, Reflection, WeightUpdate
+from engines.core.types import Group, GroupOutcome, Lesson, LostWork, Reflection, Tell, WeightUpdate
 from engines.grpo.checkpoint.contents import EngineState, read_checkpoint, write_checkpoint
 from engines.grpo.engine.optimiser import Optimiser, Snapshot
 from engines.grpo.ranks.ranks import ALONE, Ranks
@@ -102,7 +102,7 @@ class WeightEngine(ABC):
         optimiser: Optimiser,
         *,
         total_steps: int,
-        tell: Callable[[str], None],
+        tell: Tell,
         ranks: Ranks = ALONE,
     ) -> None:
         self._ranks = ranks

@@ -4,17 +4,17 @@ Only those of replies are, never those of prompts. Nothing here loads torch; wha
 taken as the ids it was, and text is tokenised as the chat template would have it sampled.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from engines.agents.loops import prompt_messages
-from engines.core.codec import from_dict
+from engines.core.codec import JsonMapping, from_dict
 from engines.core.errors import CallFailed, DataError
 from engines.core.frozen import frozen
-from engines.core.types import Message, Problem
+from engines.core.types import Message, Problem, Tell
 from engines.data.dataset import combine_errors
 from engines.data.fields import ANSWER_FIELDS, USUAL, field_text, get_field, parse_question
 from engines.data.rows import json_kind, open_table
@@ -171,7 +171,7 @@ def check_problems(
     problems: Sequence[Problem],
     instructions: str,
     place: str,
-    tell: Callable[[str], None],
+    tell: Tell,
 ) -> None:
     """Look at the demonstrations of a run, from the file `place`, before anything is trained.
 
@@ -217,7 +217,7 @@ def reply_ids(local: "LocalModel", text: str) -> tuple[int, ...]:
     return (*ids, *end)
 
 
-def _parse_demonstrations(place: str, row: Mapping[str, Any]) -> Iterable[Demonstration]:
+def _parse_demonstrations(place: str, row: JsonMapping) -> Iterable[Demonstration]:
     if "messages" in row:
         messages = _parse_messages(place, row["messages"])
         if any(message.tool_calls for message in messages):
@@ -275,7 +275,7 @@ def _parse_messages(place: str, rows: Any) -> tuple[Message, ...]:
     return tuple(messages)
 
 
-def _parse_message(row: Mapping[str, Any]) -> Message:
+def _parse_message(row: JsonMapping) -> Message:
     """A message with its tool calls, as OpenAI's protocol writes them."""
     calls = [{"id": "", **call, **call["function"]} for call in row.get("tool_calls") or ()]
     content = row.get("content")
@@ -293,7 +293,7 @@ def _parse_message(row: Mapping[str, Any]) -> Message:
     )
 
 
-def _parse_tools(place: str, value: Any) -> list[Mapping[str, Any]]:
+def _parse_tools(place: str, value: Any) -> list[JsonMapping]:
     """The functions that were offered, with name, description and parameters."""
     try:
         given = [tool.get("function", tool) for tool in value]

@@ -26,6 +26,7 @@ from torch import Tensor, nn
 
 from engines.core.errors import PolicyError
 from engines.core.frozen import frozen
+from engines.core.types import Tell
 from engines.grpo.engine.grpo import GRPOEngine
 from engines.grpo.engine.optimiser import Optimiser
 from engines.grpo.loss.loss import TokenScores
@@ -467,7 +468,7 @@ def open_engine(
     *,
     total_steps: int,
     seed: int,
-    tell: Callable[[str], None],
+    tell: Tell,
 ) -> GRPOEngine:
     """The engine of rank 0, once the others have theirs.
 
@@ -505,7 +506,7 @@ def run_rank_worker(ranks: AcceleratedRanks) -> None:
 
 
 def _build_engine(
-    ranks: AcceleratedRanks, local: LocalModel, word: OpenModel, tell: Callable[[str], None]
+    ranks: AcceleratedRanks, local: LocalModel, word: OpenModel, tell: Tell
 ) -> GRPOEngine:
     kind = DeepSpeedOptimiser if ranks.deepspeed else PreparedOptimiser
     engine = GRPOEngine(

@@ -22,7 +22,7 @@ from engines.core.library_notes import Effect
 from engines.core.settings import LEAST_TRIED
 from engines.core.state.run_state import RunState, StepState
 from engines.core.text.tokens import text_tokens
-from engines.core.types import NO_USAGE, Decision, Operation, Problem, operation_step
+from engines.core.types import NO_USAGE, Decision, Names, Operation, Problem, operation_step
 from engines.core.waiting import gather_all, run_to_end
 from engines.pipeline.effect.sequential import SequentialPlan, judge_look
 from engines.pipeline.evaluation.evaluate import (
@@ -103,11 +103,11 @@ class EffectGate:
         left_out = frozenset(map(question_of, apart))
         return tuple(problem for problem in self._order if problem.id not in left_out)
 
-    def apart(self, batch: Sequence[str], chosen_by: Sequence[str] = ()) -> tuple[str, ...]:
+    def apart(self, batch: Sequence[str], chosen_by: Sequence[str] = ()) -> Names:
         """What a verdict leaves out: the batch behind a lesson, and what that was chosen by."""
         return (*(batch if self.held_back else ()), *chosen_by)
 
-    def apart_of(self, state: RunState, operations: Sequence[Operation]) -> tuple[str, ...]:
+    def apart_of(self, state: RunState, operations: Sequence[Operation]) -> Names:
         """Of the steps that proposed them, which a deferred one is long past."""
         found: dict[str, None] = {}
         for step in sorted({operation_step(op.id) for op in operations} & state.steps.keys()):
@@ -172,7 +172,7 @@ class EffectGate:
         Raises ConflictError: the run has no error left to spend.
         """
         wanted = self._without_verdict(state, draft, wanted)
-        error, alike = self._error_left(state), dict[tuple[str, ...], list[Operation]]()
+        error, alike = self._error_left(state), dict[Names, list[Operation]]()
         if wanted and error < _ROUNDING:
             raise ConflictError(
                 "review.gate.error",
@@ -363,9 +363,7 @@ class _Trials:
         return found, candidate if found.effect.verdict == "helps" else base
 
 
-def find_verdict(
-    state: RunState, operations: tuple[str, ...], about: str
-) -> ev.EffectMeasured | None:
+def find_verdict(state: RunState, operations: Names, about: str) -> ev.EffectMeasured | None:
     """What was found of operations, tried together as `hash_trial` has it."""
     found = (one for one in state.effects if (one.operations, one.base) == (operations, about))
     return next(found, None)
@@ -486,7 +484,7 @@ async def _measure_each(
             book.close()
 
 
-def _wordings(library: Library) -> tuple[str, ...]:
+def _wordings(library: Library) -> Names:
     return tuple(sorted(experience.text for experience in library.experiences))
 
 

@@ -12,11 +12,10 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from copy import copy
 from dataclasses import dataclass, replace
-from typing import Any
 
 import orjson
 
-from engines.core.codec import digest
+from engines.core.codec import JsonMapping, digest
 from engines.core.errors import CallFailed, PolicyError
 from engines.core.protocols import OnText, Policy, Reservation
 from engines.core.text.tokens import prompt_tokens
@@ -61,7 +60,7 @@ class OpenAICompat:
         # for one call, and further fields of its request.
         self.slots: Slots | None = None
         self.reservation: Reservation | None = None
-        self.fields: Mapping[str, Any] = {}
+        self.fields: JsonMapping = {}
         self.sleep = sleep
         self.clients = [
             EndpointClient(replace(settings, base_url=url), self.name, transport)
@@ -98,7 +97,7 @@ class OpenAICompat:
         view.reservation = reservation
         return view
 
-    def with_fields(self, fields: Mapping[str, Any]) -> Policy:
+    def with_fields(self, fields: JsonMapping) -> Policy:
         """The same for one call, whose request has further fields."""
         view = copy(self)
         view.fields = fields
@@ -184,7 +183,7 @@ class _Call(RetryHooks):
         self._client = client
         self._forward = _TextForwarder(on_text)
         self._prompt_tokens = prompt_tokens(messages, sampling.tools)
-        self._body: Mapping[str, Any] = {}  # of the last request
+        self._body: JsonMapping = {}  # of the last request
 
     async def complete(self, limits: EndpointSettings) -> Completion:
         for client in self._policy.clients:
@@ -336,7 +335,7 @@ def parse_listing(body: bytes) -> dict[str, int | None]:
     return {str(row["id"]): _window(row) for row in named if isinstance(row, dict) and "id" in row}
 
 
-def _window(row: Mapping[str, Any]) -> int | None:
+def _window(row: JsonMapping) -> int | None:
     inner = row.get("meta")
     places = [row, inner] if isinstance(inner, dict) else [row]
     told = (place.get(name) for name in _WINDOWS for place in places)

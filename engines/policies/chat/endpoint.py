@@ -17,12 +17,12 @@ from datetime import UTC, datetime
 from difflib import get_close_matches
 from email.utils import parsedate_to_datetime
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 import orjson
 
-from engines.core.codec import dumps
+from engines.core.codec import JsonMapping, dumps
 from engines.core.errors import CallFailed, PolicyError
 from engines.core.frozen import frozen
 from engines.core.types import Usage
@@ -54,7 +54,7 @@ class EndpointSettings:
     idle_s: float | None = None  # longest silence before a retry; None: only timeout_s
     max_retries: int = 4  # of a call that failed for a passing reason
     max_tokens: int | None = 4096
-    extra_body: Mapping[str, Any] = field(default_factory=dict)
+    extra_body: JsonMapping = field(default_factory=dict)
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
     price_in_usd_per_mtok: float | None = None
     price_out_usd_per_mtok: float | None = None
@@ -203,7 +203,7 @@ class EndpointClient:
 
     @asynccontextmanager
     async def stream(
-        self, path: str, body: Mapping[str, Any] | None = None
+        self, path: str, body: JsonMapping | None = None
     ) -> AsyncIterator[AsyncIterator[bytes]]:
         """Send a request, one without a body as GET, and give the bytes of the reply as they come.
 
@@ -224,7 +224,7 @@ class EndpointClient:
             raise _connection_failure(own, error) from None
 
     async def fetch(
-        self, path: str, body: Mapping[str, Any] | None = None, *, limit: int = LINE_BYTES
+        self, path: str, body: JsonMapping | None = None, *, limit: int = LINE_BYTES
     ) -> bytes:
         """Return the first `limit` bytes of a reply. Raises EndpointFailed."""
         async with self.stream(path, body) as chunks:

@@ -8,7 +8,7 @@ instead, and whether the model that was asked for is the one that answered.
 import base64
 import mimetypes
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from io import StringIO
 from pathlib import Path
@@ -16,7 +16,7 @@ from typing import Any, TypeGuard
 
 import orjson
 
-from engines.core.codec import JsonObject
+from engines.core.codec import JsonMapping, JsonObject
 from engines.core.errors import CallFailed
 from engines.core.text.tokens import text_tokens
 from engines.core.types import Completion, Message, Sampling, ToolCall, Usage, meaning_of
@@ -64,7 +64,7 @@ class Dialect:
             known = f"replies end with {reply.finish!r}, which is unknown here: taken as whole"
             self.remarks.add(known)
 
-    def learn(self, body: Mapping[str, Any], refusal: str) -> bool:
+    def learn(self, body: JsonMapping, refusal: str) -> bool:
         """Whether a body that was refused in these words can be sent in another form.
 
         Also where another call has learned it meanwhile.
@@ -105,7 +105,7 @@ def chat_request(
     return {n: value for n, value in body.items() if value is not None and n not in left_out}
 
 
-def function_tools(tools: Sequence[Mapping[str, Any]]) -> list[JsonObject] | None:
+def function_tools(tools: Sequence[JsonMapping]) -> list[JsonObject] | None:
     """Tools as the protocol has them; None where there are none."""
     return [
         dict(tool) if "function" in tool else {"type": "function", "function": dict(tool)}
@@ -340,7 +340,7 @@ class StreamedReply:
         self._number = number
         return self._read_choice(choices[0], data)
 
-    def _read_choice(self, choice: Mapping[str, Any], data: bytes) -> str:
+    def _read_choice(self, choice: JsonMapping, data: bytes) -> str:
         self._chosen = True
         if choice.get("error"):  # of OpenRouter, whose stream goes on with status 200
             raise _parse_error(choice["error"])
@@ -413,7 +413,7 @@ def _arguments_text(arguments: object, data: bytes) -> str:
         ) from None
 
 
-def _parse_usage(usage: Mapping[str, Any]) -> Usage | None:
+def _parse_usage(usage: JsonMapping) -> Usage | None:
     """What the endpoint counted; None where one of its numbers cannot be a count."""
     asked, said = usage.get("prompt_tokens") or 0, usage.get("completion_tokens") or 0
     if not is_token_count(asked) or not is_token_count(said):

@@ -3,7 +3,7 @@
 import contextlib
 import os
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ import transformers
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from engines.core.errors import PolicyError
+from engines.core.types import Tell
 from engines.policies.hf_local.model import (
     LocalModel,
     adapter_mismatch_text,
@@ -28,9 +29,7 @@ _HUB_S = 10.0
 _LANGUAGE_MODEL = ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration")
 
 
-def build_model(
-    settings: LocalSettings, folder: Path | None, place: str, tell: Callable[[str], None]
-) -> LocalModel:
+def build_model(settings: LocalSettings, folder: Path | None, place: str, tell: Tell) -> LocalModel:
     """Load from `folder`, or by name from the hub where it is None.
 
     Raises PolicyError: what is there is no causal language model, or its parts do not fit.
@@ -83,9 +82,7 @@ def build_model(
     return local
 
 
-def _add_adapter(
-    model: Any, settings: LocalSettings, place: str, tell: Callable[[str], None]
-) -> Any:
+def _add_adapter(model: Any, settings: LocalSettings, place: str, tell: Tell) -> Any:
     wanted = settings.lora
     if settings.adapter is None:
         return model if wanted is None else add_lora(model, wanted, settings.seed, place)

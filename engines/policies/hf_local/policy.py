@@ -14,7 +14,7 @@ from typing import Any
 
 from engines.core.errors import CallFailed
 from engines.core.protocols import OnText
-from engines.core.types import NO_USAGE, Completion, Message, Sampling, Usage
+from engines.core.types import NO_USAGE, Completion, Message, Sampling, Tell, Usage
 from engines.policies.chat.exchange import function_tools, message_fields
 from engines.policies.hf_local.decoding import DecodedReply, DecodeHooks, DecodeRequest, decode
 from engines.policies.hf_local.model import LocalModel, empty_gpu_cache, is_out_of_memory
@@ -43,7 +43,7 @@ class HFLocal:
         local: LocalModel,
         *,
         name: str | None = None,
-        tell: Callable[[str], None] = lambda line: print(line, file=sys.stderr),
+        tell: Tell = lambda line: print(line, file=sys.stderr),
     ) -> None:
         self.local = local
         self.name = name or local.name

@@ -24,7 +24,7 @@ from engines.core.library import Experience, Library
 from engines.core.library_notes import Effect
 from engines.core.state.fold import LibraryHistory, fold_history, fold_library_history
 from engines.core.state.run_state import OperationHistory, RunHistory
-from engines.core.types import Decision, Operation, operation_step
+from engines.core.types import Decision, Names, Operation, operation_step
 from engines.record.appender import make_folder, write_atomic
 from engines.record.derived.run_state import FOLDER, derive, journal_mark, read_run
 from engines.record.journal import journal_bytes, read_journal
@@ -194,7 +194,7 @@ def condition(
     row = Query()
     match kind:
         case None:
-            kinds: tuple[str, ...] = KINDS
+            kinds: Names = KINDS
         case "operation":
             kinds = ("operation", "rejection")
         case _:
@@ -288,7 +288,7 @@ def _evaluation_row(found: EvaluationFinished, at: float, place: dict[str, str])
 def library_rows(journal: Path) -> list[Row]:
     """Versions, experiences that are or were, and the operations that its commits decided."""
     history, rows = LibraryHistory(), list[Row]()
-    problems: dict[str, tuple[str, ...]] = {}  # by operation
+    problems: dict[str, Names] = {}  # by operation
     known: dict[str, Experience] = {}
     for entry in read_journal(journal):
         event = entry.event
@@ -344,7 +344,7 @@ def _version_row(event: LibraryCommitted, made: list[Row], at: float, place: dic
 
 
 def _experience_row(
-    one: Experience, library: Library, problems: dict[str, tuple[str, ...]], is_here: bool
+    one: Experience, library: Library, problems: dict[str, Names], is_here: bool
 ) -> Row:
     status = ("pinned" if one.pinned else "live") if is_here else "deleted"
     drawn = {each for made in one.history for each in problems.get(made.operation_id, ())}

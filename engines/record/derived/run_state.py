@@ -24,7 +24,7 @@ from engines.core.errors import RecordError, StudioError
 from engines.core.state.fold import fold, fold_history
 from engines.core.state.list_row import list_row
 from engines.core.state.run_state import Live, RunHistory, RunState, StepHistory
-from engines.core.types import NO_USAGE, Usage
+from engines.core.types import NO_USAGE, Tell, Usage
 from engines.record import lines
 from engines.record.appender import write_atomic
 from engines.record.journal import (
@@ -123,7 +123,7 @@ def open_run(
     journal: Path,
     open_journal: Callable[..., Journal] = Journal,
     *,
-    tell: Callable[[str], None] = lambda _: None,
+    tell: Tell = lambda _: None,
     mask: Mask = NO_SECRETS,
 ) -> tuple[Journal, RunState]:
     """Open the journal of a run whose lock is held, to go on with it, and what it adds up to.
@@ -144,9 +144,7 @@ def open_run(
     return opened, run.state
 
 
-def load_closed(
-    journal: Path, tell: Callable[[str], None] = lambda _: None
-) -> tuple[ReadRun, Place | None]:
+def load_closed(journal: Path, tell: Tell = lambda _: None) -> tuple[ReadRun, Place | None]:
     """Return what the closed segments add up to, and where they end; nothing where none is.
 
     Raises DamagedError: one of them is gone, cut or altered.
@@ -184,7 +182,7 @@ def read_run(
     events: int | None = None,
     *,
     anew: bool = False,
-    tell: Callable[[str], None] = lambda _: None,
+    tell: Tell = lambda _: None,
 ) -> ReadRun:
     """Return what a journal says, or its first so many events; `anew`: by the journal alone.
 

@@ -8,12 +8,10 @@
 """
 
 import re
-from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
-from engines.core.codec import JsonObject, to_dict
+from engines.core.codec import JsonMapping, JsonObject, to_dict
 from engines.core.library import Experience, Library
 from engines.core.library_notes import NO_USES
 from engines.record.appender import write_atomic
@@ -211,7 +209,7 @@ def _read_own(source: Source, data: JsonObject) -> ForeignLibrary:
 
 
 def format_agent_yaml(
-    agent: Mapping[str, Any], library: Library, run: str, mask: Mask = NO_SECRETS
+    agent: JsonMapping, library: Library, run: str, mask: Mask = NO_SECRETS
 ) -> bytes:
     """Render `agent.yaml`, sealed; `run` is "" outside runs.
 
@@ -231,7 +229,7 @@ def format_agent_head(library: Library, run: str) -> bytes:
     ).encode()
 
 
-def format_agent_body(agent: Mapping[str, Any], library: Library, mask: Mask) -> bytes:
+def format_agent_body(agent: JsonMapping, library: Library, mask: Mask) -> bytes:
     rows = [
         {**experience_row(e), "text": escape_interpolation(mask(e.text))}
         for e in library.experiences

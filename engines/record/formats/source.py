@@ -6,19 +6,19 @@ Owns what an id and a text may be, and that each refusal names the place inside 
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from engines.core.codec import JsonObject
+from engines.core.codec import JsonMapping, JsonObject
 from engines.core.errors import DataError
 from engines.core.frozen import frozen
 from engines.core.library import Library
 from engines.core.text.sanitize import one_line
-from engines.core.types import Problem
+from engines.core.types import Names, Problem
 from engines.record.seal import refuse_altered
 from engines.record.yaml_text import load_yaml
 
@@ -47,7 +47,7 @@ class ForeignLibrary:
     format: str
     name: str
     entries: tuple[ForeignEntry, ...]
-    losses: tuple[str, ...] = ()
+    losses: Names = ()
     exported: tuple[str, int | None] | None = None  # the library and version it says it is of
 
 
@@ -177,7 +177,7 @@ def dump_json(data: object) -> bytes:
     return f"{text}\n".encode("utf-8", "replace")
 
 
-def count_lines(lines: Iterable[str], what: str) -> tuple[str, ...]:
+def count_lines(lines: Iterable[str], what: str) -> Names:
     """`("3 lines that …",)`, of those with anything on them; () where there is none."""
     n = sum(bool(line.strip()) for line in lines)
     return (f"{n} line{'s' * (n != 1)} {what}",) if n else ()
@@ -188,8 +188,8 @@ class Result:
     """One held-out set, measured with this version in front of every prompt."""
 
     text: str
-    data: Mapping[str, Any]  # the same as JSON values
-    benchmark: Mapping[str, Any] | None = None  # against no experience, as a skill holds it
+    data: JsonMapping  # the same as JSON values
+    benchmark: JsonMapping | None = None  # against no experience, as a skill holds it
 
 
 @frozen

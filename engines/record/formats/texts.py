@@ -22,6 +22,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
+from engines.core.codec import JsonMapping
 from engines.core.errors import ConfigError, DataError
 from engines.core.library import guidance_text
 from engines.record.formats.source import (
@@ -306,7 +307,7 @@ def write_dspy(card: Card) -> bytes:
     return dump_json({"predict": predictor, "metadata": metadata})
 
 
-def find_predictors(data: Mapping[str, Any]) -> dict[str, Any]:
+def find_predictors(data: JsonMapping) -> dict[str, Any]:
     """Return the predictors of a state of DSPy."""
     return {n: v for n, v in data.items() if isinstance(v, dict) and "signature" in v}
 
@@ -333,7 +334,7 @@ def write_gepa(card: Card) -> bytes:
     return dump_json({"best_candidate": best, "evaluation": card.data()})
 
 
-def is_candidate(data: Mapping[str, Any]) -> bool:
+def is_candidate(data: JsonMapping) -> bool:
     if data.keys() & {"best_candidate", "candidates"}:
         return True
     return bool(data) and all(isinstance(value, str) for value in data.values())

@@ -7,7 +7,7 @@ gate stay in the run's process, so that no key of an endpoint ever comes to a wo
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
 from contextvars import Context, ContextVar, copy_context
 from dataclasses import dataclass, field, replace
@@ -15,7 +15,7 @@ from functools import partial
 from itertools import count
 from typing import Any, Protocol
 
-from engines.core.codec import JsonObject
+from engines.core.codec import JsonMapping, JsonObject
 from engines.core.errors import CallFailed, StudioError, WorkerLost, lost_usage
 from engines.core.frozen import frozen
 from engines.core.protocols import (
@@ -35,10 +35,12 @@ from engines.core.types import (
     Completion,
     Job,
     Message,
+    Names,
     Problem,
     RecordRef,
     Rollout,
     Sampling,
+    Tell,
     ToolCall,
     ToolResult,
     ToolSpec,
@@ -171,7 +173,7 @@ class WorkerParts:
 
     make_agent: Callable[[Sampling], Agent]
     verifier: Verifier | None
-    check: Callable[[], Awaitable[Mapping[str, Any]]]
+    check: Callable[[], Awaitable[JsonMapping]]
 
 
 OpenParts = Callable[[Any, Any, "Worker"], AbstractAsyncContextManager[WorkerParts]]
@@ -486,12 +488,12 @@ class Dispatcher:
         *,
         wanted_workers: int,
         tries_per_worker: int,
-        tell: Callable[[str], None] = lambda _: None,
+        tell: Tell = lambda _: None,
     ) -> None:
         self.cluster, self.models, self.tell = cluster, models, tell
         self._wanted = wanted  # what workers open, and the files they need for that
         self.whole_groups = False
-        self.on_nodes: Callable[[tuple[str, ...], str], None] = lambda nodes, lost: None
+        self.on_nodes: Callable[[Names, str], None] = lambda nodes, lost: None
         self.on_placed: Callable[[CallKey, str], None] = lambda key, node: None
         self._wanted_workers, self._tries_per_worker = wanted_workers, tries_per_worker
         self._facts: JsonObject | None = None
@@ -531,12 +533,12 @@ class Dispatcher:
         await self.cluster.aclose()
 
     @property
-    def nodes(self) -> tuple[str, ...]:
+    def nodes(self) -> Names:
         """Where workers are ready."""
         return tuple(sorted({worker.process.node for worker in self._ready}))
 
-    def tries_by_node(self) -> dict[str, tuple[str, ...]]:
-        found: dict[str, tuple[str, ...]] = dict.fromkeys(self.nodes, ())
+    def tries_by_node(self) -> dict[str, Names]:
+        found: dict[str, Names] = dict.fromkeys(self.nodes, ())
         for worker in self._ready:
             ids = (try_id(one.key) for one in worker.tries.values() if one.key is not None)
             found[worker.process.node] += tuple(ids)
@@ -604,7 +606,7 @@ class Dispatcher:
         async with self._changed:
             self._changed.notify_all()
 
-    def _check_same(self, node: str, opened: Mapping[str, Any]) -> None:
+    def _check_same(self, node: str, opened: JsonMapping) -> None:
         """Refuse a node on which tools are contained otherwise, or are missing."""
         if self._facts is not None and opened["agent"] != self._facts["agent"]:
             raise StudioError(

@@ -30,7 +30,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from engines.core.codec import JsonObject
+from engines.core.codec import JsonMapping, JsonObject
 from engines.core.frozen import frozen
 from engines.process import namespaces
 from engines.process.confinement import Limits
@@ -278,7 +278,7 @@ class Session:
             "killed", error=f"its files take more than {self._limits.disk_mb} MB or are too many"
         )
 
-    def _explain(self, result: RunResult, ended: Mapping[str, Any]) -> RunResult:
+    def _explain(self, result: RunResult, ended: JsonMapping) -> RunResult:
         """Say how an interpreter ended that said nothing itself."""
         if result.status != "killed" or result.error:
             return result
@@ -294,7 +294,7 @@ class Session:
             how = f"was ended by signal {-code} ({signal.strsignal(-code)})"
         return replace(result, error=f"the interpreter {how}")
 
-    async def _end(self, *, wait: bool = True) -> Mapping[str, Any]:
+    async def _end(self, *, wait: bool = True) -> JsonMapping:
         """End the interpreter; how it ended, where we wait for that."""
         interpreter, self._interpreter = self._interpreter, None
         if interpreter is None:
@@ -380,7 +380,7 @@ class ProgramResult:
 class Program:
     """A running program. To be waited for or killed."""
 
-    def __init__(self, order: Mapping[str, Any], stdin: bytes, limits: Limits) -> None:
+    def __init__(self, order: JsonMapping, stdin: bytes, limits: Limits) -> None:
         """Raises OSError: no process can be started."""
         self.listener: socket.socket | None = None
         """Listens inside the program's own network, where it has one; not blocking."""

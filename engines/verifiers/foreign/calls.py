@@ -29,7 +29,7 @@ from types import ModuleType, SimpleNamespace
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from engines.agents import agentscope_classes as agentscope
-from engines.core.codec import JsonObject, fields_of
+from engines.core.codec import JsonMapping, JsonObject, fields_of
 from engines.core.frozen import frozen
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ def _message_fields(message: Message) -> JsonObject:
 
 def build_arguments(
     chosen: ChosenFunction,
-    order: Mapping[str, Any],
+    order: JsonMapping,
     logged: dict[str, float],
     *,
     as_messages: bool,
@@ -104,7 +104,7 @@ def build_arguments(
             return [], accepted_arguments(chosen.call, offered)
 
 
-def build_sample(problem: Mapping[str, Any], rollout: Mapping[str, Any]) -> EvaluationSample:
+def build_sample(problem: JsonMapping, rollout: JsonMapping) -> EvaluationSample:
     """What Youtu-Agent's functions get. What the loop does not know stays None."""
     meta, messages = problem["meta"], rollout["messages"]
     prompt = next((m["content"] for m in messages if m["role"] == "user"), problem["question"])
@@ -128,7 +128,7 @@ def build_sample(problem: Mapping[str, Any], rollout: Mapping[str, Any]) -> Eval
     )
 
 
-def build_row(problem: Mapping[str, Any]) -> JsonObject:
+def build_row(problem: JsonMapping) -> JsonObject:
     """The data row: question, answer and truth under their usual names, then all else."""
     answer = problem["answer"]
     usual = {"question": problem["question"], "answer": answer, "ground_truth": answer}
@@ -136,7 +136,7 @@ def build_row(problem: Mapping[str, Any]) -> JsonObject:
 
 
 def build_columns(
-    problem: Mapping[str, Any], rollouts: Sequence[Mapping[str, Any]], *, as_messages: bool
+    problem: JsonMapping, rollouts: Sequence[JsonMapping], *, as_messages: bool
 ) -> JsonObject:
     """What TRL's functions get: one entry a rollout in every column."""
     n = len(rollouts)
@@ -155,7 +155,7 @@ def build_columns(
     }
 
 
-def _trainer_state(rollouts: Sequence[Mapping[str, Any]]) -> SimpleNamespace:
+def _trainer_state(rollouts: Sequence[JsonMapping]) -> SimpleNamespace:
     """Where the run is: `global_step` counts the updates made so far, as in TRL."""
     first = rollouts[0] if rollouts else {"step": 0, "epoch": 0}
     done = first["step"] - bool(first["epoch"])  # a held-out try comes after its step
@@ -359,9 +359,7 @@ def choose_function(module: ModuleType, name: str | None) -> ChosenFunction:
     return ChosenFunction(name, call, signature)
 
 
-def accepted_arguments(
-    call: Callable[..., Any], offered: Mapping[str, Any], skip: int = 0
-) -> JsonObject:
+def accepted_arguments(call: Callable[..., Any], offered: JsonMapping, skip: int = 0) -> JsonObject:
     """Those of the offered keyword arguments that a function takes.
 
     Its first `skip` parameters are given by place. FileRefused: it needs one not offered.
@@ -467,10 +465,10 @@ class Fields(SimpleNamespace):
         return {name: value for name, value in vars(self).items() if value is not None}
 
     @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Self:
+    def from_dict(cls, data: JsonMapping) -> Self:
         return cls(**data)
 
-    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
+    def model_copy(self, *, update: JsonMapping | None = None, deep: bool = False) -> Self:
         fields = copy.deepcopy(vars(self)) if deep else vars(self)
         return type(self)(**{**fields, **(update or {})})
 

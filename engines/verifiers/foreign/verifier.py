@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
 
-from engines.core.codec import fix_surrogates
+from engines.core.codec import JsonMapping, fix_surrogates
 from engines.core.errors import AnswersPending, CallFailed, VerifierError, lost_usage
 from engines.core.frozen import frozen
 from engines.core.settings import derived, setting
@@ -178,7 +178,7 @@ class FunctionVerifier:
             return [Verdict(None, error=f"failed: {text}")] * count
         return [self._verdict(result) for result in answer["results"]]
 
-    def _verdict(self, result: Mapping[str, Any]) -> Verdict:
+    def _verdict(self, result: JsonMapping) -> Verdict:
         reward, metrics = result["reward"], result["metrics"]
         critique = fix_surrogates(result["critique"]) if result["critique"] else None
         if reward is None:
@@ -278,7 +278,7 @@ class FunctionLauncher:
     def __init__(self, place: str, *, concurrency: int, load_s: float) -> None:
         self._place, self._concurrency, self._load_s = place, concurrency, load_s
         self.load: ChildMessage = {}  # the order that loads the file, in every process
-        self.loaded: Mapping[str, Any] | None = None  # function, signature and async, once known
+        self.loaded: JsonMapping | None = None  # function, signature and async, once known
 
     async def start(
         self, on_message: Callable[[ChildMessage], None], on_exit: Callable[[], None]

@@ -26,13 +26,13 @@ import sys
 import tempfile
 import threading
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from engines.core import user_code
-from engines.core.codec import JsonObject
+from engines.core.codec import JsonMapping, JsonObject
 from engines.core.user_code import VERIFIER_MODULE
 from engines.process import kernel
 from engines.process.confinement import confine
@@ -54,7 +54,7 @@ from engines.verifiers.foreign.calls import (
 MAX_SAID = 240
 """Characters of an exception's text that are passed on."""
 
-Order = Mapping[str, Any]
+Order = JsonMapping
 
 
 class Channel:
@@ -70,7 +70,7 @@ class Channel:
         self.deliver: Callable[[Order], object] = self.orders.put  # called in the reading thread
         threading.Thread(target=self._listen, daemon=True).start()
 
-    def send(self, message: Mapping[str, Any]) -> None:
+    def send(self, message: JsonMapping) -> None:
         line = json.dumps(message).encode() + b"\n"
         with self._sending:
             self._socket.sendall(line)

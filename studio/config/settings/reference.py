@@ -3,13 +3,14 @@
 All of it is read from where a setting is declared; nothing is written twice.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from inspect import cleandoc
 from typing import Any
 
 from pydantic import TypeAdapter
 
+from engines.core.codec import JsonMapping
 from engines.core.frozen import frozen
 from engines.core.types import Names
 from engines.verifiers.foreign.verifier import FunctionSettings
@@ -128,7 +129,7 @@ def section_settings(
             yield from section_settings(inner, f"{key}.", example)
 
 
-def _flatten(declared: Mapping[str, Any]) -> dict[str, Any]:
+def _flatten(declared: JsonMapping) -> dict[str, Any]:
     """What is said of a value, without the alternative null."""
     branches = [b for b in declared.get("anyOf", ()) if b.get("type") != "null"]
     facts = {name: value for branch in branches for name, value in branch.items()} | dict(declared)
@@ -136,7 +137,7 @@ def _flatten(declared: Mapping[str, Any]) -> dict[str, Any]:
     return facts | ({"enum": [c for c in choices if c]} if any(choices) else {})
 
 
-def _bounds(facts: Mapping[str, Any]) -> Iterator[str]:
+def _bounds(facts: JsonMapping) -> Iterator[str]:
     for names, words in _BOUNDS.items():
         for name in names:
             if name in facts:
@@ -145,7 +146,7 @@ def _bounds(facts: Mapping[str, Any]) -> Iterator[str]:
         yield f"at most {facts['maxLength']} characters"
 
 
-def _example(facts: Mapping[str, Any], choices: Names) -> str:
+def _example(facts: JsonMapping, choices: Names) -> str:
     """One that is declared, else a value other than the default."""
     if "examples" in facts:
         return str(facts["examples"][0])

@@ -23,6 +23,7 @@ from engines.core.frozen import frozen
 from engines.core.text import tool_text
 from engines.core.text.sanitize import escape_unsafe
 from engines.core.text.tool_text import MARK, CallMark, ResultMark
+from engines.core.types import Names
 from studio.tui.drawing import themes
 from studio.tui.drawing.cells import (
     GLYPHS as _SIGNS,
@@ -339,7 +340,7 @@ class StreamCanvas(Widget, can_focus=True):
         self.focused_id = ""  # the pane that keys mean
         self._caption = ""  # the line above the wall
         self._panes: dict[str, Pane] = {}
-        self._order: tuple[str, ...] = ()
+        self._order: Names = ()
         self._boxes: dict[str, Box] = {}  # of the panes on screen
         self._bands: dict[int, list[str]] = {}  # rows of cells → panes in them, left to right
         self._base = Style()  # beneath the styles of texts, as drawn last
@@ -349,7 +350,7 @@ class StreamCanvas(Widget, can_focus=True):
     # -- what there is -----------------------------------------------------------------------
 
     @property
-    def visible_ids(self) -> tuple[str, ...]:
+    def visible_ids(self) -> Names:
         """Panes that are drawn, in reading order."""
         return tuple(self._boxes)
 

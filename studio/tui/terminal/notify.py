@@ -5,9 +5,10 @@ Never moves the cursor or the focus, and sends no text of a model.
 
 import subprocess
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from engines.core.state.run_state import RunState
+from engines.core.types import Tell
 from studio.secrets.sanitize import one_line
 from studio.tui.page import Host
 
@@ -36,7 +37,7 @@ def _run_name(state: RunState | None) -> str:
 class Notifier:
     """Calls once when a run begins to need a person, and rarely again while no key is pressed."""
 
-    def __init__(self, host: Host, send: Callable[[str], None]) -> None:
+    def __init__(self, host: Host, send: Tell) -> None:
         self._host, self._send = host, send
         self._waiting = 0
         self._since: float | None = None  # when it began to wait

@@ -13,6 +13,7 @@ from textual.content import Content
 from textual.widget import Widget
 from textual.widgets import Input, Static
 
+from engines.core.types import Names
 from studio.tui.drawing.cells import GLYPHS
 from studio.tui.drawing.lines import Lines, Row, line, paragraph
 from studio.tui.keymap import Key, format_key, offer_keys
@@ -237,9 +238,7 @@ RowsFor = Callable[[int], Sequence[Row]]
 """Rows for a width."""
 
 
-async def choose(
-    app: App[Any], title: Title, rows: RowsFor, *, enter: str
-) -> tuple[str, ...] | None:
+async def choose(app: App[Any], title: Title, rows: RowsFor, *, enter: str) -> Names | None:
     """Show rows over the page; the keys of those left ticked by `enter`, None for escape.
 
     Await it in a worker, never in a key's own handler.
@@ -247,7 +246,7 @@ async def choose(
     return await app.push_screen_wait(TickList(title, rows, enter=enter))
 
 
-class TickList(Question[tuple[str, ...] | None]):
+class TickList(Question[Names | None]):
     """Rows that are all ticked at first."""
 
     def __init__(self, title: Title, rows: RowsFor, *, enter: str) -> None:

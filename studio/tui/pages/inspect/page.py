@@ -4,7 +4,7 @@ import os
 import re
 import shlex
 import subprocess
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING
 
 from textual.app import ComposeResult, SuspendNotSupported
@@ -15,7 +15,7 @@ from textual.widget import Widget
 from engines.core.errors import RecordError
 from engines.core.events import RolloutFinished, RolloutJudged
 from engines.core.state.run_state import RunState
-from engines.core.types import group_id, operation_step, rollout_id
+from engines.core.types import Tell, group_id, operation_step, rollout_id
 from engines.record.derived.run_state import read_step
 from engines.record.run_dir import RunDir
 from studio.render.words import no_practice_text
@@ -81,7 +81,7 @@ class InspectPage(ListPage):
         self.detail_pane.can_focus = False
         self.text_pane = RowList(id="inspect-text", classes="pane")
         self.other_pane = RowList(id="inspect-other", classes="pane")
-        self.run_pager: Callable[[str], None] = open_pager
+        self.run_pager: Tell = open_pager
         self.shows_parting = False
         self._shows_calls = False  # tokens and times of each call
         self._turned: frozenset[str] = frozenset()  # parts that a person folded or unfolded

@@ -1,7 +1,7 @@
 """Library: what has been learned; changes become operations in the same queue as all others."""
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field, replace
 from functools import partial
 from itertools import pairwise
@@ -20,7 +20,7 @@ from engines.core.frozen import frozen
 from engines.core.library import Experience, Library
 from engines.core.library_notes import NO_USES, Effect, UseCounts
 from engines.core.text.similarity import word_count, word_diff
-from engines.core.types import Operation, rollout_id
+from engines.core.types import Operation, Tell, rollout_id
 from engines.record.journal import HEAD_BYTES, Place, read
 from engines.record.libraries import LibraryFolder, version_path
 from engines.record.run_dir import RunDir, Workspace
@@ -369,7 +369,7 @@ class Wording:
     """A text that is asked for in the box, and what is done with it."""
 
     key: tuple[str, str]  # what it is for: the change and its target
-    propose: Callable[[str], None]  # "" where nothing stands in the box
+    propose: Tell  # "" where nothing stands in the box
     begun: str  # what stood in the box as it was opened
 
 
@@ -705,9 +705,7 @@ class LibraryPage(ListPage):
             person, pinned = self.host.person, item.pinned
             self.host.ask_run(partial(toggle_pin, target=item.id, pinned=pinned, person=person))
 
-    def _ask_wording(
-        self, title: str, key: tuple[str, str], text: str, propose: Callable[[str], None]
-    ) -> None:
+    def _ask_wording(self, title: str, key: tuple[str, str], text: str, propose: Tell) -> None:
         """Ask for a wording in the box; what is typed is kept until it was taken."""
         self.box.border_title = Text(title)
         self.box.border_subtitle = "enter proposes it, esc leaves"

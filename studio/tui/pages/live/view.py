@@ -12,7 +12,15 @@ from itertools import groupby
 from engines.core import events as ev
 from engines.core.frozen import frozen
 from engines.core.state.run_state import Live, RunState
-from engines.core.types import GroupOutcome, RecordRef, Reflection, Verdict, group_id, rollout_id
+from engines.core.types import (
+    GroupOutcome,
+    Names,
+    RecordRef,
+    Reflection,
+    Verdict,
+    group_id,
+    rollout_id,
+)
 from studio.facts.training import trained_step
 from studio.render.run_lines import NO_WORKER, sandbox_text, tool_texts
 from studio.render.words import (
@@ -77,7 +85,7 @@ class Batch:
     """
 
     step: int
-    problems: tuple[str, ...]
+    problems: Names
     sizes: tuple[int, ...]  # tries of each problem
     rollouts: Mapping[tuple[int, int], ev.RolloutFinished]
     verdicts: Mapping[tuple[int, int], Verdict]
@@ -260,7 +268,7 @@ class BatchTracker:
         return self.held_out.progress
 
     @property
-    def nodes(self) -> tuple[str, ...] | None:
+    def nodes(self) -> Names | None:
         """Where workers of a cluster are ready; None: there is no cluster."""
         return self._live.nodes.nodes if self._live.nodes is not None else None
 
