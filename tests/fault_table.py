@@ -284,8 +284,8 @@ FAULTS = (
     Fault(
         "the rehearsal endpoint answers for any model",
         "engines/policies/rehearsal/server.py",
-        'if request["model"].partition(":")[0] != MODEL:',
-        'if not request["model"]:',
+        'if model.partition(":")[0] != MODEL:',
+        "if not model:",
         ("tests/contract/test_rehearsal_adapters.py",),
     ),
     Fault(
@@ -818,7 +818,7 @@ FAULTS = (
     ),
     Fault(
         "a redo decides again what was undone before something new was decided",
-        "studio/review/decider.py",
+        "studio/review/undo.py",
         "        self.undone.clear()\n",
         "",
         ("tests/studio/tui/pages/test_review_views.py",),

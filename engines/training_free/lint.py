@@ -23,6 +23,7 @@ Words are those of `engines.core.text.similarity.tokens`, in any language.
 import asyncio
 import re
 from array import array
+from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from fractions import Fraction
@@ -30,7 +31,6 @@ from functools import cache, cached_property
 from importlib import resources
 from typing import Any
 
-import numpy as np
 import yaml
 
 from engines.core import types as names
@@ -417,7 +417,7 @@ class QuestionIndex:
             entries.extend(hash(row) & _HIGH | number for row in rows)
             if not rows and _is_distinctive(asked):
                 self._short.setdefault(asked, number)
-        self._entries = np.sort(np.array(entries, np.uint64))
+        self._entries = array("Q", sorted(entries))
         self._lengths = sorted({len(short) for short in self._short})
 
     def longest_shared(self, text: str) -> tuple[SharedWords, ...]:
@@ -440,11 +440,11 @@ class QuestionIndex:
     def _questions_with(self, row: Names) -> list[int]:
         """Questions that hold a row; none where it is a form of many."""
         key = hash(row) & _HIGH
-        bounds = np.array([key, key + _LOW], np.uint64)
-        start, end = np.searchsorted(self._entries, bounds)
+        start = bisect_left(self._entries, key)
+        end = bisect_left(self._entries, key + _LOW)
         if end - start > FORM:
             return []
-        numbers = [int(entry) & _LOW for entry in self._entries[start:end]]
+        numbers = [entry & _LOW for entry in self._entries[start:end]]
         return [number for number in numbers if self._holds(number, row)]
 
     def _holds(self, number: int, row: Names) -> bool:

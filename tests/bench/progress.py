@@ -11,7 +11,6 @@ from engines.core.library import OperationOutcome
 from engines.core.state.run_state import Rewards, RunState, StepState
 from engines.core.types import Usage
 from studio.facts.curves import run_curves
-from studio.tui.drawing.cells import GLYPHS
 from studio.tui.pages.progress.page import draw_picture
 from tests.support.builders import a_run
 
@@ -28,9 +27,9 @@ def b12() -> dict[str, Any]:
 
 def _figures(state: RunState) -> dict[str, float]:
     curves = run_curves(state)
-    picture = draw_picture(curves, None, "", (116, 24), GLYPHS)
+    picture = draw_picture(curves, None, "", (116, 24))
     return {
-        "draw_ms": _cpu_ms(lambda: draw_picture(curves, None, "", (116, 24), GLYPHS)),
+        "draw_ms": _cpu_ms(lambda: draw_picture(curves, None, "", (116, 24))),
         "cursor_ms": _cpu_ms(lambda: picture.with_cursor(STEPS // 2)),
         "curves_ms": _cpu_ms(lambda: run_curves(state)),  # once a step, not once a drawing
     }

@@ -1,10 +1,12 @@
 """The pages of the screen, a folder each, and the table of them."""
 
 from importlib import import_module
-
-from textual.widget import Widget
+from typing import TYPE_CHECKING
 
 from engines.core.frozen import frozen
+
+if TYPE_CHECKING:
+    from textual.widget import Widget
 
 
 @frozen
@@ -20,7 +22,7 @@ class PageEntry:
     def title(self) -> str:
         return self.name.capitalize()
 
-    def load_class(self) -> type[Widget]:
+    def load_class(self) -> "type[Widget]":
         """Import the class, which itself imports the keys, and they this table."""
         page_class: type[Widget] = getattr(import_module(self.module), f"{self.title}Page")
         return page_class

@@ -189,7 +189,7 @@ def test_a_log_practised_on_gives_each_question_once_with_its_answer(tmp_path: P
     problems = read_problems(a_log(tmp_path, flat, {**flat, "response": "b"}, other, flat))
     assert [(p.question, p.answer, p.meta) for p in problems] == [
         (ASKED, "4", {"level": 2}),
-        ("Why?", "so", {"level": 1}),
+        ("Why?", "so", {"response": "c", "level": 1}),
     ]
 
 

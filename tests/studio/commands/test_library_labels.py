@@ -192,5 +192,5 @@ def test_the_doctor_refuses_a_label_on_a_version_that_is_not_there(practised: Pa
     shown = studio("library", "show", "rehearsal", workspace=practised)
     assert shown.code == 2 and "names version 9" in shown.stderr
     repaired = studio("doctor", "--repair", workspace=practised)
-    assert "1 label" in repaired.stdout
+    assert "entries: 1" in repaired.stdout
     assert version(practised, "rehearsal") == 2

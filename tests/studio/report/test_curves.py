@@ -13,7 +13,6 @@ from engines.core.types import Lesson, Usage
 from studio.facts.curves import Commit, RunCurves, curves_key, run_curves, running_mean
 from studio.facts.run import with_parent
 from studio.render.training_lines import held_out_change_text, step_summary
-from studio.tui.drawing.cells import GLYPHS
 from studio.tui.drawing.lines import plain_text
 from studio.tui.pages.progress.page import draw_picture
 from tests.support.builders import a_run
@@ -80,7 +79,7 @@ def test_an_alternating_run_marks_library_commits_beside_those_of_the_policy() -
     assert (first.step, first.outcome, first.beside_weights) == (1, "applied", False)
     assert second == Commit(2, 1, "applied", 1, beside_weights=True)
     assert "1 operation committed, v1 (1 experience)" in step_summary(state, 2, {1: 1})
-    lines = draw_picture(run_curves(state), None, "", (116, 24), GLYPHS).lines
+    lines = draw_picture(run_curves(state), None, "", (116, 24)).lines
     (row,) = [text for text in map(plain_text, lines) if text.lstrip().startswith("policy ")]
     assert row.split() == ["policy", "v1", "library", "v1"]
 

@@ -55,7 +55,7 @@ def make(cls: type[Widget]) -> Widget:
         if parameter.default is parameter.empty
         and parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
     ]
-    given = {p.name: "made" if p.annotation in ("str", str) else Mock() for p in needed}
+    given = {p.name: "made" if p.annotation in ("str", str) else Mock(scope="made") for p in needed}
     return cls(**given)
 
 
