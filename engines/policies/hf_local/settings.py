@@ -41,7 +41,7 @@ class LocalSettings:
         False, "whether training takes less memory and more time"
     )
     threads: int | None = setting(
-        None, "threads of the CPU; null: measured at the start", examples=[2], **COUNT
+        None, "threads of the CPU; null: by the load at the start", examples=[2], **COUNT
     )
     max_batch: int = derived(256)  # replies sampled at a time
     rollouts_url: tuple[str, ...] | None = setting(
