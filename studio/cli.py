@@ -17,15 +17,13 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from engines.core.errors import ConfigError, installed_version
-from studio import exit_codes
+from studio import errors, exit_codes
 from studio.commands import control, data, evaluate, library, review, runs, serve, train
 from studio.commands import run as screen
 from studio.commands.reference import completion, guide
 from studio.config.source import translate_flags
-from studio.errors import describe_error, os_error_text
 from studio.process import harden, open_streams, silence_stream
-from studio.secrets.output import forget, mask_output, mask_tracebacks, remember
-from studio.secrets.run_files import environment_secrets
+from studio.secrets import output, run_files
 from studio.secrets.sanitize import sanitize
 
 AnyCommand = TyperCommand | TyperGroup
@@ -134,13 +132,13 @@ def run(arguments: Sequence[str]) -> int:
     From the start no secret of the environment is printed, and none of a run file once that
     has been read.
     """
-    forget()
-    remember(environment_secrets())
-    with mask_output():
+    output.forget()
+    output.remember(run_files.environment_secrets())
+    with output.mask_output():
         try:
             return _carry_out(arguments)
         except BaseException as error:
-            if (described := describe_error(error)) is None:
+            if (described := errors.describe_error(error)) is None:
                 raise  # a bug
             text, code = described
             if text:
@@ -273,7 +271,7 @@ def main() -> None:
         with suppress(BrokenPipeError):
             completion.print_candidates(line, build_parser())
     else:
-        mask_tracebacks()
+        output.mask_tracebacks()
         code = run(sys.argv[1:])
     try:
         sys.stdout.flush()
@@ -282,7 +280,7 @@ def main() -> None:
     except OSError as error:
         silence_stream(sys.stdout)
         code = exit_codes.USER_ERROR
-        _tell(os_error_text(error))
+        _tell(errors.os_error_text(error))
     try:
         sys.stderr.flush()
     except OSError:

@@ -22,20 +22,16 @@ import typer
 from engines.core.errors import ConfigError, install_command
 from engines.core.frozen import frozen
 from engines.record.run_dir import Workspace
-from studio import exit_codes
+from studio import errors, exit_codes
 from studio.commands import AcceptChanges, EventsAsJson, Name, Overrides, RestartStep, RunFile
 from studio.config.loading import LoadedRun
 from studio.config.source import Source, parse_source
-from studio.errors import describe_error
 from studio.estimate.cost import tell_estimate
 from studio.presets import presets_folder
 from studio.process import harden
 from studio.render.lines import to_stderr
-from studio.run.assemble import training_warnings
-from studio.run.headless import run_headless
-from studio.run.new_or_resume import RunRequest, load_plan
-from studio.secrets.output import forget, mask_output, mask_tracebacks, remember
-from studio.secrets.run_files import environment_secrets
+from studio.run import assemble, headless, new_or_resume
+from studio.secrets import output, run_files
 from studio.secrets.sanitize import sanitize
 
 if TYPE_CHECKING:
@@ -225,7 +221,7 @@ def launch(
 
             run_rank_worker(ranks)
             return exit_codes.DONE
-        request = RunRequest(
+        request = new_or_resume.RunRequest(
             workspace=Workspace(workspace.expanduser()),
             source=source,
             name=name,
@@ -233,12 +229,14 @@ def launch(
             accept_changes=accept_changes,
         )
         source = apply_launch_config(source, request.load(), process)
-        plan = load_plan(replace(request, source=source))
-        for warning in training_warnings(plan.loaded.config):
+        plan = new_or_resume.load_plan(replace(request, source=source))
+        for warning in assemble.training_warnings(plan.loaded.config):
             to_stderr(f"warning: {warning}")
         if ranks is not None:
             to_stderr(f"{ranks.size} processes train together, each its share of the groups")
-        return asyncio.run(run_headless(plan, json=json, tell_estimate=tell_estimate, ranks=ranks))
+        return asyncio.run(
+            headless.run_headless(plan, json=json, tell_estimate=tell_estimate, ranks=ranks)
+        )
 
 
 def apply_launch_config(source: Source, loaded: LoadedRun, process: LaunchedProcess) -> Source:
@@ -302,9 +300,9 @@ def _connect_ranks(process: LaunchedProcess) -> "Iterator[AcceleratedRanks | Non
 
 def run(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
     """Carry out this process's part and return its exit code; bugs are raised."""
-    forget()
-    remember(environment_secrets())
-    with mask_output():
+    output.forget()
+    output.remember(run_files.environment_secrets())
+    with output.mask_output():
         try:
             if not is_started(environment) and any(
                 a.startswith("--config_file") for a in arguments
@@ -316,7 +314,7 @@ def run(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
                 list(arguments), prog_name=f"python -m {PLACE}", standalone_mode=False, obj=process
             )
         except BaseException as error:
-            if (described := describe_error(error)) is None:
+            if (described := errors.describe_error(error)) is None:
                 raise  # a bug
             text, code = described
             rank, local = environment.get("RANK", "0"), environment.get("LOCAL_RANK", "0")
@@ -356,7 +354,7 @@ def _pin_cores(process: LaunchedProcess) -> None:
 def main() -> None:
     """Run this process and leave with its exit code."""
     harden()
-    mask_tracebacks()
+    output.mask_tracebacks()
     code = run(sys.argv[1:], os.environ)
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError, ValueError):  # closed or without a reader

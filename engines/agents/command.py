@@ -14,24 +14,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from engines.agents import guided_try, open, programs
 from engines.agents.gateway.server import Gateway
-from engines.agents.guided_try import GuidedTry
-from engines.agents.open import AgentNeeds
-from engines.agents.programs import (
-    MOST_CHARS,
-    Program,
-    ProgramResult,
-    ProgramRunner,
-    copy_folder,
-    folder_name,
-    keep_folder,
-    parse_reward,
-    read_left_file,
-    remove_folder,
-    task_folder,
-)
-from engines.core.codec import call_seed, fields_of
-from engines.core.protocols import OnText, Policy
+from engines.core import codec, protocols
 from engines.core.text.sanitize import escape_unsafe
 from engines.core.types import Attempt, Job, Names, Network, Problem, Sampling, Tell
 
@@ -59,7 +44,7 @@ class CommandAgent:
     allow_hosts: Names = ()  # "example.com", "*.example.com", "10.0.0.5:8000"
     readable: tuple[Path, ...] = ()  # what the program may read beside its own script
     sampling: Sampling
-    runner: ProgramRunner
+    runner: programs.ProgramRunner
     instructions: str = ""  # for requests without a system message of their own
     base: Path = Path()  # where relative paths of the command lie
     run_seed: int = 0
@@ -68,11 +53,15 @@ class CommandAgent:
     tell: Tell = lambda _: None  # once, what a person should know
     _told: set[str] = field(default_factory=set, init=False)
 
-    async def attempt(self, job: Job, policy: Policy, on_text: OnText | None = None) -> Attempt:
+    async def attempt(
+        self, job: Job, policy: protocols.Policy, on_text: protocols.OnText | None = None
+    ) -> Attempt:
         key = job.key
-        name = folder_name(job.problem, key.epoch, key.step, key.position, key.index)
+        name = programs.folder_name(job.problem, key.epoch, key.step, key.position, key.index)
         folder = self.folders / name if self.folders else Path(tempfile.mkdtemp(prefix="try-"))
-        guided = GuidedTry(policy, self.sampling, job.guidance, self.instructions, on_text)
+        guided = guided_try.GuidedTry(
+            policy, self.sampling, job.guidance, self.instructions, on_text
+        )
         try:
             await asyncio.to_thread(lay_out_problem, folder, job.problem)
             async with Gateway(guided, self.allow_hosts) as gateway:
@@ -83,19 +72,19 @@ class CommandAgent:
             answer, error = self._read_answer(folder, result)
             if error and guided.failure:
                 error += f"; its last failed call: {guided.failure}"
-            reward = read_left_file(folder, REWARD_FILE)
-            if self.kept is not None and task_folder(job.problem):
-                await asyncio.to_thread(keep_folder, folder, self.kept / name)
+            reward = programs.read_left_file(folder, REWARD_FILE)
+            if self.kept is not None and programs.task_folder(job.problem):
+                await asyncio.to_thread(programs.keep_folder, folder, self.kept / name)
         finally:
-            await asyncio.to_thread(remove_folder, folder)
+            await asyncio.to_thread(programs.remove_folder, folder)
         metrics = {} if reward is None else self._read_metrics(reward)
         return guided.attempt(job.problem.asked, answer, error or None, metrics)
 
-    async def _run(self, gateway: Gateway, folder: Path, job: Job) -> ProgramResult:
-        assert isinstance(gateway.guided, GuidedTry)
+    async def _run(self, gateway: Gateway, folder: Path, job: Job) -> programs.ProgramResult:
+        assert isinstance(gateway.guided, guided_try.GuidedTry)
         argv, readable = self._arguments(job.problem)
         # A box has all ports of its own, so the gateway's is free there: one address for both.
-        program: Program = await self.runner.start_program(
+        program: programs.Program = await self.runner.start_program(
             argv,
             folder=folder,
             env={
@@ -105,7 +94,7 @@ class CommandAgent:
                 **gateway.environment(),
                 "HOME": str(folder),
                 "TMPDIR": str(folder),
-                "STUDIO_SEED": str(call_seed(self.run_seed, job.key)),
+                "STUDIO_SEED": str(codec.call_seed(self.run_seed, job.key)),
             },
             readable=readable,
             stdin=job.problem.asked.encode() if self.problem_as == "stdin" else b"",
@@ -141,7 +130,7 @@ class CommandAgent:
             argv += filter(None, [given_as.get(self.problem_as)])
         return argv, (*files, *self.readable)
 
-    def _read_answer(self, folder: Path, result: ProgramResult) -> tuple[str, str]:
+    def _read_answer(self, folder: Path, result: programs.ProgramResult) -> tuple[str, str]:
         """The answer, or "" and why there is none."""
         said = escape_unsafe(result.stderr).strip().splitlines()
         shown = "\n".join(said[-_SHOWN_LINES:])[-_SHOWN_CHARS:]
@@ -156,14 +145,14 @@ class CommandAgent:
         source, where, text = self.answer_from, "standard output", result.stdout
         if source.startswith("file:"):
             where = source
-            text = read_left_file(folder, source.removeprefix("file:")) or ""
-        lines = text.strip()[-MOST_CHARS:].splitlines()
+            text = programs.read_left_file(folder, source.removeprefix("file:")) or ""
+        lines = text.strip()[-programs.MOST_CHARS :].splitlines()
         answer = "\n".join(lines[-1:] if source == "last_line" else lines)
         return answer, "" if answer else f"empty: the program left no answer in {where}{because}"
 
     def _read_metrics(self, reward: str) -> Mapping[str, float]:
         try:
-            return parse_reward(reward)
+            return programs.parse_reward(reward)
         except (ValueError, RecursionError) as error:
             self._tell_once(f"{REWARD_FILE} of the program cannot be read: {error}")
             return {}
@@ -174,11 +163,11 @@ class CommandAgent:
             self.tell(text)
 
 
-def open_command(needs: AgentNeeds) -> CommandAgent:
+def open_command(needs: open.AgentNeeds) -> CommandAgent:
     settings, folder = needs.settings, needs.folder
     same = ("command", "problem_as", "answer_from", "network", "allow_hosts", "instructions")
     return CommandAgent(
-        **fields_of(settings, *same),
+        **codec.fields_of(settings, *same),
         env={name: needs.environ[name] for name in settings.pass_env if name in needs.environ},
         readable=tuple(map(Path, settings.readable)),
         sampling=needs.sampling,
@@ -192,10 +181,10 @@ def open_command(needs: AgentNeeds) -> CommandAgent:
 
 def lay_out_problem(folder: Path, problem: Problem) -> None:
     """Make the folder of a try: question and options, and never what would tell the truth."""
-    remove_folder(folder)
+    programs.remove_folder(folder)
     folder.mkdir(parents=True, mode=0o700)
-    if (task := task_folder(problem)) and (task / "environment").is_dir():
-        copy_folder(task / "environment", folder)
+    if (task := programs.task_folder(problem)) and (task / "environment").is_dir():
+        programs.copy_folder(task / "environment", folder)
     (folder / "problem.txt").write_text(problem.asked, "utf-8")
     known = {"id": problem.id, "question": problem.asked, "options": dict(problem.options)}
     (folder / "problem.json").write_text(json.dumps(known, ensure_ascii=False), "utf-8")

@@ -12,19 +12,12 @@ from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
-from engines.agents.agentscope_classes import Msg, TextBlock, to_chat_messages
-from engines.agents.guided_try import GuidedTry
-from engines.agents.loops import system_messages
-from engines.agents.open import AgentNeeds
-from engines.core.chat_protocol import arguments_object, parse_message
-from engines.core.codec import JsonMapping
-from engines.core.errors import ConfigError
+from engines.agents import agentscope_classes, guided_try, loops, open
+from engines.core import chat_protocol, codec, errors, protocols, user_code
 from engines.core.frozen import frozen
-from engines.core.protocols import OnText, Policy
 from engines.core.types import Attempt, Completion, Job, Message, Problem, Sampling
-from engines.core.user_code import load_function
 
-Asked = str | Sequence[Message | JsonMapping]
+Asked = str | Sequence[Message | codec.JsonMapping]
 
 
 class Model:
@@ -33,10 +26,12 @@ class Model:
     Calls are recorded and paid for once; made at the same time, they wait for each other.
     """
 
-    def __init__(self, guided: GuidedTry) -> None:
+    def __init__(self, guided: guided_try.GuidedTry) -> None:
         self.guided = guided
 
-    async def ask(self, messages: Asked, tools: Sequence[JsonMapping] | None = None) -> Completion:
+    async def ask(
+        self, messages: Asked, tools: Sequence[codec.JsonMapping] | None = None
+    ) -> Completion:
         """The reply to a text, or to messages: {"role": …, "content": …} or `Message`."""
         return await self.guided.ask(_as_messages(messages), tools=tools or ())
 
@@ -50,7 +45,7 @@ class BlockingModel:
     def __init__(self, model: Model, loop: asyncio.AbstractEventLoop) -> None:
         self._model, self._loop = model, loop
 
-    def ask(self, messages: Asked, tools: Sequence[JsonMapping] | None = None) -> Completion:
+    def ask(self, messages: Asked, tools: Sequence[codec.JsonMapping] | None = None) -> Completion:
         work = self._model.ask(messages, tools)
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
@@ -69,8 +64,12 @@ class FunctionAgent:
     sampling: Sampling
     instructions: str = ""  # for requests without a system message of their own
 
-    async def attempt(self, job: Job, policy: Policy, on_text: OnText | None = None) -> Attempt:
-        guided = GuidedTry(policy, self.sampling, job.guidance, self.instructions, on_text)
+    async def attempt(
+        self, job: Job, policy: protocols.Policy, on_text: protocols.OnText | None = None
+    ) -> Attempt:
+        guided = guided_try.GuidedTry(
+            policy, self.sampling, job.guidance, self.instructions, on_text
+        )
         model = Model(guided)
         try:
             if inspect.iscoroutinefunction(self.call):
@@ -89,9 +88,9 @@ class FunctionAgent:
         return guided.attempt(job.problem.asked, text, error, metrics)
 
 
-def open_function(needs: AgentNeeds) -> FunctionAgent:
+def open_function(needs: open.AgentNeeds) -> FunctionAgent:
     settings = needs.settings
-    call = as_function(load_function("agent.function", settings.function), needs.models)
+    call = as_function(user_code.load_function("agent.function", settings.function), needs.models)
     return FunctionAgent(call, needs.sampling, settings.instructions)
 
 
@@ -104,7 +103,7 @@ def _as_messages(asked: Asked) -> tuple[Message, ...]:
 WORKFLOW = ("task", "model", "auxiliary_models")
 PROMPT_WORKFLOW = ("task", "system_prompt")
 """Parameters of a workflow, and of one whose system prompt is tuned."""
-current_try: ContextVar[GuidedTry] = ContextVar("current_try")
+current_try: ContextVar[guided_try.GuidedTry] = ContextVar("current_try")
 """In which models are asked that a workflow has opened itself."""
 
 
@@ -112,12 +111,12 @@ def check_parameters(call: Callable[..., Any], supported: Sequence[str]) -> None
     """Raises ConfigError: it is not async, lacks one of the first two, or has another parameter."""
     place, move = getattr(call, "__name__", "function"), f"Supported: {', '.join(supported)}."
     if not inspect.iscoroutinefunction(call):
-        raise ConfigError(place, "it is not async.", "Write it as async def.")
+        raise errors.ConfigError(place, "it is not async.", "Write it as async def.")
     parameters = inspect.signature(call).parameters
     if unknown := [str(one) for one in parameters.values() if one.name not in supported]:
-        raise ConfigError(place, f'its parameter "{unknown[0]}" is not supported.', move)
+        raise errors.ConfigError(place, f'its parameter "{unknown[0]}" is not supported.', move)
     if missing := [name for name in supported[:2] if name not in parameters]:
-        raise ConfigError(place, f'it has no parameter "{missing[0]}".', move)
+        raise errors.ConfigError(place, f'it has no parameter "{missing[0]}".', move)
 
 
 class ChatModel:
@@ -130,8 +129,8 @@ class ChatModel:
         self.model_name, self._ask = model_name, ask
 
     async def __call__(
-        self, messages: Any, tools: Sequence[JsonMapping] | None = None, *_: Any, **__: Any
-    ) -> Msg:
+        self, messages: Any, tools: Sequence[codec.JsonMapping] | None = None, *_: Any, **__: Any
+    ) -> agentscope_classes.Msg:
         given = messages if isinstance(messages, list | tuple) else [messages]
         offered = [tool.get("function", tool) for tool in tools or ()]
         reply = await self._ask([_read_message(one) for one in given], tools=offered)
@@ -140,15 +139,17 @@ class ChatModel:
                 "type": "tool_use",
                 "id": call.id,
                 "name": call.name,
-                "input": arguments_object(call.arguments),
+                "input": chat_protocol.arguments_object(call.arguments),
             }
             for call in reply.tool_calls
         ]
-        return Msg(self.model_name, [TextBlock(text=reply.text), *calls], "assistant")
+        return agentscope_classes.Msg(
+            self.model_name, [agentscope_classes.TextBlock(text=reply.text), *calls], "assistant"
+        )
 
 
 def as_function(
-    call: Callable[..., Any], models: Mapping[str, tuple[Policy, Sampling]]
+    call: Callable[..., Any], models: Mapping[str, tuple[protocols.Policy, Sampling]]
 ) -> Callable[[Problem, Model], Awaitable[SimpleNamespace]]:
     """A workflow as `engines.agents.function` calls one, others as they are.
 
@@ -163,7 +164,7 @@ def as_function(
 
     async def solve(problem: Problem, model: Model) -> SimpleNamespace:
         guided = model.guided
-        system = system_messages(guided.instructions, guided.guidance)
+        system = loops.system_messages(guided.instructions, guided.guidance)
         usual = {"question": problem.asked, "answer": problem.answer}
         others = {name: ChatModel(name, partial(guided.ask, by=by)) for name, by in models.items()}
         offered = {
@@ -188,5 +189,5 @@ def as_function(
 
 def _read_message(given: Any) -> Message:
     """A message of any form; the calls of tools are those of OpenAI's protocol."""
-    (plain,) = to_chat_messages(given)
-    return parse_message({**(given if isinstance(given, Mapping) else {}), **plain})
+    (plain,) = agentscope_classes.to_chat_messages(given)
+    return chat_protocol.parse_message({**(given if isinstance(given, Mapping) else {}), **plain})

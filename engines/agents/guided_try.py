@@ -14,9 +14,7 @@ from itertools import takewhile
 from typing import Any, cast
 
 from engines.agents.loops import system_messages
-from engines.core.chat_protocol import Asked
-from engines.core.errors import CallFailed, lost_usage
-from engines.core.protocols import OnText, Policy, TryPolicy
+from engines.core import chat_protocol, errors, protocols
 from engines.core.text.tool_text import call_mark, clean_text, result_mark
 from engines.core.types import (
     NO_USAGE,
@@ -45,11 +43,11 @@ class GuidedTry:
     recorded: the ledger looks for the request among the other turns of the try.
     """
 
-    policy: Policy
+    policy: protocols.Policy
     sampling: Sampling
     guidance: str = ""
     instructions: str = ""  # for requests without a system message of their own
-    on_text: OnText | None = None  # the screen
+    on_text: protocols.OnText | None = None  # the screen
     usage: Usage = NO_USAGE
     calls: int = 0
     last: Completion | None = None
@@ -71,15 +69,15 @@ class GuidedTry:
         tools: Sequence[Mapping[str, Any]] = (),
         stop: Sequence[str] = (),
         max_tokens: int | None = None,
-        on_text: OnText | None = None,
-        by: tuple[Policy, Sampling] | None = None,  # takes this turn, without the library
+        on_text: protocols.OnText | None = None,
+        by: tuple[protocols.Policy, Sampling] | None = None,  # takes this turn, without the library
     ) -> Completion:
         """The recorded reply; raises what the policy raises, and CallFailed once all is over."""
         async with self._turn:
             if not self.over and self.calls >= MOST_CALLS:
                 self.over = f"the try has made {MOST_CALLS:,} calls"
             if self.over:
-                raise CallFailed("refused", self.over)
+                raise errors.CallFailed("refused", self.over)
             self.calls += 1
             usual = self.sampling if by is None else by[1]
             asked = self._prepare(messages) if by is None else tuple(messages)
@@ -93,7 +91,7 @@ class GuidedTry:
             )
             complete = self.policy.complete
             if by is not None:  # only workflows ask others, and theirs is the policy of a try
-                complete = partial(cast("TryPolicy", self.policy).complete_as, by[0])
+                complete = partial(cast("protocols.TryPolicy", self.policy).complete_as, by[0])
             reply = await self._complete(complete, asked, sampling, on_text)
             # Some servers give calls no ids, and a program could not answer them.
             calls = []
@@ -104,7 +102,9 @@ class GuidedTry:
             self.last = reply if by is None else self.last
             return reply
 
-    async def answer(self, asked: Asked, on_text: OnText | None) -> Completion:
+    async def answer(
+        self, asked: chat_protocol.Asked, on_text: protocols.OnText | None
+    ) -> Completion:
         """A request of a program, whose own sampling the run's replaces."""
         tools, stop, limit = asked.tools, asked.stop, asked.max_tokens
         return await self.ask(
@@ -139,7 +139,7 @@ class GuidedTry:
         complete: Callable[..., Awaitable[Completion]],
         asked: tuple[Message, ...],
         sampling: Sampling,
-        on_text: OnText | None,
+        on_text: protocols.OnText | None,
     ) -> Completion:
         listeners = [one for one in (self.on_text, on_text) if one is not None]
 
@@ -149,14 +149,14 @@ class GuidedTry:
 
         try:
             reply = await complete(asked, sampling, pass_on if listeners else None)
-        except CallFailed as failed:
+        except errors.CallFailed as failed:
             self.usage += failed.usage
             self.failure = str(failed)
             if failed.kind == "too long":  # every further call would be paid for and refused
                 self.over = self.failure
             raise
         except asyncio.CancelledError as cut:
-            self.usage += lost_usage(cut)
+            self.usage += errors.lost_usage(cut)
             raise
         except Exception as error:
             self.fatal, self.over = error, str(error)

@@ -10,8 +10,7 @@ from engines.agents.open import AgentNeeds
 from engines.core.errors import CallFailed, ConfigError
 from engines.core.frozen import frozen
 from engines.core.protocols import OnText, Policy, Toolbox, ToolTry, TryPolicy
-from engines.core.text.maths import ExpressionError, value_of
-from engines.core.text.tool_text import call_mark, model_text, result_mark
+from engines.core.text import maths, tool_text
 from engines.core.types import (
     NO_USAGE,
     Attempt,
@@ -159,8 +158,8 @@ def requested_expression(reply: str) -> str | None:
 def result_line(expression: str) -> str:
     """What the model is told: `result: 42`, or `error: ` and what was wrong."""
     try:
-        return f"result: {value_of(expression)}"
-    except ExpressionError as error:
+        return f"result: {maths.value_of(expression)}"
+    except maths.ExpressionError as error:
         return f"error: {error}"
 
 
@@ -231,7 +230,7 @@ def show_calls(
     async def run(call: ToolCall) -> ToolResult:
         nonlocal made
         made += 1
-        show(call_mark(call))
+        show(tool_text.call_mark(call))
         if made > MAX_CALLS:
             text = f"one reply may make {MAX_CALLS} calls; make the rest in the next one."
             result = ToolResult(text, "refused")
@@ -239,8 +238,8 @@ def show_calls(
             result = await toolbox.call(call, within)
         if result.status == "unavailable":
             raise CallFailed("tool", f"{call.name}: {result.text}", result.usage)
-        show(result_mark(call, result))
+        show(tool_text.result_mark(call, result))
         # The record and all who read it know of a failure by the word before it.
-        return replace(result, text=model_text(result.status, result.text))
+        return replace(result, text=tool_text.model_text(result.status, result.text))
 
     return run

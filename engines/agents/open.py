@@ -10,9 +10,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from engines.core.errors import ConfigError, did_you_mean
+from engines.core import errors, protocols
 from engines.core.frozen import frozen
-from engines.core.protocols import Agent, Policy, Toolbox
 from engines.core.types import Sampling, Tell
 
 
@@ -44,9 +43,11 @@ class AgentNeeds:
 
     settings: Any
     sampling: Sampling
-    toolbox: Toolbox | None = None
+    toolbox: protocols.Toolbox | None = None
     members: Mapping[Any, Any] = field(default_factory=dict)  # of a team, but the planner
-    models: Mapping[str, tuple[Policy, Sampling]] = field(default_factory=dict)  # asked by name
+    models: Mapping[str, tuple[protocols.Policy, Sampling]] = field(
+        default_factory=dict
+    )  # asked by name
     runner: Any = None  # a `ProgramRunner`
     environ: Mapping[str, str] = field(default_factory=lambda: os.environ)
     seed: int = 0  # of the run
@@ -54,14 +55,14 @@ class AgentNeeds:
     tell: Tell = lambda _: None
 
 
-def open_agent(kind: str, needs: AgentNeeds) -> Agent:
+def open_agent(kind: str, needs: AgentNeeds) -> protocols.Agent:
     """Make an agent of one of `KINDS`. Raises ConfigError."""
     if kind not in KINDS:
-        raise ConfigError(
+        raise errors.ConfigError(
             "agent.kind",
             f'there is no agent of the kind "{kind}".',
-            f"{did_you_mean(kind, KINDS)}Known: {', '.join(KINDS)}.",
+            f"{errors.did_you_mean(kind, KINDS)}Known: {', '.join(KINDS)}.",
         )
     module, _, function = KINDS[kind].opener.partition(":")
-    agent: Agent = getattr(import_module(module), function)(needs)
+    agent: protocols.Agent = getattr(import_module(module), function)(needs)
     return agent

@@ -10,8 +10,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
-from engines.agents.loops import ended_attempt, first_messages, show_calls
-from engines.agents.open import AgentNeeds
+from engines.agents import loops, open
 from engines.core.errors import CallFailed
 from engines.core.frozen import frozen
 from engines.core.protocols import OnText, Policy, Toolbox, ToolTry, TryPolicy
@@ -71,13 +70,13 @@ class Team:
 
     async def attempt(self, job: Job, policy: TryPolicy, on_text: OnText | None = None) -> Attempt:
         async with AsyncExitStack() as stack:
-            messages = first_messages(self.instructions, job)
+            messages = loops.first_messages(self.instructions, job)
             show = on_text or (lambda _: None)
             within = ToolTry(job, policy.ask, stack)
             return await _TeamTry(self, policy, show, within, messages).run()
 
 
-def open_team(needs: AgentNeeds) -> Team:
+def open_team(needs: open.AgentNeeds) -> Team:
     settings, toolbox = needs.settings, needs.toolbox
     assert toolbox is not None
     return Team(
@@ -117,7 +116,7 @@ class _TeamTry:
             if await self._ask_for("verifier", lambda reply: read_check(reply.text)):
                 break
         reply = await self._ask("generator")
-        attempt = ended_attempt(self.messages, reply, self.usage, self.began)
+        attempt = loops.ended_attempt(self.messages, reply, self.usage, self.began)
         metrics = {
             "grounded": float(self.grounded),
             "steps": float(self.steps),
@@ -140,7 +139,7 @@ class _TeamTry:
         commanded = await self._ask_for("executor", read_call)
         if commanded is None:
             return
-        run = show_calls(self.team.toolbox, self.within, self.show)
+        run = loops.show_calls(self.team.toolbox, self.within, self.show)
         specs, earlier = self.team.toolbox.specs, self.within.earlier
         results = await self.policy.run_tools(commanded.tool_calls, run, specs, earlier.append)
         for call, result in zip(commanded.tool_calls, results, strict=True):

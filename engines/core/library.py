@@ -9,12 +9,9 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from functools import cache
 
-from engines.core.codec import digest
+from engines.core import codec, library_notes
 from engines.core.frozen import frozen
-from engines.core.library_notes import NO_NOTES, LibraryNotes, UseCounts
-from engines.core.text.prompts import load_prompt
-from engines.core.text.sanitize import one_line
-from engines.core.text.similarity import pair_entries
+from engines.core.text import prompts, sanitize, similarity
 from engines.core.types import Decision, Names, Operation, OperationKind
 
 
@@ -36,7 +33,9 @@ class Provenance:
     reason: str
     edited: bool
     at: float
-    uses_before: UseCounts | None = None  # of the wording that it replaced, where any were counted
+    uses_before: library_notes.UseCounts | None = (
+        None  # of the wording that it replaced, where any were counted
+    )
 
 
 @frozen
@@ -101,7 +100,7 @@ class Library:
     version: int = 0
     experiences: tuple[Experience, ...] = ()
     next_number: int = 1  # only ever grows
-    notes: LibraryNotes = NO_NOTES
+    notes: library_notes.LibraryNotes = library_notes.NO_NOTES
 
     def get(self, experience_id: str | None) -> Experience | None:
         return next((e for e in self.experiences if e.id == experience_id), None)
@@ -113,7 +112,7 @@ class Library:
     @property
     def content_hash(self) -> str:
         """Of ids and texts, which is what prompts show: a pin changes nothing of it."""
-        return digest([[e.id, e.text] for e in self.experiences], 8)
+        return codec.digest([[e.id, e.text] for e in self.experiences], 8)
 
     def objection(self, operation: Operation, limit: int | None = None) -> str | None:
         """Say why an operation, edits included, does not fit this library, or None when it does.
@@ -166,7 +165,9 @@ class Library:
     def diff(self, older: "Library") -> LibraryDiff:
         """Compare by wording, then by id, as `pair_entries` says; `self` is the newer one."""
         before, after = older.experiences, self.experiences
-        paired = pair_entries([(e.id, e.text) for e in before], [(e.id, e.text) for e in after])
+        paired = similarity.pair_entries(
+            [(e.id, e.text) for e in before], [(e.id, e.text) for e in after]
+        )
         kept, here = {i for i, _ in paired}, {j for _, j in paired}
         shared = [(before[i], after[j]) for i, j in paired]
         were_pinned = {id(a) for b, a in shared if b.pinned}
@@ -214,7 +215,7 @@ class _Draft:
 
     def objection(self, operation: Operation, limit: int | None) -> str | None:
         """See `Library.objection`."""
-        text, target = one_line(operation.text), operation.target
+        text, target = sanitize.one_line(operation.text), operation.target
         before = self.entries.get(target or "")
         match operation.kind:
             case "weights":
@@ -255,7 +256,7 @@ class _Draft:
 
     def apply(self, operation: Operation, decision: Decision, run: str, step: int) -> str | None:
         """Apply an operation that fits, and return the id of the experience that it is about."""
-        text = one_line(operation.text)
+        text = sanitize.one_line(operation.text)
         mark = provenance(operation, decision, self.version, run, step)
         name = operation.target or ""
         match operation.kind:
@@ -303,7 +304,7 @@ def provenance(
     return Provenance(
         version=version,
         kind=wanted.kind,
-        text=one_line(wanted.text),
+        text=sanitize.one_line(wanted.text),
         operation_id=wanted.id,
         run=run,
         step=step,
@@ -337,11 +338,11 @@ def effective_operation(operation: Operation, decision: Decision) -> Operation:
 
 def guidance_text(experiences: Iterable[tuple[str, str]], cite: bool = False) -> str:
     """Render (id, text) pairs as the block that goes in front of a prompt."""
-    lines = [f"[{name}] {one_line(text)}" for name, text in experiences]
+    lines = [f"[{name}] {sanitize.one_line(text)}" for name, text in experiences]
     if not lines:
         return ""
     block = _load_prompt("engines.core", "guidance").render(experiences="\n".join(lines))
     return f"{block}\n\n{_load_prompt('engines.core', 'cite').render()}" if cite else block
 
 
-_load_prompt = cache(load_prompt)
+_load_prompt = cache(prompts.load_prompt)

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from engines.core.codec import JsonMapping
 from engines.core.frozen import frozen
-from engines.core.text.prompts import quote
+from engines.core.text import prompts, tokens, tool_text
 from engines.core.text.reply import (
     MAX_REPLY_CHARS,
     ReplyProblem,
@@ -22,8 +22,6 @@ from engines.core.text.reply import (
     objects_with,
     too_long_reason,
 )
-from engines.core.text.tokens import text_tokens
-from engines.core.text.tool_text import argument_text
 from engines.core.types import Message
 
 SHOWN_CHARS = 2_000
@@ -73,7 +71,7 @@ def read_steps(
             step = MemoryStep(plan.tool_name, plan.sub_goal[:SHOWN_CHARS])
             if message.tool_calls:
                 call = message.tool_calls[0]
-                said = argument_text(call.arguments)[:SHOWN_CHARS]
+                said = tool_text.argument_text(call.arguments)[:SHOWN_CHARS]
                 step = replace(step, tool=call.name, command=said)
             steps[len(steps) - again :] = [step]  # what is asked for once more replaces what was
             again = True
@@ -104,11 +102,13 @@ def memory_lines(steps: Sequence[MemoryStep]) -> str:
 
 
 def _size(steps: Sequence[MemoryStep]) -> int:
-    return text_tokens(_block(steps))
+    return tokens.text_tokens(_block(steps))
 
 
 def _block(steps: Sequence[MemoryStep]) -> str:
-    blocks = (f"### Step {n}: {step.tool}\n{quote(step.text)}" for n, step in enumerate(steps, 1))
+    blocks = (
+        f"### Step {n}: {step.tool}\n{prompts.quote(step.text)}" for n, step in enumerate(steps, 1)
+    )
     return "\n\n".join(blocks) or "(nothing yet)"
 
 

@@ -13,11 +13,9 @@ from typing import Protocol, runtime_checkable
 
 import orjson
 
-from engines.core.errors import CallFailed, reported_usage
+from engines.core import errors, protocols, waiting
 from engines.core.frozen import frozen
-from engines.core.protocols import OnText, Policy, Reservation
 from engines.core.types import NO_USAGE, Completion, Message, Sampling, Tell, Usage
-from engines.core.waiting import is_replayed, pause_deadlines
 from engines.policies.limits import WrappedPolicy
 
 BYTES_A_TOKEN = 3
@@ -204,7 +202,7 @@ Aside = Callable[[], AbstractContextManager[None]]
 class ReservingPolicy(Protocol):
     """A policy that gives its reservation back between the tries of a call."""
 
-    def with_reservation(self, reservation: Reservation) -> Policy: ...
+    def with_reservation(self, reservation: protocols.Reservation) -> protocols.Policy: ...
 
 
 @dataclass(slots=True)
@@ -229,9 +227,12 @@ class BudgetedPolicy(WrappedPolicy):
     uncounted: _UncountedTokens = field(default_factory=_UncountedTokens)
 
     async def complete(
-        self, messages: Sequence[Message], sampling: Sampling, on_text: OnText | None = None
+        self,
+        messages: Sequence[Message],
+        sampling: Sampling,
+        on_text: protocols.OnText | None = None,
     ) -> Completion:
-        if is_replayed():  # paid for when it was recorded
+        if waiting.is_replayed():  # paid for when it was recorded
             return await self.inner.complete(messages, sampling, on_text)
         asked = estimate_prompt_tokens(messages, sampling.tools)
         prompt = asked + self.uncounted.most
@@ -253,11 +254,11 @@ class BudgetedPolicy(WrappedPolicy):
                 self.uncounted.most = max(self.uncounted.most, reply.usage.prompt_tokens - asked)
             spent = reply.usage
             return reply
-        except CallFailed as failed:
+        except errors.CallFailed as failed:
             spent = failed.usage
             raise
         except asyncio.CancelledError as cut:
-            reported = reported_usage(cut)
+            reported = errors.reported_usage(cut)
             spent = reported or NO_USAGE
             if reported is not None or isinstance(policy, ReservingPolicy):
                 raise
@@ -280,7 +281,7 @@ class _CallReservation:
 
     async def take(self) -> None:
         if self._settle is None:
-            with pause_deadlines(), self.aside():
+            with waiting.pause_deadlines(), self.aside():
                 self._settle = await self.budget.reserve(self.need)
 
     def settle(self, spent: Usage) -> None:

@@ -6,7 +6,7 @@ from dataclasses import field, replace
 from functools import partial
 from pathlib import Path
 
-from engines.core.codec import call_seed
+from engines.core import codec, waiting
 from engines.core.frozen import frozen
 from engines.core.library import Library
 from engines.core.protocols import Earlier, Engine, Verifier
@@ -24,7 +24,6 @@ from engines.core.types import (
     Tell,
     Usage,
 )
-from engines.core.waiting import run_to_end
 from engines.data.sampler import Sampler
 from engines.pipeline.budget import Budget
 from engines.pipeline.control import Outage, RunControl
@@ -116,7 +115,7 @@ class RunContext:
 
     def seed(self, key: CallKey) -> int:
         assert self.recorder.state.started is not None
-        return call_seed(self.recorder.state.started.seed, key)
+        return codec.call_seed(self.recorder.state.started.seed, key)
 
     async def evaluate(self, measured: Evaluation, step: int) -> None:
         """Evaluate the library and the weights as they are after this step."""
@@ -168,7 +167,7 @@ class RunContext:
 
     async def publish(self) -> None:
         """Write what follows from the library and from the evaluations as they are now."""
-        await run_to_end(partial(self.publisher, self.gate.library))
+        await waiting.run_to_end(partial(self.publisher, self.gate.library))
 
     def questions(self, wanted: Collection[str]) -> dict[str, str]:
         """What the problems of these ids ask, in practice and in held-out sets."""

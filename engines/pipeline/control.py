@@ -7,8 +7,8 @@ import asyncio
 from collections import Counter
 from typing import Literal
 
+from engines.core import events
 from engines.core import events as ev
-from engines.core.events import RunContinued, RunPaused
 from engines.core.state.run_state import RunState, StepState
 from engines.core.types import KILLED, Lesson, Reflection, Tell
 from engines.pipeline.recorder import Recorder
@@ -60,7 +60,7 @@ class RunControl:
             self._calling.clear()
         if self._open.is_set():
             self._open.clear()
-            await self._recorder.record(RunPaused())
+            await self._recorder.record(events.RunPaused())
 
     async def resume(self) -> None:
         await self._go_on(None)
@@ -104,7 +104,7 @@ class RunControl:
         return self.stop_after_step
 
     async def _go_on(self, steps: int | None) -> None:
-        await self._recorder.record(RunContinued(steps))
+        await self._recorder.record(events.RunContinued(steps))
         self._release_all()
 
     def _release_all(self) -> None:

@@ -7,10 +7,9 @@ those of any language. The same library and question choose the same, whoever as
 from dataclasses import dataclass, field
 from functools import partial
 
+from engines.core import settings, waiting
 from engines.core.library import Experience, Library
-from engines.core.settings import SHOWN_WHOLE
 from engines.core.text.similarity import FindBest, index_words, tokens
-from engines.core.waiting import run_to_end
 from engines.pipeline.effect.worth import Keep
 
 Shown = tuple[str, ...] | None
@@ -26,7 +25,7 @@ class PromptWriter:
     """
 
     cite: bool = False
-    above: int | None = SHOWN_WHOLE
+    above: int | None = settings.SHOWN_WHOLE
     most: int = 10
     _indexed: tuple[Experience, ...] = field(default=(), init=False)
     _find_best: FindBest = field(default=lambda words, most: [], init=False)
@@ -59,7 +58,7 @@ class PromptWriter:
     async def prepare(self, library: Library | None) -> None:
         """Get ready to choose from a library; thousands of experiences take a second."""
         if library is not None and not self._shows_all(library):
-            await run_to_end(partial(self._index, library.experiences))
+            await waiting.run_to_end(partial(self._index, library.experiences))
 
     def describe(self, library: Library | None) -> str:
         """What tells the prompts of one library from those of another: the text of all of it."""

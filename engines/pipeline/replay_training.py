@@ -9,19 +9,16 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 
+from engines.core import codec, errors, protocols
 from engines.core import events as ev
-from engines.core.codec import dumps
-from engines.core.errors import ConflictError, StudioError
 from engines.core.frozen import frozen
 from engines.core.library import Library
-from engines.core.protocols import Engine
 from engines.core.state.fold import fold, fold_events, run_history
 from engines.core.state.run_state import RunHistory, RunState, StepState
 from engines.core.text.citations import without_citations
 from engines.core.types import Attempt, Group, Lesson, Message, Problem, Rollout, Tell
 from engines.pipeline.recorder import Recorder
-from engines.record.journal import read_journal
-from engines.record.ledger import join_messages, read_record
+from engines.record import journal, ledger
 from engines.record.run_dir import RunDir, Workspace
 
 
@@ -69,7 +66,10 @@ def load_history(
     Raises ConflictError: a run that it was forked from is gone and needed.
     """
     own = HistorySegment(
-        lambda: (entry.event for entry in read_journal(run.journal)), run.path, run.records, upto
+        lambda: (entry.event for entry in journal.read_journal(run.journal)),
+        run.path,
+        run.records,
+        upto,
     )
     started = own.started()
     if started is None or started.forked_from is None:
@@ -78,7 +78,7 @@ def load_history(
     try:
         parent = workspace.run(started.forked_from)
         before = load_history(parent, workspace, adopted, to_restore=to_restore)
-    except ConflictError:
+    except errors.ConflictError:
         saved = own.checkpoints(own.history()) if to_restore else []
         if not any(folder.exists() for _, folder in saved):
             raise
@@ -93,7 +93,7 @@ def policy_version_after(segments: Sequence[HistorySegment]) -> int:
 
 
 async def replay_training(
-    engine: Engine,
+    engine: protocols.Engine,
     segments: Sequence[HistorySegment],
     problems: Sequence[Problem],
     tell: Tell = lambda _: None,
@@ -155,21 +155,23 @@ def _check_reached(segments: Sequence[HistorySegment], at: int) -> None:
     started = segments[0].started() if segments else None
     if started is not None and started.forked_from and at < started.forked_steps:
         adopted = f"run {started.forked_from}, whose {started.forked_steps} steps it adopted"
-        raise ConflictError(
+        raise errors.ConflictError(
             f"run {started.run}",
             f"{adopted}, is gone, and no checkpoint after them is whole.",
             "Put that run or a checkpoint back, or begin anew with --restart-step 0.",
         )
 
 
-async def _restore_newest(engine: Engine, saved: Sequence[tuple[int, Path]], tell: Tell) -> int:
+async def _restore_newest(
+    engine: protocols.Engine, saved: Sequence[tuple[int, Path]], tell: Tell
+) -> int:
     """Restore the newest checkpoint that can be; returns its step, 0 without any."""
     for step, folder in reversed(saved):
         if not folder.exists() and (step, folder) != saved[-1]:
             continue  # older ones are removed as newer ones come
         try:
             await engine.restore(folder)
-        except StudioError as error:
+        except errors.StudioError as error:
             earlier = any(before < step and other.exists() for before, other in saved)
             tell(f"{error} Going back to what was saved before." if earlier else str(error))
         else:
@@ -181,7 +183,7 @@ async def _restore_newest(engine: Engine, saved: Sequence[tuple[int, Path]], tel
 class _Replay:
     """Computes lessons again from what was recorded. `known` are the problems by id."""
 
-    engine: Engine
+    engine: protocols.Engine
     records: Path
     known: Mapping[str, Problem]
     tell: Tell
@@ -197,7 +199,7 @@ class _Replay:
             reason = lesson.losses[0].reason if lesson.losses else "it gave no update"
             cause = "its weight update was proposed and cannot be computed again"
             move = "Mend that and resume, or go on from earlier weights with --restart-step"
-            raise ConflictError(
+            raise errors.ConflictError(
                 f"step {now.step}", f"{cause}: {reason.rstrip('.')}.", f"{move} {now.step - 1}."
             )
         if differing := _differences_text(recorded, lesson):
@@ -207,7 +209,7 @@ class _Replay:
     def _load_group(self, now: StepState, position: int) -> Group:
         name = now.problems[position]
         if name not in self.known:
-            raise ConflictError(
+            raise errors.ConflictError(
                 f"step {now.step}",
                 f"it practised on problem {name}, which is not in the data any more.",
                 "Put the data set back as it was.",
@@ -232,7 +234,7 @@ def _differences_text(recorded: Lesson, again: Lesson) -> str:
     differing = [
         name
         for name in sorted({*before, *after})
-        if dumps(before.get(name)) != dumps(after.get(name))
+        if codec.dumps(before.get(name)) != codec.dumps(after.get(name))
     ]
     if recorded.update.rollback_to != again.update.rollback_to:
         differing.insert(0, f"back to {again.update.rollback_to}")
@@ -241,8 +243,8 @@ def _differences_text(recorded: Lesson, again: Lesson) -> str:
 
 def load_rollout(records: Path, now: StepState, done: ev.RolloutFinished) -> Rollout:
     """A rollout of an earlier process, its messages and turns put together from the records."""
-    found = [read_record(records, ref) for ref in done.refs]
-    messages = () if done.status == "failed" else join_messages(found)
+    found = [ledger.read_record(records, ref) for ref in done.refs]
+    messages = () if done.status == "failed" else ledger.join_messages(found)
     attempt = Attempt(
         messages,
         last_answer(messages, done.cited) if done.answer is None else done.answer,

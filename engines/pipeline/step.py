@@ -14,23 +14,19 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Literal
 
+from engines.core import errors, events
 from engines.core import events as ev
-from engines.core.errors import AnswersPending
-from engines.core.events import RunEnded, StageEntered
 from engines.core.frozen import frozen
 from engines.core.library import Library
 from engines.core.state.run_state import StepState
-from engines.core.text.citations import cited_experiences, guidance_ids
-from engines.core.text.tool_text import count_acts
+from engines.core.text import citations, tool_text
 from engines.core.types import CallKey, Group, Lesson, Problem, Reflection, Rollout, Verdict
 from engines.core.waiting import gather_all
+from engines.pipeline import reviewers, worsened
 from engines.pipeline.context import RunContext
 from engines.pipeline.effect.effect_gate import compare_lessons
-from engines.pipeline.evaluation.evaluate import GroupJudge
-from engines.pipeline.evaluation.statistics import low_contrast_warning
+from engines.pipeline.evaluation import evaluate, statistics
 from engines.pipeline.replay_training import last_answer, load_rollout, replay_training
-from engines.pipeline.reviewers import HoldExpired
-from engines.pipeline.worsened import consolidate_with_worsened, show_worsened
 from engines.record.derived.run_state import keep_usage
 from engines.record.ledger import read_trajectory
 
@@ -70,7 +66,7 @@ async def practise_step(practice: RunContext, step: int) -> None:
     if measured is not None and measured.is_due(step, practice.sampler.ends_epoch(step)):
         await practice.evaluate(measured, step)
         await practice.roll_back_if_worse(step)
-    await show_worsened(practice, step)
+    await worsened.show_worsened(practice, step)
     await practice.recorder.record(ev.StepFinished(now.epoch, step))
     await practice.save_if_due(step)
     practice.ledger.release_files()
@@ -128,13 +124,13 @@ async def _practise_group(
     Only a group that may be one too many of its kind waits for the rewards of those before it.
     """
     now = batch.now
-    judge = GroupJudge(practice.verifier, problem, batch.sizes[position])
+    judge = evaluate.GroupJudge(practice.verifier, problem, batch.sizes[position])
     try:
         tries = await gather_all(
             _practise_rollout(practice, batch, problem, judge, position, index)
             for index in range(batch.sizes[position])
         )
-    except AnswersPending as pending:  # who waits for its rewards would wait for ever
+    except errors.AnswersPending as pending:  # who waits for its rewards would wait for ever
         batch.judged[position].set_exception(pending)
         batch.judged[position].exception()  # asked for, or asyncio complains that nobody did
         raise
@@ -161,7 +157,7 @@ async def _practise_rollout(
     practice: RunContext,
     batch: _Batch,
     problem: Problem,
-    judge: GroupJudge,
+    judge: evaluate.GroupJudge,
     position: int,
     index: int,
 ) -> tuple[Rollout, Verdict]:
@@ -172,7 +168,7 @@ async def _practise_rollout(
     if done is None:
         try:
             rollout = await _roll_out(practice, key, problem, batch.library)
-        except AnswersPending as pending:
+        except errors.AnswersPending as pending:
             judge.miss(pending)
             raise
     else:
@@ -197,12 +193,12 @@ async def _propose(
     groups = [group for group, _ in batch]
     if now.step == 1 and practice.group_size and practice.recorder.state.trains_weights:
         informative = sum(group.informative for group in groups)
-        if warning := low_contrast_warning(informative, len(groups)):
+        if warning := statistics.low_contrast_warning(informative, len(groups)):
             practice.tell(warning)
     reflections = [reflection for _, reflection in batch]
     library = _visible_library(practice, now)
     if now.choice is None:
-        lesson = await consolidate_with_worsened(
+        lesson = await worsened.consolidate_with_worsened(
             practice, practice.engine, now, groups, reflections, library
         )
         if practice.drafts > 1 and now.learns != "weights":
@@ -226,7 +222,9 @@ async def _choose_lesson(
         reflections = await gather_all(
             engine.reflect(group, library, judged[:at]) for at, group in enumerate(batch)
         )
-        lesson = await consolidate_with_worsened(practice, engine, now, batch, reflections, library)
+        lesson = await worsened.consolidate_with_worsened(
+            practice, engine, now, batch, reflections, library
+        )
         drafts.append(ev.LessonDraft(lesson, tuple(reflections)))
     head = practice.gate.library
     practice.recorder.emit(ev.StageEntered(now.step, "choice", {"lessons": len(drafts)}))
@@ -243,9 +241,11 @@ async def _roll_out(
         on_text=lambda text: emit(ev.TextStreamed(key, text)),
         on_start=lambda: emit(ev.RolloutStarted(key, problem.id)),
     )
-    cited = cited_experiences(attempt.messages, guidance_ids(job.guidance))
+    cited = citations.cited_experiences(attempt.messages, citations.guidance_ids(job.guidance))
     # A try that failed hands no messages on; what it said until then is recorded.
-    turns, calls, failed = count_acts(attempt.messages or read_trajectory(practice.records, refs))
+    turns, calls, failed = tool_text.count_acts(
+        attempt.messages or read_trajectory(practice.records, refs)
+    )
     finished = ev.RolloutFinished(
         step=key.step,
         position=key.position,
@@ -280,9 +280,9 @@ async def practise(practice: RunContext) -> Ending:
     try:
         ending = await _run_steps(practice)
         reason = practice.control.stop_reason if ending == "stopped" else ""
-    except HoldExpired:
+    except reviewers.HoldExpired:
         ending, reason = "held", "operations are left to decide"
-    except AnswersPending as pending:
+    except errors.AnswersPending as pending:
         ending, reason = "waiting", pending.reason
     except asyncio.CancelledError:
         if not practice.control.stop_reason:
@@ -291,7 +291,7 @@ async def practise(practice: RunContext) -> Ending:
         ending, reason = practice.control.ending, practice.control.stop_reason
     practice.control.ended = True
     paid = practice.paid_before + practice.ledger.paid
-    ended = RunEnded(ending, reason, paid=paid, remarks=practice.remarks())
+    ended = events.RunEnded(ending, reason, paid=paid, remarks=practice.remarks())
     with practice.recorder.carrying_out(practice.control.stop_request):
         await practice.recorder.record(ended)
     return ending
@@ -301,7 +301,7 @@ async def _run_steps(practice: RunContext) -> Ending:
     state = practice.recorder.state
     await practice.publish()
     if practice.history and state.steps_finished:
-        practice.recorder.emit(StageEntered(state.steps_finished, "restore"))
+        practice.recorder.emit(events.StageEntered(state.steps_finished, "restore"))
     await replay_training(practice.engine, practice.history, practice.problems, practice.tell)
     practice.engine.plan(practice.sampler.total_steps)
     await practice.save_if_due(state.steps_finished)  # cut between the two

@@ -10,10 +10,9 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from engines.core.codec import question_of, seed_for
+from engines.core import codec, protocols, waiting
 from engines.core.events import EvaluationFinished, HeldOutShown
 from engines.core.library import Library
-from engines.core.protocols import Engine
 from engines.core.state.run_state import StepState
 from engines.core.text.citations import guidance_ids
 from engines.core.types import (
@@ -27,20 +26,20 @@ from engines.core.types import (
     Rollout,
     Verdict,
 )
-from engines.core.waiting import gather_all, run_to_end
 from engines.pipeline.context import RunContext
-from engines.pipeline.evaluation.evaluate import HeldOutSet
-from engines.pipeline.evaluation.verdict import diagnose
+from engines.pipeline.evaluation import evaluate, verdict
 from engines.record.ledger import find_trajectory
 
 
-def set_apart(held_out: HeldOutSet, seed: int) -> HeldOutSet:
+def set_apart(held_out: evaluate.HeldOutSet, seed: int) -> evaluate.HeldOutSet:
     """The set with a quarter of its questions, drawn by chance, as spares."""
-    names = {question_of(problem.id) for problem in held_out.problems}
-    drawn = set(sorted(names, key=lambda name: seed_for(seed, "spare", name))[: len(names) // 4])
+    names = {codec.question_of(problem.id) for problem in held_out.problems}
+    drawn = set(
+        sorted(names, key=lambda name: codec.seed_for(seed, "spare", name))[: len(names) // 4]
+    )
     parts: tuple[list[Problem], list[Problem]] = ([], [])
     for problem in held_out.problems:
-        parts[question_of(problem.id) in drawn].append(problem)
+        parts[codec.question_of(problem.id) in drawn].append(problem)
     return replace(held_out, problems=tuple(parts[False]), spares=tuple(parts[True]))
 
 
@@ -53,7 +52,7 @@ async def show_worsened(practice: RunContext, step: int) -> None:
     while sum(one.step == step for one in state.shown) < practice.worsened:
         known = state.shown_questions
         choose = partial(choose_worsened, state.evaluations, since, known, practice.records)
-        if (shown := await run_to_end(choose)) is None:
+        if (shown := await waiting.run_to_end(choose)) is None:
             return
         await practice.recorder.record(replace(shown, step=step))
 
@@ -65,7 +64,7 @@ def choose_worsened(
 
     Tries that another run paid for have no words here.
     """
-    for found in diagnose([_of_spares(one) for one in evaluations], since):
+    for found in verdict.diagnose([_of_spares(one) for one in evaluations], since):
         for question in found.questions("worsened"):
             tries = [
                 _recorded_tries(evaluations, one, question, records)
@@ -91,7 +90,7 @@ def _recorded_tries(
     tries = [
         (CallKey("evaluation", 0, one.step, index=index, problem=problem), reward, version)
         for problem, row in zip(found.problems, found.rewards, strict=True)
-        if question_of(problem) == question
+        if codec.question_of(problem) == question
         for index, reward in enumerate(row)
         if reward is not None
         for one in evaluations
@@ -102,7 +101,7 @@ def _recorded_tries(
 
 async def consolidate_with_worsened(
     practice: RunContext,
-    engine: Engine,
+    engine: protocols.Engine,
     now: StepState,
     groups: Sequence[Group],
     reflections: Sequence[Reflection],
@@ -117,7 +116,7 @@ async def consolidate_with_worsened(
         for place, one in enumerate(chosen)
         if (name := one.tries[0][0].problem) in known
     ]
-    read = await gather_all(engine.reflect(group, library) for group in worsened)
+    read = await waiting.gather_all(engine.reflect(group, library) for group in worsened)
     drawn = map(_without_rollouts, worsened, read)
     every = [*groups, *worsened]
     lesson = await engine.consolidate(every, [*reflections, *drawn], library)

@@ -19,17 +19,13 @@ from typing import Annotated
 import orjson
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from engines.core.codec import JsonMapping, digest
-from engines.core.errors import AnswersPending, PolicyError
-from engines.core.protocols import OnText
+from engines.core import codec, errors, protocols, waiting
 from engines.core.text.tokens import prompt_tokens, text_tokens
 from engines.core.types import CallKey, Completion, Message, Names, Sampling, Usage
-from engines.core.waiting import current_call
-from engines.policies.chat.endpoint import TEXT_CHARS
-from engines.policies.chat.exchange import MOST_TOKENS, Dialect, chat_request
+from engines.policies.chat import endpoint, exchange
 
 CALL, ANSWERS = ".call.json", (".answer.json", ".answer.txt", ".answer.md")
-_DIALECT = Dialect({"stream", "stream_options"})
+_DIALECT = exchange.Dialect({"stream", "stream_options"})
 
 
 class Answer(BaseModel):
@@ -37,12 +33,12 @@ class Answer(BaseModel):
 
     model_config = ConfigDict(strict=True, extra="forbid")
 
-    text: str = Field(description="the whole reply", pattern=r"\S", max_length=TEXT_CHARS)
+    text: str = Field(description="the whole reply", pattern=r"\S", max_length=endpoint.TEXT_CHARS)
     id: str = Field("", description="the id of the call, to be sure of it")
     model: str = Field("", description="who answered")
     reasoning: str = Field("", description="thoughts before the reply")
     finish: str = Field("stop", description="stop, or length where the reply was cut")
-    usage: dict[str, Annotated[int, Field(ge=0, le=MOST_TOKENS)]] = Field(
+    usage: dict[str, Annotated[int, Field(ge=0, le=exchange.MOST_TOKENS)]] = Field(
         {}, description="prompt_tokens and completion_tokens, where they were counted"
     )
 
@@ -61,16 +57,19 @@ class HandoffPolicy:
         self._max_tokens = max_tokens
 
     async def complete(
-        self, messages: Sequence[Message], sampling: Sampling, on_text: OnText | None = None
+        self,
+        messages: Sequence[Message],
+        sampling: Sampling,
+        on_text: protocols.OnText | None = None,
     ) -> Completion:
         """Give the answer that lies there.
 
         Raises AnswersPending: there is none, or none that can be taken.
         """
         await asyncio.sleep(0)  # let other jobs run, as every real call does
-        key = current_call()
+        key = waiting.current_call()
         purpose = key.purpose if key else "call"
-        request = chat_request(self.name, messages, sampling, self._max_tokens, _DIALECT)
+        request = exchange.chat_request(self.name, messages, sampling, self._max_tokens, _DIALECT)
         name = call_id(purpose, request)
         self.asked.add(name)
         path = self.folder / f"{name}{CALL}"
@@ -84,13 +83,13 @@ class HandoffPolicy:
             if reply is None and not path.exists():
                 _write_call(path, name, purpose, describe_call(key), request)
         except OSError as error:  # a failed try would be the model's fault
-            raise PolicyError(
+            raise errors.PolicyError(
                 str(self.folder),
                 f"calls cannot be written there ({error.strerror}).",
                 "Correct that and start again.",
             ) from None
         if reply is None:
-            raise AnswersPending({str(self.folder): {name}}, refused)
+            raise errors.AnswersPending({str(self.folder): {name}}, refused)
         if not reply.usage.calls:
             tokens = text_tokens(reply.text) + text_tokens(reply.reasoning)
             usage = Usage(prompt_tokens(messages, sampling.tools), tokens, 1)
@@ -103,7 +102,7 @@ class HandoffPolicy:
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise PolicyError(
+            raise errors.PolicyError(
                 str(self.folder),
                 f"it cannot be a folder of calls ({error.strerror}).",
                 "Name another: handoff:DIR.",
@@ -146,13 +145,15 @@ def folder_remarks(policies: Iterable[HandoffPolicy]) -> Names:
     return tuple(remarks)
 
 
-def call_id(purpose: str, request: JsonMapping) -> str:
+def call_id(purpose: str, request: codec.JsonMapping) -> str:
     """The name of a call; equal requests for tries of one problem differ in their seeds."""
     asked = {name: value for name, value in request.items() if name != "model"}
-    return digest({"purpose": purpose, "request": asked}, 10)
+    return codec.digest({"purpose": purpose, "request": asked}, 10)
 
 
-def _write_call(path: Path, name: str, purpose: str, about: str, request: JsonMapping) -> None:
+def _write_call(
+    path: Path, name: str, purpose: str, about: str, request: codec.JsonMapping
+) -> None:
     """Write a call; no reader sees a part of it."""
     write = f"The reply alone in {name}.answer.txt (or .md), or {name}.answer.json by the schema."
     body = {

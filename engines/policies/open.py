@@ -16,11 +16,10 @@ from typing import TYPE_CHECKING
 from engines.core.errors import PolicyError, install_command
 from engines.core.protocols import Policy
 from engines.core.types import Completion, Tell
+from engines.policies import handoff, replay
 from engines.policies.chat.client import OpenAICompat
 from engines.policies.chat.endpoint import EndpointSettings
-from engines.policies.handoff import HandoffPolicy
 from engines.policies.hf_local.settings import LocalSettings
-from engines.policies.replay import ReplayPolicy
 
 if TYPE_CHECKING:
     import httpx2
@@ -62,9 +61,9 @@ def open_policy(
             if read_log is None:
                 raise ValueError("a replay is opened with read_log")
             path = Path(file).expanduser()
-            return ReplayPolicy(path, read_log(path))
+            return replay.ReplayPolicy(path, read_log(path))
         case "handoff", where if where:
-            return HandoffPolicy(Path(where).expanduser(), endpoint.max_tokens)
+            return handoff.HandoffPolicy(Path(where).expanduser(), endpoint.max_tokens)
     raise _form_error(spec, prefix)
 
 

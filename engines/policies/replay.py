@@ -10,8 +10,7 @@ from collections.abc import Mapping, Sequence
 from copy import copy
 from pathlib import Path
 
-from engines.core.errors import CallFailed
-from engines.core.protocols import OnText, Policy
+from engines.core import errors, protocols
 from engines.core.types import Completion, Job, Message, Sampling
 
 
@@ -35,13 +34,16 @@ class ReplayPolicy:
         for question, replies in log.items():
             self._replies.setdefault(normalise_text(question), []).extend(replies)
 
-    def for_job(self, job: Job) -> Policy:
+    def for_job(self, job: Job) -> protocols.Policy:
         bound = copy(self)
         bound._index = job.key.index if job.key.index >= 0 else None
         return bound
 
     async def complete(
-        self, messages: Sequence[Message], sampling: Sampling, on_text: OnText | None = None
+        self,
+        messages: Sequence[Message],
+        sampling: Sampling,
+        on_text: protocols.OnText | None = None,
     ) -> Completion:
         # Let other jobs run, as every real call does.
         await asyncio.sleep(0)
@@ -66,7 +68,7 @@ class ReplayPolicy:
         if found := [q for q in self._replies if _contains_question(q, text)]:
             return max(found, key=len)
         said = f"{self._path} holds no rollout for this question: {text[:120]!r}"
-        raise CallFailed("refused", said)
+        raise errors.CallFailed("refused", said)
 
 
 def normalise_text(text: str) -> str:

@@ -18,19 +18,9 @@ from typing import Literal
 
 import orjson
 
+from engines.core import errors, protocols, team
 from engines.core.codec import JsonMapping, fix_surrogates
-from engines.core.errors import CallFailed
 from engines.core.frozen import frozen
-from engines.core.protocols import OnText
-from engines.core.team import (
-    PlanForm,
-    Speaker,
-    last_plan,
-    memory_block,
-    memory_lines,
-    read_command,
-    read_steps,
-)
 from engines.core.text.prompts import load_prompt, quote
 from engines.core.text.reply import ReplyProblem
 from engines.core.text.tokens import prompt_tokens, text_tokens
@@ -51,7 +41,10 @@ class ToolUsePolicy(WrappedPolicy):
     context_tokens: int | None = None
 
     async def complete(
-        self, messages: Sequence[Message], sampling: Sampling, on_text: OnText | None = None
+        self,
+        messages: Sequence[Message],
+        sampling: Sampling,
+        on_text: protocols.OnText | None = None,
     ) -> Completion:
         tools = sampling.tools
         if self.context_tokens is not None:
@@ -204,7 +197,7 @@ def fit_context(
             left_out += 1
     if filled > budget:
         text = f"the conversation needs about {filled:,} tokens, and may have {budget:,}"
-        raise CallFailed("context", f"{text} (agent.context_tokens)")
+        raise errors.CallFailed("context", f"{text} (agent.context_tokens)")
     return tuple(made)
 
 
@@ -216,7 +209,7 @@ def _elide(result: Message) -> Message:
 _PACKAGE = "engines.policies"
 MAX_SAID_CHARS = 8_000
 """Of what a member said, in the prompt of another: who cannot stop must not fill them all."""
-_PROMPTS: Mapping[Speaker, str] = {
+_PROMPTS: Mapping[team.Speaker, str] = {
     "planner_fixed": "analyse",
     "planner_main": "plan",
     "executor": "command",
@@ -232,13 +225,16 @@ class TeamPolicy(WrappedPolicy):
     `context_tokens` None: whatever the memory comes to is sent.
     """
 
-    speaker: Speaker
-    form: PlanForm = "json"
+    speaker: team.Speaker
+    form: team.PlanForm = "json"
     max_steps: int = 5
     context_tokens: int | None = None
 
     async def complete(
-        self, messages: Sequence[Message], sampling: Sampling, on_text: OnText | None = None
+        self,
+        messages: Sequence[Message],
+        sampling: Sampling,
+        on_text: protocols.OnText | None = None,
     ) -> Completion:
         tools = {tool["name"]: tool for tool in sampling.tools}
         asked = self._prompt(messages, tools)
@@ -273,7 +269,7 @@ class TeamPolicy(WrappedPolicy):
             text = (
                 f"the prompt of the {self.speaker} needs more than {self.context_tokens:,} tokens"
             )
-            raise CallFailed("context", f"{text} (agent.context_tokens)")
+            raise errors.CallFailed("context", f"{text} (agent.context_tokens)")
         return whole
 
     def _render(
@@ -283,14 +279,14 @@ class TeamPolicy(WrappedPolicy):
         tools: Mapping[str, JsonMapping],
         room: int,
     ) -> str:
-        steps = read_steps(messages, tools, self.form)
+        steps = team.read_steps(messages, tools, self.form)
         if self._writes_lines:
-            told = memory_lines(steps)
+            told = team.memory_lines(steps)
             return load_prompt(_PACKAGE, "plan_lines").render(
                 question=question, memory=f"\n{told}" if told else ""
             )
         prompt = load_prompt(_PACKAGE, _PROMPTS[self.speaker])
-        plan = last_plan(messages, tools, self.form)
+        plan = team.last_plan(messages, tools, self.form)
         tool = tools.get(plan.tool_name) if plan else None
         analysed = (m for m in reversed(messages) if m.speaker == "planner_fixed")
         analysis = next((m.content for m in analysed if m.role == "assistant"), "") or "(none)"
@@ -298,7 +294,7 @@ class TeamPolicy(WrappedPolicy):
             "question": quote(question),
             "analysis": quote(analysis[:MAX_SAID_CHARS]),
             "tools": "\n".join(map(describe_tool, tools.values())) or "(none)",
-            "memory": memory_block(steps, room),
+            "memory": team.memory_block(steps, room),
             "left": str(self.max_steps - len(steps)),
             "context": quote(plan.context[:MAX_SAID_CHARS] or "(none)") if plan else "(none)",
             "sub_goal": quote(plan.sub_goal[:MAX_SAID_CHARS]) if plan else "(none)",
@@ -309,10 +305,10 @@ class TeamPolicy(WrappedPolicy):
     def _calls(
         self, reply: Completion, messages: Sequence[Message], tools: Mapping[str, JsonMapping]
     ) -> tuple[ToolCall, ...]:
-        plan = last_plan(messages, tools, self.form)
+        plan = team.last_plan(messages, tools, self.form)
         schemas = {name: tool["parameters"] for name, tool in tools.items()}
         try:
-            command = read_command(reply.text, plan.tool_name if plan else "", schemas)
+            command = team.read_command(reply.text, plan.tool_name if plan else "", schemas)
         except ReplyProblem:
             return ()  # the team asks once more
         number = sum(len(message.tool_calls) for message in messages) + 1

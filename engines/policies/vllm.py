@@ -14,14 +14,12 @@ from typing import Any
 
 from pydantic import BaseModel, Field, FiniteFloat, ValidationError
 
+from engines.core import protocols, waiting
 from engines.core.errors import CallFailed, PolicyError
 from engines.core.frozen import frozen
-from engines.core.protocols import OnText
 from engines.core.types import Completion, Message, Sampling, Tell, Usage, meaning_of
-from engines.core.waiting import deadline, gather_all
-from engines.policies.chat.client import PING_S, Replicas, parse_listing
+from engines.policies.chat import client, retry
 from engines.policies.chat.endpoint import EndpointClient, EndpointFailed, EndpointSettings
-from engines.policies.chat.retry import Sleep, retry_call
 
 Encode = Callable[[Sequence[Message], Sequence[Mapping[str, Any]]], list[int]]
 """The ids of messages and of the tools on offer, as the policy that is trained is shown them."""
@@ -90,7 +88,7 @@ class VLLMRollouts:
         *,
         name: str,
         tell: Tell,
-        sleep: Sleep = asyncio.sleep,
+        sleep: retry.Sleep = asyncio.sleep,
     ) -> None:
         self.server = server
         self.adapter: str | None = None  # None: the base model answers
@@ -102,12 +100,15 @@ class VLLMRollouts:
             EndpointClient(replace(own, base_url=url, idle_s=LOAD_S), name)
             for url in (own.base_url, *own.replicas)
         ]
-        self._replicas = Replicas(len(self._servers))
+        self._replicas = client.Replicas(len(self._servers))
         self._base = own.model
         self._processed = False  # measured by `ping` where practice has another temperature
 
     async def complete(
-        self, messages: Sequence[Message], sampling: Sampling, on_text: OnText | None = None
+        self,
+        messages: Sequence[Message],
+        sampling: Sampling,
+        on_text: protocols.OnText | None = None,
     ) -> Completion:
         """Answer once, with retries, within the endpoint's `timeout_s`.
 
@@ -120,7 +121,7 @@ class VLLMRollouts:
                 return await self._ask(self._servers[chosen.place], ids, sampling)
 
         try:
-            reply = await retry_call(
+            reply = await retry.retry_call(
                 try_once, own, seed=sampling.seed or 0, about=str(ids[-8:]), sleep=self._sleep
             )
         except CallFailed as failed:
@@ -153,15 +154,15 @@ class VLLMRollouts:
         before = self.adapter
         if name == before:
             return
-        await gather_all(self._load(server, name, folder) for server in self._servers)
+        await waiting.gather_all(self._load(server, name, folder) for server in self._servers)
         self.adapter = name
         if before is not None:
-            await gather_all(self._unload(server, before) for server in self._servers)
+            await waiting.gather_all(self._unload(server, before) for server in self._servers)
 
     async def _load(self, server: EndpointClient, name: str, folder: Path) -> None:
         body = {"lora_name": name, "lora_path": str(folder.resolve())}
         try:
-            async with deadline(LOAD_S):
+            async with waiting.deadline(LOAD_S):
                 await server.fetch("load_lora_adapter", body)
         except (EndpointFailed, TimeoutError) as failed:
             said = f"{failed} {getattr(failed, 'body', '')}"
@@ -185,13 +186,13 @@ class VLLMRollouts:
         Raises PolicyError: the server does not answer, or not with ids and log-probabilities, or
         these are not the sampling policy's.
         """
-        await gather_all(self._ping(server) for server in self._servers)
+        await waiting.gather_all(self._ping(server) for server in self._servers)
 
     async def _ping(self, server: EndpointClient) -> None:
         ids = self.server.encode((Message("user", "Name a number."),), ())
         temperature = self.server.temperature
         try:
-            async with asyncio.timeout(PING_S):
+            async with asyncio.timeout(client.PING_S):
                 await self._ask(server, ids, Sampling(temperature, max_tokens=1, seed=1))
                 self._processed = temperature != 1.0 and await self._is_temperature_applied(
                     server, ids
@@ -270,7 +271,7 @@ class VLLMRollouts:
     async def _model_name(self, server: EndpointClient) -> str:
         """What requests name: the adapter, else the base model."""
         if self.adapter is None and not self._base:
-            models = parse_listing(await server.fetch("models"))
+            models = client.parse_listing(await server.fetch("models"))
             if not models:
                 raise CallFailed("shape", f"{server.settings.url} lists no model")
             self._base = next(iter(models))

@@ -17,8 +17,7 @@ from typing import Any, Literal, Protocol
 
 from engines.core.errors import CallFailed, VerifierError
 from engines.core.frozen import frozen
-from engines.process.confinement import Limits
-from engines.process.host import Host, Work
+from engines.process import confinement, host
 
 ChildMessage = Mapping[str, Any]
 Parse = Callable[[bytes], ChildMessage | None]
@@ -426,8 +425,8 @@ class ForkLauncher:
     def __init__(self, name: str, task: str, *, memory_mb: int) -> None:
         self._name = name
         # It lives as long as the run; a call's time is its deadline.
-        limits = Limits(memory_mb=memory_mb, cpu_s=1e9)
-        self._host = Host(Work(task, [path for path in sys.path if path], limits))
+        limits = confinement.Limits(memory_mb=memory_mb, cpu_s=1e9)
+        self._host = host.Host(host.Work(task, [path for path in sys.path if path], limits))
 
     async def start(
         self, on_message: Callable[[ChildMessage], None], on_exit: Callable[[], None]

@@ -22,9 +22,7 @@ import sys
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
-from engines.process import kernel, namespaces, seccomp
-from engines.process.confinement import Limits, confine, limit_resources
-from engines.process.start import STUDIO, receive_order, send
+from engines.process import confinement, kernel, namespaces, seccomp, start
 
 Task = Callable[[dict[str, Any]], dict[str, Any]]
 
@@ -40,7 +38,7 @@ class Template:
         self._order, self._control = order, control
         self._layers: list[str] | None = order["layers"]
         self._isolated = "namespaces" in (self._layers or ())
-        self._limits = Limits(**order["limits"])
+        self._limits = confinement.Limits(**order["limits"])
         self._readable = [*namespaces.system_paths(programs=False), *order["packages"]]
         self._used_bytes = 0
         self._own_namespace = -1
@@ -54,7 +52,7 @@ class Template:
         sys.path += [path for path in packages if path not in sys.path]
         task = importlib.import_module(self._order["task"])
         self._task: Task = task.build_task(*self._order["arguments"])
-        sys.path[:] = paths_of_code(sys.path, packages, STUDIO)
+        sys.path[:] = paths_of_code(sys.path, packages, start.STUDIO)
         if sys.platform == "linux":
             with open("/proc/self/statm") as file:
                 self._used_bytes = int(file.read().split()[0]) * os.sysconf("SC_PAGESIZE")
@@ -75,14 +73,14 @@ class Template:
                 return
             kernel.die_with_parent()
             self._own_namespace = os.pidfd_open(os.getpid())
-        send(self._control, {"ready": True})
+        start.send(self._control, {"ready": True})
         while (received := socket.recv_fds(self._control, 4096, 3))[0]:
             message, descriptors, _, _ = received
             try:
                 reply = self._carry_out(json.loads(message), descriptors)
             except OSError as error:
                 reply = {"error": str(error)}
-            send(self._control, reply)
+            start.send(self._control, reply)
         for pid in self._pids.values():
             self._end(pid)
 
@@ -131,7 +129,7 @@ class Template:
             try:
                 self._confine(folder)
             except OSError as error:
-                send(channel, {"failed": str(error)})
+                start.send(channel, {"failed": str(error)})
                 channel.makefile().readline()  # with an order unread, our words would be lost
                 os._exit(1)
             answer_questions(channel, self._task)
@@ -151,10 +149,10 @@ class Template:
         if folder:
             os.chdir(folder)
             os.environ["HOME"] = os.environ["TMPDIR"] = folder
-        limit_resources(self._limits, used_bytes=self._used_bytes, processes=processes)
+        confinement.limit_resources(self._limits, used_bytes=self._used_bytes, processes=processes)
         kernel.die_with_parent()
         writable = [folder] if folder else []
-        confine(self._layers, readable=readable, writable=writable, code=True)
+        confinement.confine(self._layers, readable=readable, writable=writable, code=True)
 
     def _signal(self, pid: int, number: signal.Signals) -> None:
         """Nothing else reaps our children, so a pid among them is never another process."""
@@ -199,14 +197,14 @@ def answer_questions(channel: socket.socket, task: Task) -> None:
 
 def main(descriptor: int) -> None:
     os.chdir("/")  # so that no folder of the user is in use
-    control, order = receive_order(descriptor)
+    control, order = start.receive_order(descriptor)
     os.environ.clear()
     os.environ.update({"PATH": "/usr/bin:/bin", "LANG": "C.UTF-8"})
     template = Template(order, control)
     try:
         template.prepare()
     except Exception as error:  # becomes the parent's
-        send(control, {"error": f"{type(error).__name__}: {error}"})
+        start.send(control, {"error": f"{type(error).__name__}: {error}"})
         return
     template.run()
 

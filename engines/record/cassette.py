@@ -20,17 +20,9 @@ from typing import Any, Literal, Protocol
 
 import orjson
 
+from engines.core import errors, protocols, waiting
 from engines.core.codec import digest, dumps, from_dict, to_dict
-from engines.core.errors import (
-    CallFailed,
-    ConfigError,
-    ConflictError,
-    DamagedError,
-    StudioError,
-    lost_usage,
-)
 from engines.core.frozen import frozen
-from engines.core.protocols import Embedder, EmbeddingResult, OnText, Policy, Toolbox, ToolTry
 from engines.core.types import (
     CallKey,
     Completion,
@@ -42,12 +34,9 @@ from engines.core.types import (
     ToolSpec,
     Usage,
 )
-from engines.core.waiting import current_call, expire_deadline, expired_deadline, is_replayed
 from engines.policies.chat.embedding import Reserve
 from engines.policies.limits import WrappedPolicy
-from engines.record import lines
-from engines.record.appender import Appender
-from engines.record.ledger import INTERRUPTED
+from engines.record import appender, ledger, lines
 from engines.secrets.mask import NO_SECRETS, Mask
 
 VERSION = 3
@@ -59,7 +48,7 @@ _Bytes = tuple[int, int]
 """Where an entry lies in the file: its offset and length."""
 
 
-class CassetteError(StudioError):
+class CassetteError(errors.StudioError):
     """What is asked is not on the cassette: it stops whatever asks."""
 
 
@@ -88,7 +77,7 @@ class Cassette:
 
     path: Path
     mask: Mask = NO_SECRETS
-    writer: Appender | None = None
+    writer: appender.Appender | None = None
     tools: Json = field(default_factory=dict)
     _counts: Counter[tuple[object, ...]] = field(default_factory=Counter)
     # By kind and hash of a request: its replies in the order of recording.
@@ -114,7 +103,7 @@ class Cassette:
         That it fails is recorded, too. `interrupted` is the reply where this process is killed
         meanwhile; None: the request is made again.
         """
-        key, request = current_call(), digest([kind, asked])
+        key, request = waiting.current_call(), digest([kind, asked])
         nth = self._counts[kind, request, key]
         self._counts[kind, request, key] += 1
         entry = Entry(kind=kind, request=request, key=key, nth=nth, asked=asked)
@@ -153,7 +142,7 @@ class Cassette:
         Raises CassetteError: there is none.
         """
         await asyncio.sleep(0)  # let other jobs run, as every real call does
-        key = current_call()
+        key = waiting.current_call()
         request = digest([kind, asked])
         replies = self._replies[kind, request]
         free = [place for place in replies if replies[place] not in self._played]
@@ -253,7 +242,7 @@ def _open_played(path: Path, tell: Tell) -> Cassette:
     contents = _read_lines(path, "--cassette", cassette.index)
     if not contents.end:
         cause = "it is empty." if path.exists() else "there is no such file."
-        raise ConflictError(f"--cassette {path}", cause, "Record one with --record FILE.")
+        raise errors.ConflictError(f"--cassette {path}", cause, "Record one with --record FILE.")
     if contents.torn:
         tell(f"{path}: its last line is not whole; recording it was cut off there")
     return cassette
@@ -266,13 +255,13 @@ def _open_recorded(path: Path, what: str, mask: Mask, resumes: bool, tell: Tell)
     if contents.end:
         before = orjson.loads(starts[0].body)["asked"].get("what")
         if not resumes or before != what:
-            raise ConflictError(
+            raise errors.ConflictError(
                 place,
                 f"the file holds a recording already, of {before}.",
                 "Name another file; --cassette FILE plays this one.",
             )
     elif resumes and what.startswith("run "):
-        raise ConflictError(
+        raise errors.ConflictError(
             place,
             f"{what} has begun without it, and what was asked until then would be missing.",
             "Leave --record out, or begin another run: --restart-step 0.",
@@ -280,7 +269,7 @@ def _open_recorded(path: Path, what: str, mask: Mask, resumes: bool, tell: Tell)
     if contents.torn or contents.newline_missing:
         lines.repair_end(path, contents)
         tell(f"{path}: mended a last line that was being written")
-    writer = Appender(path)
+    writer = appender.Appender(path)
     if not contents.end:
         start = Entry(kind="start", asked={"what": what, "version": VERSION})
         writer.append_now(lines.encode(dumps(start))[0])
@@ -290,7 +279,9 @@ def _open_recorded(path: Path, what: str, mask: Mask, resumes: bool, tell: Tell)
 def _read_lines(
     path: Path, option: str, visit: Callable[[lines.StoredLine], None]
 ) -> lines.Contents:
-    foreign = ConflictError(f"{option} {path}", "the file is no cassette.", "Name another file.")
+    foreign = errors.ConflictError(
+        f"{option} {path}", "the file is no cassette.", "Name another file."
+    )
 
     def check_first(line: lines.StoredLine) -> None:
         if line.number == 1:
@@ -298,7 +289,7 @@ def _read_lines(
             if not isinstance(data, dict) or data.get("kind") != "start":
                 raise foreign
             if (version := data["asked"]["version"]) != VERSION:
-                raise ConflictError(
+                raise errors.ConflictError(
                     f"{option} {path}",
                     f"it has format {version}, this studio reads format {VERSION}.",
                     "Record another.",
@@ -312,8 +303,8 @@ def _read_lines(
             raise foreign
     try:
         return lines.read(path, chained=False, visit=check_first)
-    except DamagedError as error:
-        raise ConflictError(
+    except errors.DamagedError as error:
+        raise errors.ConflictError(
             f"{option} {error.place}", error.cause, "Restore it from a copy, or record another."
         ) from error
 
@@ -332,11 +323,11 @@ def _failure_data(error: BaseException) -> Json:
 
     Nothing of one that a person or the end of the process cut short: it will be made again.
     """
-    if isinstance(error, CallFailed):
+    if isinstance(error, errors.CallFailed):
         text = str(error).removeprefix(f"{error.kind}: ")
         return plain_request(kind=error.kind, reason=text, usage=error.usage)
-    if isinstance(error, asyncio.CancelledError) and (at := expired_deadline()) is not None:
-        return plain_request(kind="deadline", at=at, usage=lost_usage(error))
+    if isinstance(error, asyncio.CancelledError) and (at := waiting.expired_deadline()) is not None:
+        return plain_request(kind="deadline", at=at, usage=errors.lost_usage(error))
     return {}
 
 
@@ -346,8 +337,8 @@ async def _raise_failure(entry: Entry) -> None:
         return
     usage = free_usage(from_dict(Usage, entry.failed["usage"]))
     if entry.failed["kind"] == "deadline":
-        await expire_deadline(entry.failed["at"], usage)
-    raise CallFailed(entry.failed["kind"], entry.failed["reason"], usage)
+        await waiting.expire_deadline(entry.failed["at"], usage)
+    raise errors.CallFailed(entry.failed["kind"], entry.failed["reason"], usage)
 
 
 def free_usage(usage: Usage) -> Usage:
@@ -362,9 +353,12 @@ class RecordingPolicy(WrappedPolicy):
     cassette: Cassette
 
     async def complete(
-        self, messages: Sequence[Message], sampling: Sampling, on_text: OnText | None = None
+        self,
+        messages: Sequence[Message],
+        sampling: Sampling,
+        on_text: protocols.OnText | None = None,
     ) -> Completion:
-        if is_replayed():  # known already, and asked for its company alone
+        if waiting.is_replayed():  # known already, and asked for its company alone
             return await self.inner.complete(messages, sampling, on_text)
 
         async def ask() -> Json:
@@ -382,7 +376,10 @@ class PlayedPolicy:
     cassette: Cassette
 
     async def complete(
-        self, messages: Sequence[Message], sampling: Sampling, on_text: OnText | None = None
+        self,
+        messages: Sequence[Message],
+        sampling: Sampling,
+        on_text: protocols.OnText | None = None,
     ) -> Completion:
         asked = model_request(self.name, messages, sampling)
         reply = from_dict(Completion, await self.cassette.play("model", asked))
@@ -397,7 +394,7 @@ class PlayedPolicy:
         """Nothing was opened."""
 
 
-class OpenEmbedder(Embedder, Protocol):
+class OpenEmbedder(protocols.Embedder, Protocol):
     """An embedding model that somebody has to close."""
 
     async def aclose(self) -> None: ...
@@ -416,7 +413,7 @@ class TapedEmbedder:
         self.name, self._cassette, self._reserve = name, cassette, reserve
         self._inner = None if cassette.plays else open_inner(reserve)
 
-    async def embed(self, texts: Sequence[str]) -> EmbeddingResult:
+    async def embed(self, texts: Sequence[str]) -> protocols.EmbeddingResult:
         inner = self._inner
         asked = plain_request(model=self.name, texts=texts)
         if inner is None:
@@ -435,7 +432,7 @@ class TapedEmbedder:
             reply = await self._cassette.record("vectors", asked, ask)
             usage = from_dict(Usage, reply["usage"])
         vectors = tuple(array("f", numbers) for numbers in reply["vectors"])
-        return EmbeddingResult(vectors, usage)
+        return protocols.EmbeddingResult(vectors, usage)
 
     async def ping(self) -> None:
         if self._inner is not None:
@@ -450,7 +447,7 @@ class TapedEmbedder:
 class TapedToolbox:
     """Tools on their way to a cassette, or as they were when it was recorded, unstarted."""
 
-    inner: Toolbox
+    inner: protocols.Toolbox
     cassette: Cassette
 
     @property
@@ -476,7 +473,7 @@ class TapedToolbox:
             if any(then.get(part) != given.get(part) for part in ("description", "parameters")):
                 raise self._changed_error(f'the tool "{name}" was recorded in other words, or not.')
 
-    async def call(self, call: ToolCall, within: ToolTry) -> ToolResult:
+    async def call(self, call: ToolCall, within: protocols.ToolTry) -> ToolResult:
         request = plain_request(name=call.name, arguments=call.arguments)
         if not self.cassette.plays:
             return await self._record(call, within, request)
@@ -484,16 +481,16 @@ class TapedToolbox:
         for asked in reply.get("asked", ()):
             messages = [from_dict(Message, message) for message in asked["messages"]]
             policy = PlayedPolicy(asked["policy"], self.cassette)
-            with suppress(CallFailed):  # the tool made something of it
+            with suppress(errors.CallFailed):  # the tool made something of it
                 await within.ask(policy, messages, from_dict(Sampling, asked["sampling"]))
         result = from_dict(ToolResult, reply["result"])
         return replace(result, usage=free_usage(result.usage))
 
-    async def _record(self, call: ToolCall, within: ToolTry, request: Json) -> ToolResult:
+    async def _record(self, call: ToolCall, within: protocols.ToolTry, request: Json) -> ToolResult:
         asked: list[Json] = []
 
         async def ask(
-            policy: Policy, messages: Sequence[Message], sampling: Sampling
+            policy: protocols.Policy, messages: Sequence[Message], sampling: Sampling
         ) -> Completion:
             asked.append(model_request(policy.name, messages, sampling))
             return await within.ask(policy, messages, sampling)
@@ -504,15 +501,15 @@ class TapedToolbox:
 
         has_effect = any(s.name == call.name and not s.repeatable for s in self.specs)
         # If this process is killed now, the next one does not make the call again.
-        interrupted = {"result": to_dict(INTERRUPTED)} if has_effect else None
+        interrupted = {"result": to_dict(ledger.INTERRUPTED)} if has_effect else None
         reply = await self.cassette.record("tool", request, run, interrupted=interrupted)
         return from_dict(ToolResult, reply["result"])
 
     async def aclose(self) -> None:
         await self.inner.aclose()
 
-    def _changed_error(self, cause: str) -> ConfigError:
-        return ConfigError(
+    def _changed_error(self, cause: str) -> errors.ConfigError:
+        return errors.ConfigError(
             f"agent.tools and cassette {self.cassette.path}",
             cause,
             "Take back what was changed since, or record another: --record FILE.",

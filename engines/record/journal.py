@@ -22,8 +22,7 @@ from engines.core.codec import dumps
 from engines.core.errors import DamagedError, RecordError
 from engines.core.events import DurableEvent, event_from_dict
 from engines.core.frozen import frozen
-from engines.record import lines
-from engines.record.appender import Appender, sync_folder, write_atomic
+from engines.record import appender, lines
 from engines.secrets.mask import NO_SECRETS, Mask
 
 FORMAT = 11
@@ -175,9 +174,9 @@ def begin_next(journal: Path, head: Head) -> str:
     try:
         closed.unlink(missing_ok=True)  # left by a roll that was cut, or no part of this journal
         os.link(journal, closed)
-        sync_folder(journal.parent)
+        appender.sync_folder(journal.parent)
         raw, checksum = lines.encode(dumps({"v": FORMAT, **asdict(head)}))
-        write_atomic(journal, raw)
+        appender.write_atomic(journal, raw)
     except (OSError, RecordError):
         return ""
     return checksum
@@ -358,7 +357,7 @@ class Journal:
         self._head, line = read_head(path), end.last.line if end.last else None
         self._chain = line.digest if line else ""
         self._seq = self._head.events + (line.number if line else 0) - (self._head.segment > 1)
-        self._file = Appender(path)
+        self._file = appender.Appender(path)
 
     async def append(self, event: DurableEvent, request: str = "") -> Entry:
         """Return the entry as it was written, which is without secrets, once it is on disk."""
@@ -387,7 +386,7 @@ class Journal:
         if not (begun := begin_next(self.path, following)):
             return False
         self._file.close()
-        self._file, self._head, self._chain = Appender(self.path), following, begun
+        self._file, self._head, self._chain = appender.Appender(self.path), following, begun
         return True
 
     async def aclose(self) -> None:

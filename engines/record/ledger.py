@@ -14,9 +14,8 @@ from pathlib import Path
 
 import orjson
 
+from engines.core import errors, protocols, waiting
 from engines.core.codec import call_seed, digest, dumps, from_dict, to_dict
-from engines.core.errors import CallFailed, ConflictError, lost_usage
-from engines.core.protocols import OnText, Policy
 from engines.core.types import (
     NO_USAGE,
     CallKey,
@@ -31,9 +30,7 @@ from engines.core.types import (
     Usage,
     as_status,
 )
-from engines.core.waiting import gather_all, mark_replayed, name_call
-from engines.record import lines
-from engines.record.appender import Appender
+from engines.record import appender, lines
 from engines.secrets.mask import NO_SECRETS, Mask
 
 NO_REPLY = Completion("")
@@ -153,7 +150,7 @@ class RecordLedger:
     mask: Mask = NO_SECRETS  # takes secrets out of replies and of what is written
 
     def __post_init__(self) -> None:
-        self._files: dict[str, Appender] = {}
+        self._files: dict[str, appender.Appender] = {}
         self._calls: dict[CallKey, _Calls] = defaultdict(_Calls)
         self._results: dict[tuple[CallKey, str], Answer] = {}  # of tools
         self._begun: set[tuple[CallKey, str]] = set()  # calls of tools that have an effect
@@ -164,10 +161,10 @@ class RecordLedger:
     async def ask(
         self,
         key: CallKey,
-        policy: Policy,
+        policy: protocols.Policy,
         messages: Sequence[Message],
         sampling: Sampling,
-        on_text: OnText | None = None,
+        on_text: protocols.OnText | None = None,
         *,
         again: bool = False,
     ) -> Answer:
@@ -185,7 +182,7 @@ class RecordLedger:
             calls.given[request, recorded] = key.turn
             calls.messages = (*hashes, hash(answer[0].as_message()))
             if again:
-                with suppress(CallFailed), mark_replayed():
+                with suppress(errors.CallFailed), waiting.mark_replayed():
                     await policy.complete(messages, sampling)
             return answer
         self.asked += 1
@@ -230,7 +227,7 @@ class RecordLedger:
                     self._begun.add(name)
                     started = replace(record, at=self.clock(), lost=_STARTED)
                     await asyncio.shield(self._write(started)[2])
-                with name_call(tool_key):
+                with waiting.name_call(tool_key):
                     result = await run(call)
             answer = Completion(
                 result.text,
@@ -245,7 +242,9 @@ class RecordLedger:
             self._results[name] = reply, ref
             return reply, ref
 
-        answers = await gather_all(run_once(place, call) for place, call in enumerate(calls))
+        answers = await waiting.gather_all(
+            run_once(place, call) for place, call in enumerate(calls)
+        )
         talk = self._calls[replace(key, turn=0)]
         results: list[tuple[ToolResult, RecordRef]] = []
         for call, (reply, ref) in zip(calls, answers, strict=True):
@@ -254,7 +253,11 @@ class RecordLedger:
         return results
 
     async def _ask_policy(
-        self, policy: Policy, messages: Sequence[Message], on_text: OnText | None, asked: Record
+        self,
+        policy: protocols.Policy,
+        messages: Sequence[Message],
+        on_text: protocols.OnText | None,
+        asked: Record,
     ) -> Answer:
         """Ask, and record what came of it: also what was paid for a reply that was lost."""
         began = time.monotonic()
@@ -268,14 +271,14 @@ class RecordLedger:
 
         masked = None if on_text is None else self.mask.stream(on_text)
         try:
-            with name_call(asked.key):
+            with waiting.name_call(asked.key):
                 reply = await policy.complete(messages, asked.sampling, masked)
-        except CallFailed as failed:
+        except errors.CallFailed as failed:
             if failed.usage.calls:
                 await asyncio.shield(write_reply(_lost_reply(failed.usage), str(failed))[2])
             raise
         except asyncio.CancelledError as cut:
-            if (spent := lost_usage(cut)).calls:
+            if (spent := errors.lost_usage(cut)).calls:
                 # Written without waiting for it: who cancels must not be kept.
                 write_reply(_lost_reply(spent), "cancelled")
             raise
@@ -344,7 +347,7 @@ class RecordLedger:
         if contents.torn or contents.newline_missing:
             lines.repair_end(path, contents)
             self.tell(f"{path}: mended a last record that was being written")
-        self._files[name] = Appender(path)
+        self._files[name] = appender.Appender(path)
 
 
 def _lost_reply(usage: Usage) -> Completion:
@@ -369,7 +372,7 @@ def read_record(folder: Path, ref: RecordRef) -> Record:
     try:
         body = lines.read_at(folder / ref.file, ref.offset, ref.length, ref.digest)
     except FileNotFoundError as error:
-        raise ConflictError(
+        raise errors.ConflictError(
             str(folder / ref.file),
             "the journal refers to this file and it is not there.",
             lines.RESTORE,

@@ -10,30 +10,20 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from engines.core import codec, library_notes, settings
 from engines.core import events as ev
-from engines.core.codec import from_dict, to_dict
 from engines.core.errors import ConflictError, DamagedError, StudioError, suggest_name
 from engines.core.frozen import frozen
 from engines.core.library import CommitResult, Experience, Library, Reviewed
-from engines.core.library_notes import Effect, NotesMark, UseCounts
-from engines.core.settings import LONGEST_NAME
-from engines.core.state.fold import (
-    LibraryHistory,
-    fold_library,
-    fold_library_history,
-    replay_commit,
-)
+from engines.core.state import fold
 from engines.core.types import Decision, Operation, Tell
-from engines.record import lines
-from engines.record.appender import write_atomic
+from engines.record import appender, lines, lock, seal
 from engines.record.journal import Entry, Journal, Place, parse_entry
-from engines.record.lock import write_lock
-from engines.record.seal import add_seal
 from engines.secrets.mask import NO_SECRETS, Mask
 
 LOCK_WAIT_S = 10.0
 """How long a commit waits for another process that is writing there."""
-_NAME = re.compile(rf"[A-Za-z0-9][\w.-]{{0,{LONGEST_NAME - 1}}}")
+_NAME = re.compile(rf"[A-Za-z0-9][\w.-]{{0,{settings.LONGEST_NAME - 1}}}")
 """Settings allow 100: a run adds its number, a stage its name."""
 
 _LABEL = re.compile(r"(?!(?i:best|last|head)$)[A-Za-z][\w.-]{0,63}", re.ASCII)
@@ -47,13 +37,13 @@ _Version = tuple[Library, ev.LibraryCommitted | None]
 class _ReadState:
     """The journal as far as it was read: a long run looks often, and reads only what is new."""
 
-    history: LibraryHistory = field(default_factory=LibraryHistory)
+    history: fold.LibraryHistory = field(default_factory=fold.LibraryHistory)
     last: lines.StoredLine | None = None
 
     def resume_line(self, path: Path) -> lines.StoredLine | None:
         """Return the line behind which reading goes on; None, with nothing known, for all of it."""
         if self.last is None or not lines.is_unchanged(path, self.last):
-            self.history, self.last = LibraryHistory(), None
+            self.history, self.last = fold.LibraryHistory(), None
         return self.last
 
     def take(self, path: Path, entries: Iterable[Entry], last: lines.StoredLine | None) -> None:
@@ -62,7 +52,7 @@ class _ReadState:
         history = replace(before, versions=[*before.versions], labels=[*before.labels])
         for entry in entries:
             try:
-                fold_library_history(history, entry.event, entry.at)
+                fold.fold_library_history(history, entry.event, entry.at)
             except (ValueError, StudioError) as error:
                 raise DamagedError(
                     f"{path}:{entry.seq}",
@@ -158,7 +148,7 @@ class LibraryFolder:
         Raises ConflictError where one of that name exists, or the name cannot be a folder.
         """
         check_name(self.name)
-        with write_lock(self.path):
+        with lock.write_lock(self.path):
             if self.exists():
                 raise ConflictError(
                     f"library {self.name}", "it exists already.", "Choose another library.name."
@@ -182,7 +172,7 @@ class LibraryFolder:
             journal = Journal(self.journal_path, mask=self.mask)
             written = journal.append_now(event).event
             journal.close()
-            library = fold_library(None, written)
+            library = fold.fold_library(None, written)
             write_version(self.path, library, "")
             return library
 
@@ -195,7 +185,7 @@ class LibraryFolder:
         None stands for `LOCK_WAIT_S`.
         """
         self._resume_line()  # where there is no such library, no lock is made for it
-        with write_lock(self.path, timeout_s=LOCK_WAIT_S if timeout_s is None else timeout_s):
+        with lock.write_lock(self.path, timeout_s=LOCK_WAIT_S if timeout_s is None else timeout_s):
             after = self._resume_line()
             place = Place(1, after) if after else None  # a library's journal is never rolled
             journal = Journal(self.journal_path, tell=tell, mask=self.mask, after=place)
@@ -240,7 +230,7 @@ class Committer:
     def _note(self, event: ev.LibraryNote) -> Library:
         """Journal something about the head, and return it as it is with that."""
         self._journal.append_now(event)
-        self._found[-1] = (fold_library(self.head, event), self._found[-1][1])
+        self._found[-1] = (fold.fold_library(self.head, event), self._found[-1][1])
         return self.head
 
     def earlier_commit(self, run: str, step: int, base: int) -> CommitResult | None:
@@ -252,11 +242,16 @@ class Committer:
         for (before, _), (_, commit) in zip(self._found, self._found[1:], strict=False):
             assert commit is not None
             if commit.version > base and (commit.run, commit.step) == (run, step):
-                return replay_commit(before, commit)
+                return fold.replay_commit(before, commit)
         return None
 
     def credit(
-        self, counts: Mapping[str, UseCounts], *, run: str, step: int, since: NotesMark
+        self,
+        counts: Mapping[str, library_notes.UseCounts],
+        *,
+        run: str,
+        step: int,
+        since: library_notes.NotesMark,
     ) -> None:
         """Journal what a step of a run shows of the experiences, once.
 
@@ -267,7 +262,7 @@ class Committer:
         if counts and all(credit.step != step for credit in credited):
             self._note(ev.LibraryCredited(run, step, counts))
 
-    def measure(self, measured: Library, effects: Mapping[str, Effect]) -> Library:
+    def measure(self, measured: Library, effects: Mapping[str, library_notes.Effect]) -> Library:
         """Journal what experiences are worth, where they still read as they were `measured`."""
         head = self.head
         texts = {e.id: e.text for e in measured.experiences}
@@ -319,15 +314,15 @@ class Committer:
 def _mask_decision(pair: tuple[Operation, Decision], mask: Mask) -> tuple[Operation, Decision]:
     operation, decision = pair
     return (
-        from_dict(Operation, mask.tree(to_dict(operation))),
-        from_dict(Decision, mask.tree(to_dict(decision))),
+        codec.from_dict(Operation, mask.tree(codec.to_dict(operation))),
+        codec.from_dict(Decision, mask.tree(codec.to_dict(decision))),
     )
 
 
 def check_name(name: str) -> None:
     """Refuse a name that could not be a folder of its own with a ConflictError."""
     if not _NAME.fullmatch(name):
-        allowed = f"at most {LONGEST_NAME} letters, digits, '.', '_' or '-'"
+        allowed = f"at most {settings.LONGEST_NAME} letters, digits, '.', '_' or '-'"
         raise ConflictError(
             f"name {name!r}",
             f"it must be {allowed}, and begin with a letter or digit.",
@@ -342,7 +337,7 @@ def is_label(text: str) -> bool:
 
 def write_version(folder: Path, library: Library, run: str) -> None:
     """Write `vNNNN.yaml`: what a person reads and what `agent.yaml` is made from."""
-    write_atomic(version_path(folder, library.version), format_version(library, run))
+    appender.write_atomic(version_path(folder, library.version), format_version(library, run))
 
 
 def format_version(library: Library, run: str) -> bytes:
@@ -363,7 +358,7 @@ def format_version(library: Library, run: str) -> bytes:
     from engines.record.yaml_text import dump_yaml
 
     text = dump_yaml(data, width=100)
-    return add_seal(text.encode("utf-8", "replace"))
+    return seal.add_seal(text.encode("utf-8", "replace"))
 
 
 def experience_row(experience: Experience) -> dict[str, Any]:

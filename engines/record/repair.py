@@ -26,8 +26,7 @@ from engines.core.library import Library
 from engines.core.state.fold import fold, fold_library
 from engines.core.state.run_state import RunState
 from engines.core.types import RecordRef
-from engines.record import lines
-from engines.record.appender import make_folder, sync_folder, write_atomic
+from engines.record import appender, libraries, lines, lock, seal
 from engines.record.journal import (
     Place,
     closed_files,
@@ -37,11 +36,7 @@ from engines.record.journal import (
     read_head,
     read_undamaged,
 )
-from engines.record.libraries import LibraryFolder, format_version, version_path
-from engines.record.lines import Contents, StoredLine
-from engines.record.lock import is_held, write_lock
 from engines.record.run_dir import RunDir, Workspace
-from engines.record.seal import ALTERED
 
 Grade = Literal["fix", "note", "ok"]
 """What hinders most first. "fix": it is damaged, or does not work so; "note": worth knowing."""
@@ -83,16 +78,16 @@ def cut_with_backup(path: Path, end: int) -> str:
     lost = _describe(path, data[end:], behind)
     target = behind[-1] if behind else path
     backup = free_name(target)
-    write_atomic(backup, target.read_bytes())  # where it cannot be kept, nothing is cut
+    appender.write_atomic(backup, target.read_bytes())  # where it cannot be kept, nothing is cut
     names = backup.name
     if behind:
-        write_atomic(target, data[:end])
+        appender.write_atomic(target, data[:end])
         for part in (path, *behind[:-1]):
             move_aside(part)
         names += " and journal-*.damaged-*"
     else:
         os.truncate(path, end)
-        sync_folder(path.parent)
+        appender.sync_folder(path.parent)
     return f"cut; {names} is the file as it was; cut: {lost}"
 
 
@@ -130,7 +125,7 @@ def cut_finding(folder: Path, path: Path, end: int, place: str, cause: str) -> F
     )
     if not _is_journal(path):
         after = "a resume asks again for those that it still needs."
-    elif survivors := LibraryFolder(path.parent).describe_survivors():
+    elif survivors := libraries.LibraryFolder(path.parent).describe_survivors():
         after = f"before that, {survivors}"
     move = (
         f"Restore it from a copy, or run {lines.REPAIR}: it keeps a copy and cuts here, "
@@ -138,7 +133,7 @@ def cut_finding(folder: Path, path: Path, end: int, place: str, cause: str) -> F
     )
 
     def repair() -> str:
-        with write_lock(folder):
+        with lock.write_lock(folder):
             return cut_with_backup(path, end)
 
     return Finding("fix", place, cause, move, repair)
@@ -184,16 +179,16 @@ def written_finding(folder: Path, path: Path, expected: bytes | None) -> Iterato
         return
     is_there = os.path.lexists(path)
     if not cause:
-        cause = ALTERED if expected is not None else "the journal tells of no such file."
+        cause = seal.ALTERED if expected is not None else "the journal tells of no such file."
     writes = "" if expected is None else "writes it again from the journal"
     moves = "moves it aside" if is_there else ""
 
     def repair() -> str:
-        with write_lock(folder):
+        with lock.write_lock(folder):
             done = [move_aside(path)] if is_there else []
             if expected is not None:
-                make_folder(path.parent)
-                write_atomic(path, expected)
+                appender.make_folder(path.parent)
+                appender.write_atomic(path, expected)
                 done.append("written again from the journal")
             return ", and ".join(done)
 
@@ -212,9 +207,9 @@ def written_finding(folder: Path, path: Path, expected: bytes | None) -> Iterato
 
 def read_whole_lines(
     path: Path, *, chained: bool
-) -> tuple[list[StoredLine], Contents | DamagedError]:
+) -> tuple[list[lines.StoredLine], lines.Contents | DamagedError]:
     """Return the lines before any damage, and how the file ends or what is damaged."""
-    whole: list[StoredLine] = []
+    whole: list[lines.StoredLine] = []
     try:
         return whole, lines.read(path, chained=chained, visit=whole.append)
     except DamagedError as error:
@@ -228,11 +223,11 @@ def file_findings(path: Path, *, chained: bool, folder: Path) -> Iterator[Findin
         end = whole[-1].offset + whole[-1].length if whole else 0
         yield cut_finding(folder, path, end, contents.place, contents.cause)
         return
-    if not (contents.torn or contents.newline_missing) or is_held(folder):
+    if not (contents.torn or contents.newline_missing) or lock.is_held(folder):
         return
 
     def repair() -> str:
-        with write_lock(folder):
+        with lock.write_lock(folder):
             lines.repair_end(path, lines.read(path, chained=chained))
         return "its end is whole again"
 
@@ -275,7 +270,7 @@ def _begins_with(journal: Path, path: Path) -> bool:
 # -- libraries --------------------------------------------------------------------------------
 
 
-def library_findings(folder: LibraryFolder) -> Iterator[Finding]:
+def library_findings(folder: libraries.LibraryFolder) -> Iterator[Finding]:
     """What is wrong with a library: its journal, then the version files that follow from it."""
     journal = folder.journal_path
     yield from file_findings(journal, chained=True, folder=folder.path)
@@ -295,12 +290,14 @@ def library_findings(folder: LibraryFolder) -> Iterator[Finding]:
             versions.append((library, getattr(event, "run", "")))
     if isinstance(contents, DamagedError):
         return
-    expected = {version_path(folder.path, made.version): (made, run) for made, run in versions}
+    expected = {
+        libraries.version_path(folder.path, made.version): (made, run) for made, run in versions
+    }
     survivors = folder.describe_survivors()
     if expected:
         for path in sorted({*folder.path.glob("v[0-9]*.yaml"), *expected}):
             made, run = expected.get(path, (None, ""))
-            data = None if made is None else format_version(made, run)
+            data = None if made is None else libraries.format_version(made, run)
             yield from written_finding(folder.path, path, data)
     elif survivors or journal.exists():
         yield Finding(
@@ -349,7 +346,7 @@ class _Story:
         self.mismatch: _Mismatch | None = None  # the first line that does not go with them
 
     @property
-    def library(self) -> LibraryFolder:
+    def library(self) -> libraries.LibraryFolder:
         assert self.state.started is not None
         return self._workspace.library(self.state.started.library)
 
@@ -436,7 +433,7 @@ def _read_checksums(path: Path) -> dict[int, str]:
     """Return the checksum of each record by its offset, up to any damage."""
     checksums: dict[int, str] = {}
 
-    def note(line: StoredLine) -> None:
+    def note(line: lines.StoredLine) -> None:
         checksums[line.offset] = line.digest
 
     with suppress(RecordError):  # told of where files are looked at
@@ -462,7 +459,7 @@ def _mismatch_finding(run: RunDir, story: _Story, mismatch: _Mismatch) -> Findin
 
 
 def _untold_version_findings(
-    run: RunDir, state: RunState, folder: LibraryFolder
+    run: RunDir, state: RunState, folder: libraries.LibraryFolder
 ) -> Iterator[Finding]:
     """Versions this run made in steps that its journal, since it was cut, does not know of."""
     step = state.current

@@ -21,8 +21,7 @@ import orjson
 
 from engines.core.codec import digest, digest_bytes, dumps, from_dict
 from engines.core.types import NO_USAGE, AttemptStatus, Problem, Usage
-from engines.record import lines
-from engines.record.appender import make_folder, unwritable_error, write_atomic
+from engines.record import appender, lines
 from engines.secrets.mask import NO_SECRETS, Mask
 
 ID_BYTES = 8
@@ -113,7 +112,7 @@ class ScoreBook:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             end = os.lseek(file, 0, os.SEEK_CUR)
         except OSError as error:
-            raise unwritable_error(self._file, error) from error
+            raise appender.unwritable_error(self._file, error) from error
         if end - len(raw) == self._read_to:  # else another process has added before it
             self._read_to = end
         self._known[score.problem, score.index] = score
@@ -126,13 +125,13 @@ class ScoreBook:
 
     def _open_file(self) -> int:
         if self._fd is None:
-            make_folder(self.path)
+            appender.make_folder(self.path)
             self._fd = os.open(self._file, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
             end = os.fstat(self._fd).st_size
             if end and os.pread(self._fd, 1, end - 1) != b"\n":
                 os.write(self._fd, b"\n")  # closes a cut line, so that it spoils no other
             if not (about := self.path / "about.json").exists():
-                write_atomic(about, self._mask.line(dumps(self._about)))
+                appender.write_atomic(about, self._mask.line(dumps(self._about)))
         return self._fd
 
     def _read_new_scores(self) -> None:

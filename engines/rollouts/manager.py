@@ -6,11 +6,10 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 
-from engines.core.errors import CallFailed, StudioError, WorkerLost, lost_usage
+from engines.core import errors, waiting
 from engines.core.frozen import frozen
 from engines.core.protocols import Agent, Ledger, OnText, Policy
-from engines.core.text.citations import guidance_ids, without_citations
-from engines.core.text.tool_text import clean_text
+from engines.core.text import citations, tool_text
 from engines.core.types import (
     NO_USAGE,
     Attempt,
@@ -26,7 +25,6 @@ from engines.core.types import (
     Turn,
     Usage,
 )
-from engines.core.waiting import deadline
 from engines.policies.limits import Slots, bind_to_job, with_slots
 
 TRAJECTORY_CHARS = 4_000_000
@@ -71,7 +69,7 @@ class RecordedPolicy:
         on_text: OnText | None = None,
     ) -> Completion:
         key = replace(self.key, turn=self.turn)
-        shown = None if on_text is None else lambda text: on_text(clean_text(text))
+        shown = None if on_text is None else lambda text: on_text(tool_text.clean_text(text))
         reply, ref = await self._ask(key, policy, messages, sampling, shown)
         self.turn += 1
         self.refs.append(ref)
@@ -79,7 +77,7 @@ class RecordedPolicy:
         self.chars += sum(len(call.arguments) for call in reply.tool_calls)
         if self.chars > TRAJECTORY_CHARS:
             text = f"the replies of one try have more than {TRAJECTORY_CHARS:,} characters"
-            raise CallFailed("too long", text)
+            raise errors.CallFailed("too long", text)
         return reply
 
     @property
@@ -134,11 +132,11 @@ class RecordedPolicy:
             reply, ref = await self.ledger.ask(
                 key, policy, messages, sampling, on_text, again=again
             )
-        except CallFailed as failed:
+        except errors.CallFailed as failed:
             self.usage += failed.usage
             raise
         except asyncio.CancelledError as cut:
-            self.usage += lost_usage(cut)
+            self.usage += errors.lost_usage(cut)
             raise
         self.usage += reply.usage
         return reply, ref
@@ -214,20 +212,20 @@ class RolloutManager:
             self._under_way[under_way] = job.key
             try:
                 with self.attending() if self.attending else nullcontext():
-                    async with under_way.cut, deadline(self.task_timeout_s):
+                    async with under_way.cut, waiting.deadline(self.task_timeout_s):
                         try:
                             attempt = await self.agent.attempt(job, recorded, on_text)
-                        except WorkerLost as lost:
+                        except errors.WorkerLost as lost:
                             if on_text is not None:
                                 on_text(f"\n[{lost}; the try is made again]\n")
                             # What was asked until now is in the record, and found there.
                             recorded = RecordedPolicy(policy, self.ledger, job.key, again)
                             attempt = await self.agent.attempt(job, recorded, on_text)
-            except StudioError:
+            except errors.StudioError:
                 raise
             except TimeoutError:
                 failure = f"timeout: no answer within {self.task_timeout_s:g} s"
-            except CallFailed as error:
+            except errors.CallFailed as error:
                 failure = str(error)
             except Exception as error:  # an agent's own fault is a fact of this rollout
                 failure = f"{type(error).__name__}: {error}"
@@ -240,7 +238,9 @@ class RolloutManager:
             if recorded.turns:
                 attempt = replace(attempt, turns=tuple(recorded.turns))
             if attempt.answer is not None and job.guidance:
-                judged = without_citations(attempt.answer, guidance_ids(job.guidance))
+                judged = citations.without_citations(
+                    attempt.answer, citations.guidance_ids(job.guidance)
+                )
                 attempt = replace(attempt, answer=judged)
             return attempt, recorded.conversation
 

@@ -16,9 +16,8 @@ import threading
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Annotated, Any, NotRequired, get_type_hints
 
+from engines.core import errors, protocols
 from engines.core.codec import JsonMapping, JsonObject, fix_surrogates
-from engines.core.errors import ConfigError, did_you_mean
-from engines.core.protocols import ToolTry
 from engines.core.types import NO_OUTPUT, ToolResult, ToolSpec
 
 _ARGS = re.compile(r"^Args:[ \t]*\n((?:[ \t]+.*(?:\n|\Z)|[ \t]*\n)*)", re.MULTILINE)
@@ -67,7 +66,7 @@ class FunctionTool:
         if self.test is not None:
             await self.test()
 
-    async def call(self, arguments: JsonMapping, within: ToolTry) -> ToolResult:
+    async def call(self, arguments: JsonMapping, within: protocols.ToolTry) -> ToolResult:
         from pydantic import ValidationError
         from pydantic_core import to_json
 
@@ -114,7 +113,7 @@ class FunctionTool:
                 raise self._refusal(
                     f'the parameter "{name}" has no type.', f"Write one, such as {name}: str."
                 )
-            if hints[name] is ToolTry:
+            if hints[name] is protocols.ToolTry:
                 self._within = name
                 continue
             more: JsonObject = {"description": described[name]} if name in described else {}
@@ -137,8 +136,8 @@ class FunctionTool:
             ) from error
         return adapter
 
-    def _refusal(self, cause: str, move: str) -> ConfigError:
-        return ConfigError(self._place, cause, move)
+    def _refusal(self, cause: str, move: str) -> errors.ConfigError:
+        return errors.ConfigError(self._place, cause, move)
 
 
 def _read_args(docstring: str) -> dict[str, str]:
@@ -199,7 +198,7 @@ def read_arguments(text: str, schema: JsonMapping) -> JsonObject:
         raise ArgumentsRefused(f"arguments.{missing[0]}: is missing. {usage_text(schema)}")
     unknown = [name for name in value if name not in known]
     if unknown and schema.get("additionalProperties") is False:
-        near = did_you_mean(unknown[0][:80], known)
+        near = errors.did_you_mean(unknown[0][:80], known)
         raise ArgumentsRefused(
             f"arguments: there is no {shown_value(unknown[0])}. {near}{usage_text(schema)}"
         )

@@ -14,13 +14,11 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING, Any, TextIO
 
-from engines.core.codec import JsonMapping, fix_surrogates
+from engines.core import codec, protocols, user_code
 from engines.core.errors import ConfigError, ToolError, install_command, suggest_name
 from engines.core.frozen import frozen
-from engines.core.protocols import ToolTry
 from engines.core.text.sanitize import escape_unsafe, one_line
 from engines.core.types import Tell, ToolResult, ToolSpec
-from engines.core.user_code import error_text
 from engines.tools.settings import ToolSettings
 
 if TYPE_CHECKING:
@@ -44,7 +42,7 @@ class McpTool:
     async def check(self) -> None:
         """It was listed when the server was opened."""
 
-    async def call(self, arguments: JsonMapping, within: ToolTry) -> ToolResult:
+    async def call(self, arguments: codec.JsonMapping, within: protocols.ToolTry) -> ToolResult:
         return await self.server.call(self.remote_name, arguments)
 
     async def aclose(self) -> None:
@@ -76,7 +74,7 @@ class _Connection:
                 await self._closing.wait()
         except BaseException as error:  # whoever waits is told, also that it was called off
             if not self.client.done():
-                self.client.set_exception(ConnectionError(error_text(error)))
+                self.client.set_exception(ConnectionError(user_code.error_text(error)))
                 self.client.exception()  # nobody may wait any more
 
 
@@ -108,7 +106,9 @@ class McpServer:
         except TimeoutError as error:
             raise self._error(f"it lists no tools within {settings.timeout_s:g} s") from error
         except Exception as error:  # sloppy servers raise errors of validation, too
-            raise self._error(f"its tools cannot be listed ({error_text(error)})") from error
+            raise self._error(
+                f"its tools cannot be listed ({user_code.error_text(error)})"
+            ) from error
         if len(found) > MAX_TOOLS:
             raise self._error(f"it lists more than {MAX_TOOLS} tools")
         names = [tool.name for tool in found]
@@ -118,7 +118,7 @@ class McpServer:
             )
         return [self._read_tool(tool) for tool in found if tool.name in (settings.only or names)]
 
-    async def call(self, name: str, arguments: JsonMapping) -> ToolResult:
+    async def call(self, name: str, arguments: codec.JsonMapping) -> ToolResult:
         from mcp import MCPError
         from mcp.types import CONNECTION_CLOSED
 
@@ -254,10 +254,10 @@ class McpServer:
         return ToolError(self._settings.title, f"{reason}.", f"It said: {said}" if said else "")
 
 
-def _read_schema(given: Any, place: str) -> JsonMapping:
+def _read_schema(given: Any, place: str) -> codec.JsonMapping:
     """A server's schema, if it is one of an object; bounded, with nothing hidden in its words."""
     try:
-        text = fix_surrogates(json.dumps(_clean_words(given), ensure_ascii=False))
+        text = codec.fix_surrogates(json.dumps(_clean_words(given), ensure_ascii=False))
         schema: dict[str, Any] = {"properties": {}, **json.loads(text)}
     except RecursionError:
         text, schema = "", {}

@@ -9,20 +9,10 @@ from collections.abc import Sequence
 from contextlib import AsyncExitStack, suppress
 from dataclasses import replace
 
-from engines.core.codec import fix_surrogates
-from engines.core.errors import (
-    CallFailed,
-    ConfigError,
-    StudioError,
-    ToolError,
-    lost_usage,
-    suggest_name,
-)
+from engines.core import codec, errors, user_code
 from engines.core.frozen import frozen
 from engines.core.protocols import Policy, Tool, ToolTry
-from engines.core.text.maths import ExpressionError, value_of
-from engines.core.text.sanitize import one_line
-from engines.core.text.tool_text import clean_text
+from engines.core.text import maths, sanitize, tool_text
 from engines.core.types import (
     NO_OUTPUT,
     NO_USAGE,
@@ -37,7 +27,6 @@ from engines.core.types import (
     as_status,
     is_cut,
 )
-from engines.core.user_code import error_text, load_function
 from engines.tools.function import ArgumentsRefused, FunctionTool, read_arguments
 from engines.tools.mcp import McpServer
 from engines.tools.sandbox.sandbox import RunResult, Sandbox
@@ -91,7 +80,7 @@ class CheckedToolbox:
     def _add(self, tool: Tool, entry: Entry) -> None:
         first, other = self._tools.setdefault(tool.spec.name, (tool, entry))
         if first != tool:
-            raise ConfigError(
+            raise errors.ConfigError(
                 entry.title,
                 f'it and {other.title} both have a tool "{tool.spec.name}".',
                 "Name the tools of a server that you want as only, or leave one of the two out.",
@@ -99,8 +88,8 @@ class CheckedToolbox:
 
     async def _call(self, call: ToolCall, within: ToolTry) -> ToolResult:
         if call.name not in self._tools:
-            shown = one_line(call.name[:80])
-            move = suggest_name(shown, self._tools) if self._tools else "There are no tools."
+            shown = sanitize.one_line(call.name[:80])
+            move = errors.suggest_name(shown, self._tools) if self._tools else "There are no tools."
             return ToolResult(f'There is no tool "{shown}". {move}', "refused")
         tool, entry = self._tools[call.name]
         limit = asyncio.timeout(entry.timeout_s)
@@ -110,9 +99,9 @@ class CheckedToolbox:
                 return await tool.call(arguments, within)
         except ArgumentsRefused as refused:
             return ToolResult(str(refused), "refused")
-        except ToolError as error:
+        except errors.ToolError as error:
             return ToolResult(str(error), "error")
-        except StudioError:  # answers that are waited for, and what stops a run
+        except errors.StudioError:  # answers that are waited for, and what stops a run
             raise
         except TimeoutError as error:
             if limit.expired():
@@ -121,15 +110,15 @@ class CheckedToolbox:
                     "timeout",
                     _usage_of(error.__cause__),
                 )
-            return ToolResult(error_text(error), "error")
+            return ToolResult(user_code.error_text(error), "error")
         except (Exception, SystemExit) as error:  # a tool's own code may do anything
-            return ToolResult(error_text(error), "error", _usage_of(error))
+            return ToolResult(user_code.error_text(error), "error", _usage_of(error))
 
 
 def _usage_of(error: BaseException | None) -> Usage:
-    if isinstance(error, CallFailed):
+    if isinstance(error, errors.CallFailed):
         return error.usage
-    return lost_usage(error) if isinstance(error, asyncio.CancelledError) else NO_USAGE
+    return errors.lost_usage(error) if isinstance(error, asyncio.CancelledError) else NO_USAGE
 
 
 def shorten_result(text: str, limit: int = SHOWN_CHARS) -> str:
@@ -137,7 +126,7 @@ def shorten_result(text: str, limit: int = SHOWN_CHARS) -> str:
 
     Of JSON, which says little in its first characters, eight times as much is kept.
     """
-    text = fix_surrogates(clean_text(text))
+    text = codec.fix_surrogates(tool_text.clean_text(text))
     if text[:1] in ("{", "["):
         limit *= 8
     if len(text) <= limit:
@@ -180,7 +169,7 @@ def open_toolbox(
             entries.append(Entry(opened, tool.title, tool.timeout_s))
     if absent and not entries:
         named = ", ".join(dict.fromkeys(keys))
-        raise ConfigError(
+        raise errors.ConfigError(
             "agent.tools",
             f"no tool is left: {'; '.join(absent)}.",
             f"Set {named} in the environment, or choose a provider that needs no key.",
@@ -203,7 +192,7 @@ def _open_tool(
         case "ask_model":
             opened = ask_model_tool(web.open_model(tool.model))
         case None:
-            function = load_function(tool.title, tool.function or "")
+            function = user_code.load_function(tool.title, tool.function or "")
             opened = FunctionTool(function, place=tool.title)
         case _:
             opened = open_web_tool(tool, web)
@@ -231,8 +220,8 @@ def calculator_tool() -> FunctionTool:
         Repeatable: yes
         """
         try:
-            return ToolResult(str(value_of(expression)))
-        except ExpressionError as error:
+            return ToolResult(str(maths.value_of(expression)))
+        except maths.ExpressionError as error:
             return ToolResult(f"{error}", "error")
 
     return FunctionTool(calculator)
@@ -307,7 +296,7 @@ def python_tool(sandbox: Sandbox) -> FunctionTool:
         try:
             result = await session.run("1+1")
             if result.status != "ok" or result.value != "2":
-                raise ToolError(
+                raise errors.ToolError(
                     'tool "python"',
                     f"1+1 came to {_result_text(result)!r} ({result.status}).",
                     f"The sandbox: {report.sentence}",

@@ -19,11 +19,9 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from engines.core.errors import CallFailed
+from engines.core import errors, library_notes, protocols, waiting
 from engines.core.frozen import frozen
 from engines.core.library import Library, Provenance
-from engines.core.library_notes import PastDecision
-from engines.core.protocols import Ledger, Policy
 from engines.core.text.prompts import load_prompt, quote
 from engines.core.text.reply import ParsedReply, RepairResult, ReplyProblem
 from engines.core.text.similarity import SimilarTexts, similarity
@@ -47,7 +45,6 @@ from engines.core.types import (
     operation_id,
     resubmitted_operation_id,
 )
-from engines.core.waiting import gather_all
 from engines.training_free.lint import OperationLinter
 from engines.training_free.reading import (
     PACKAGE,
@@ -243,7 +240,7 @@ def flag_repeats(operations: Sequence[Operation], library: Library) -> list[tupl
 
 
 def _repeat_flag(
-    operation: Operation, alike: Sequence[tuple[PastDecision, float]]
+    operation: Operation, alike: Sequence[tuple[library_notes.PastDecision, float]]
 ) -> tuple[Flag | None, bool]:
     """What is to be said of a repeated idea, and whether it may be proposed."""
     if not alike:
@@ -280,7 +277,7 @@ class _Rejections:
         self._ideas = [i for i in library.notes.curated if i.is_rejection and not i.doubled]
         self._wordings = _index(idea.text for idea in self._ideas)
 
-    def similar_to(self, operation: Operation) -> list[tuple[PastDecision, float]]:
+    def similar_to(self, operation: Operation) -> list[tuple[library_notes.PastDecision, float]]:
         """Those that an operation repeats, oldest first, each with its similarity.
 
         The wording of a rejected addition stays rejected wherever it would go; a rejected
@@ -446,7 +443,7 @@ class Consolidator:
         keys = [key]
         if len(parts) > 1:
             keys = [replace(key, index=_PART, position=place) for place in range(len(parts))]
-        answers = await gather_all(
+        answers = await waiting.gather_all(
             self._ask_to_decide(key, shown, account, library)
             for key, shown in zip(keys, parts, strict=True)
         )
@@ -479,7 +476,7 @@ class Consolidator:
         reading = _AccountedReply(shown, library, self._settings.operations_per_call)
         try:
             answer = await self._reflector.ask(key, prompt, reading.parse, reading.rank)
-        except CallFailed as error:
+        except errors.CallFailed as error:
             return RepairResult((), (str(error),), "", (), (), lost=error.usage)
         asked = reading.question(answer.items)
         problems = tuple(each for each in answer.problems if not asked or asked not in each)
@@ -566,8 +563,8 @@ class TrainingFreeEngine:
     def __init__(
         self,
         settings: TrainingFreeSettings,
-        reflector: Policy,
-        ledger: Ledger,
+        reflector: protocols.Policy,
+        ledger: protocols.Ledger,
         linter: OperationLinter | None = None,
         put_off: Callable[[], Sequence[Operation]] = lambda: (),
         draft: int = 0,

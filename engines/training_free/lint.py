@@ -33,11 +33,10 @@ from typing import Any
 
 import yaml
 
+from engines.core import errors, protocols
 from engines.core import types as names
-from engines.core.errors import CallFailed
 from engines.core.frozen import frozen
 from engines.core.library import Library
-from engines.core.protocols import Embedder
 from engines.core.text.sanitize import one_line
 from engines.core.text.similarity import SimilarTexts, tokens, window_length, word_count
 from engines.core.types import NO_USAGE, Flag, Names, Operation, Problem, Usage
@@ -79,7 +78,7 @@ class OperationLinter:
         practised: Sequence[Problem] = (),
         held_out: Sequence[Problem] = (),
         tool_output: Callable[[str], Sequence[str]] = lambda rollout: (),
-        embedder: Embedder | None = None,
+        embedder: protocols.Embedder | None = None,
     ) -> None:
         self._settings = settings
         self._practised = tuple(practised)
@@ -191,7 +190,7 @@ class OperationLinter:
             return {}
         try:
             found = await self._embedder.embed(wanted := list(dict.fromkeys(texts)))
-        except CallFailed as failed:
+        except errors.CallFailed as failed:
             self._paid += failed.usage
             return f" (by wording only, since {self._embedder.name} failed: {failed})"
         self._paid += found.usage

@@ -13,13 +13,11 @@ from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeVar
 
+from engines.core import codec, errors, library_notes, protocols, waiting
 from engines.core import types as names
-from engines.core.codec import JsonMapping, digest
-from engines.core.errors import CallFailed
 from engines.core.frozen import frozen
 from engines.core.library import Library
-from engines.core.library_notes import NO_USES
-from engines.core.protocols import Earlier, Ledger, Policy
+from engines.core.text import sanitize, tool_text
 from engines.core.text.prompts import load_prompt, quote
 from engines.core.text.reply import (
     FoundObjects,
@@ -30,8 +28,6 @@ from engines.core.text.reply import (
     find_objects,
     parse_experience_id,
 )
-from engines.core.text.sanitize import one_line
-from engines.core.text.tool_text import said_text
 from engines.core.types import (
     NO_USAGE,
     Attempt,
@@ -54,7 +50,6 @@ from engines.core.types import (
     Usage,
     Verdict,
 )
-from engines.core.waiting import gather_all
 from engines.training_free.settings import TrainingFreeSettings
 
 MOST_OF_A_SIDE = 2
@@ -284,7 +279,7 @@ def _message_lines(message: Message) -> list[str]:
         return [f"[tool] {line}" for line in message.content.splitlines() or [""]]
     said = [f"[assistant] {message.content}"] if message.content or not message.tool_calls else []
     if message.speaker:
-        said = [f"[{message.speaker}] {line}" for line in said_text(message).splitlines()]
+        said = [f"[{message.speaker}] {line}" for line in tool_text.said_text(message).splitlines()]
     called = (f"[calls {call.name}] {call.arguments}" for call in message.tool_calls)
     return [*said, *(" ".join(call.splitlines()) for call in called)]
 
@@ -309,7 +304,7 @@ _FIELDS = {*_NOTES, *_ALIASES, *_ALIASES.values(), "attempts", "proposals", "use
 Use = Literal["used", "ignored", "misled"]
 _USES: tuple[Use, ...] = ("used", "ignored", "misled")
 _NUMBER = re.compile(r"(?:r|p|attempt|proposal)?\s*#?\s*([0-9]{1,9})", re.IGNORECASE)
-_Fields = JsonMapping
+_Fields = codec.JsonMapping
 _Row = TypeVar("_Row")
 
 
@@ -553,7 +548,7 @@ class _Reading:
         return f"{target or 'no id'} is not in the library ({ids})."
 
 
-def _name_fields(row: JsonMapping) -> _Fields:
+def _name_fields(row: codec.JsonMapping) -> _Fields:
     """Return the fields of a row by their own names; of two for one the first counts."""
     fields: dict[str, Any] = {}
     for key, value in row.items():
@@ -586,7 +581,7 @@ def _parse_kind(value: object) -> OperationKind:
 
 
 def _line(value: object) -> str:
-    return one_line(value) if isinstance(value, str) else ""
+    return sanitize.one_line(value) if isinstance(value, str) else ""
 
 
 PACKAGE = "engines.training_free"
@@ -608,8 +603,8 @@ class Reflector:
     """
 
     settings: TrainingFreeSettings
-    policy: Policy
-    ledger: Ledger
+    policy: protocols.Policy
+    ledger: protocols.Ledger
     draft: int = 0
 
     def ask_once(self, key: CallKey, messages: Sequence[Message]) -> Reply:
@@ -664,7 +659,7 @@ def library_text(library: Library, counts: bool = False) -> str:
     rows = []
     for e in library.experiences:
         rows.append(f"[{e.id}] {e.text}")
-        if counts and (counted := library.notes.uses.get(e.id, NO_USES).text):
+        if counts and (counted := library.notes.uses.get(e.id, library_notes.NO_USES).text):
             rows.append(f"    (attempts so far: {counted})")
     block = quote("\n".join(rows)) if rows else "(empty)"
     if pinned := library.pinned_ids:
@@ -700,7 +695,9 @@ class GroupReader:
             "critique": load_prompt(PACKAGE, "critique"),
         }
 
-    async def reflect(self, group: Group, library: Library, earlier: Earlier = ()) -> Reflection:
+    async def reflect(
+        self, group: Group, library: Library, earlier: protocols.Earlier = ()
+    ) -> Reflection:
         """Draw a group's lessons. A group that is not read costs no call."""
         outcome = await self._outcome(group, earlier)
         if outcome not in self._questions:
@@ -735,12 +732,12 @@ class GroupReader:
         system = self._instructions(library_seen(library, (group,)))
         try:
             answered = await self._reflector.ask(key, prompt, parse, system=system)
-        except CallFailed as error:
+        except errors.CallFailed as error:
             return fail(str(error), usage + error.usage)
         return replace(
             _rows_as_reflection(group, answered.items),
             outcome=outcome if answered.items or not answered.problems else "failed",
-            prompt_hash=digest([self._extract.hash, question.hash], 6),
+            prompt_hash=codec.digest([self._extract.hash, question.hash], 6),
             losses=(*losses, *reply_losses("extraction", group.id, answered)),
             usage=usage + answered.usage,
             refs=(*refs, *answered.refs),
@@ -759,7 +756,7 @@ class GroupReader:
             max_words=str(self._settings.max_words),
         )
 
-    async def _outcome(self, group: Group, earlier: Earlier) -> GroupOutcome:
+    async def _outcome(self, group: Group, earlier: protocols.Earlier) -> GroupOutcome:
         if not self._settings.given_ground_truth:
             return "failed" if all(r.attempt.status == "failed" for r in group.rollouts) else "used"
         if self._waits_for_words(group) and await self._is_within_limit(earlier):
@@ -771,7 +768,7 @@ class GroupReader:
         outcome = group.outcome_at(self._settings.min_contrast)
         return outcome in ("all-wrong", "all-equal") and says_why(group)
 
-    async def _is_within_limit(self, earlier: Earlier) -> bool:
+    async def _is_within_limit(self, earlier: protocols.Earlier) -> bool:
         """Whether fewer such groups than are read stand before this one in its batch.
 
         Their place decides and not who ends first, so that a resumed step reads the same.
@@ -800,7 +797,7 @@ class GroupReader:
         above = self._settings.summarise_above_chars
         is_long = sum(len(a.text) for a in attempts) > self._settings.read_chars
         long = [a for a in attempts if is_long and len(a.text) > above]
-        replies = await gather_all(self._ask_summary(group, attempt) for attempt in long)
+        replies = await waiting.gather_all(self._ask_summary(group, attempt) for attempt in long)
         read = {attempt.index: attempt for attempt in attempts if attempt not in long}
         losses: list[LostWork] = []
         usage, refs = NO_USAGE, []
@@ -830,7 +827,7 @@ class GroupReader:
         key = CallKey("summary", group.epoch, group.step, group.position, attempt.index)
         try:
             completion, ref = await self._reflector.ask_once(key, [Message("user", prompt)])
-        except CallFailed as error:
+        except errors.CallFailed as error:
             return LostWork("summary", f"{group.id}r{attempt.index}", str(error))
         if not completion.text.strip():
             return LostWork("summary", f"{group.id}r{attempt.index}", "the summary is empty")

@@ -13,16 +13,12 @@ from dataclasses import replace
 from math import fsum
 from typing import Literal
 
-from engines.core.codec import digest
-from engines.core.errors import VerifierError
+from engines.core import codec, errors, protocols, waiting
 from engines.core.frozen import frozen
-from engines.core.protocols import Verifier, judges_whole_groups
 from engines.core.settings import setting
 from engines.core.types import NO_USAGE, Attempt, Problem, Rollout, Verdict
-from engines.core.waiting import gather_all
 from engines.process.pool import Trouble
-from engines.verifiers.answers import check_pattern, pattern_pool
-from engines.verifiers.stated_answer import trouble_verdict, unjudgeable_verdict
+from engines.verifiers import answers, stated_answer
 
 
 @frozen
@@ -36,7 +32,7 @@ class EachVerifier:
 
     async def verify(self, problem: Problem, rollouts: Sequence[Rollout]) -> tuple[Verdict, ...]:
         return tuple(
-            unjudgeable_verdict(rollout, (problem,)) or self.judge(problem, rollout)
+            stated_answer.unjudgeable_verdict(rollout, (problem,)) or self.judge(problem, rollout)
             for rollout in rollouts
         )
 
@@ -50,7 +46,7 @@ class WeightedCriterion:
 
     name: str
     weight: float
-    verifier: Verifier
+    verifier: protocols.Verifier
 
 
 class WeightedVerifier:
@@ -61,18 +57,20 @@ class WeightedVerifier:
 
     @property
     def whole_groups(self) -> bool:
-        return any(judges_whole_groups(part.verifier) for part in self._parts)
+        return any(protocols.judges_whole_groups(part.verifier) for part in self._parts)
 
     async def check(self) -> None:
-        await gather_all(part.verifier.check() for part in self._parts)
+        await waiting.gather_all(part.verifier.check() for part in self._parts)
 
     async def verify(self, problem: Problem, rollouts: Sequence[Rollout]) -> tuple[Verdict, ...]:
-        columns = await gather_all(part.verifier.verify(problem, rollouts) for part in self._parts)
+        columns = await waiting.gather_all(
+            part.verifier.verify(problem, rollouts) for part in self._parts
+        )
         rows = zip(*columns, strict=True)
         return tuple(combine_verdicts(self._parts, row) for row in rows)
 
     async def aclose(self) -> None:
-        await gather_all(part.verifier.aclose() for part in self._parts)
+        await waiting.gather_all(part.verifier.aclose() for part in self._parts)
 
 
 def combine_verdicts(parts: Sequence[WeightedCriterion], verdicts: Sequence[Verdict]) -> Verdict:
@@ -137,7 +135,7 @@ class LearnedSettings:
 
     def __post_init__(self) -> None:
         if not self.folder:
-            raise VerifierError(
+            raise errors.VerifierError(
                 'verifier "reward_model"', "folder is missing.", "Set it: folder: run:RUN."
             )
 
@@ -239,12 +237,14 @@ def count_steps(text: str) -> int:
 class ShapedVerifier:
     """Shapes the rewards of another verifier, which stand in the metrics under its `name`."""
 
-    def __init__(self, shape: LengthPenalty | StepBonus, name: str, inner: Verifier) -> None:
+    def __init__(
+        self, shape: LengthPenalty | StepBonus, name: str, inner: protocols.Verifier
+    ) -> None:
         self._shape, self._name, self._inner = shape, name, inner
 
     @property
     def whole_groups(self) -> bool:
-        return judges_whole_groups(self._inner)
+        return protocols.judges_whole_groups(self._inner)
 
     async def check(self) -> None:
         await self._inner.check()
@@ -287,7 +287,7 @@ class FormatSettings:
     )
 
     def __post_init__(self) -> None:
-        check_pattern('verifier "format"', self.pattern)
+        answers.check_pattern('verifier "format"', self.pattern)
 
 
 class FormatVerifier:
@@ -295,7 +295,7 @@ class FormatVerifier:
 
     def __init__(self, settings: FormatSettings) -> None:
         self._pattern = settings.pattern
-        self._pool = pattern_pool()
+        self._pool = answers.pattern_pool()
 
     async def check(self) -> None:
         """Nothing to load: its process starts with the first answer."""
@@ -307,7 +307,7 @@ class FormatVerifier:
         await self._pool.aclose()
 
     async def _judge(self, rollout: Rollout) -> Verdict:
-        if trouble := unjudgeable_verdict(rollout, ("",)):
+        if trouble := stated_answer.unjudgeable_verdict(rollout, ("",)):
             return trouble
         text = rollout.attempt.answer or ""
         if len(text) > FORMAT_CHARS:
@@ -317,7 +317,7 @@ class FormatVerifier:
             {"pattern": self._pattern, "text": text, "flags": int(re.DOTALL)}
         )
         if isinstance(found, Trouble):
-            return trouble_verdict(found)
+            return stated_answer.trouble_verdict(found)
         has = bool(found["found"])
         return Verdict(float(has), "has the form" if has else "has not the form that was asked for")
 
@@ -329,7 +329,7 @@ def recorded_verdict(problem: Problem, rollout: Rollout) -> Verdict:
     """
     rows = problem.meta.get("outcomes")
     outcomes = [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
-    reply, n = digest(rollout.attempt.answer, 8), len(outcomes)
+    reply, n = codec.digest(rollout.attempt.answer, 8), len(outcomes)
     turned = [outcomes[(rollout.index + more) % n] for more in range(n)]
     outcome = next((row for row in turned if row.get("reply") == reply), None)
     if outcome is None:

@@ -11,17 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from engines.agents.programs import (
-    Program,
-    ProgramResult,
-    ProgramRunner,
-    copy_folder,
-    folder_name,
-    parse_reward,
-    read_left_file,
-    remove_folder,
-    task_folder,
-)
+from engines.agents import programs
 from engines.core.frozen import frozen
 from engines.core.text.sanitize import escape_unsafe
 from engines.core.types import Problem, Rollout, Verdict
@@ -35,7 +25,7 @@ _START = ("bash", "-c", 'cd app && exec bash "$STUDIO_TESTS/test.sh"')
 class HarborVerifier:
     """`kept` is where `CommandAgent` moved the folders of its tries."""
 
-    runner: ProgramRunner
+    runner: programs.ProgramRunner
     kept: Path
     limits: Any = None  # of the runner
 
@@ -51,8 +41,10 @@ class HarborVerifier:
     async def _verify_one(self, problem: Problem, rollout: Rollout) -> Verdict:
         if failed := unjudgeable_verdict(rollout, (problem,)):
             return failed
-        name = folder_name(problem, rollout.epoch, rollout.step, rollout.position, rollout.index)
-        task, left = task_folder(problem), self.kept / name
+        name = programs.folder_name(
+            problem, rollout.epoch, rollout.step, rollout.position, rollout.index
+        )
+        task, left = programs.task_folder(problem), self.kept / name
         if task is None or not left.is_dir():
             lost = "the files that the agent left were not kept" if task else "it is no task folder"
             return Verdict(None, error=f"failed: {lost}")
@@ -64,17 +56,17 @@ class HarborVerifier:
         except Exception as error:  # a grader that does not start is a fact of this rollout
             return Verdict(None, error=f"failed: the grader: {type(error).__name__}: {error}")
         finally:
-            await asyncio.to_thread(remove_folder, folder)
+            await asyncio.to_thread(programs.remove_folder, folder)
             scratch.remove()
 
-    async def _grade(self, folder: Path, task: Path, left: Path) -> ProgramResult:
-        await asyncio.to_thread(copy_folder, left, folder / "app")
-        await asyncio.to_thread(copy_folder, task / "tests", folder / "tests")
+    async def _grade(self, folder: Path, task: Path, left: Path) -> programs.ProgramResult:
+        await asyncio.to_thread(programs.copy_folder, left, folder / "app")
+        await asyncio.to_thread(programs.copy_folder, task / "tests", folder / "tests")
         (folder / "logs" / "verifier").mkdir(parents=True)
         env = {f"STUDIO_{name.upper()}": str(folder / name) for name in ("app", "tests", "logs")}
         env |= {"PATH": f"{Path(sys.executable).parent}:/usr/local/bin:/usr/bin:/bin"}
         env |= {"HOME": str(folder), "TMPDIR": str(folder), "LANG": "C.UTF-8"}
-        program: Program = await self.runner.start_program(
+        program: programs.Program = await self.runner.start_program(
             _START, folder=folder, env=env, limits=self.limits
         )
         try:
@@ -83,10 +75,10 @@ class HarborVerifier:
             await asyncio.shield(program.kill())
 
 
-def _read_verdict(folder: Path, result: ProgramResult) -> Verdict:
+def _read_verdict(folder: Path, result: programs.ProgramResult) -> Verdict:
     logs = folder / "logs" / "verifier"
     safe = not any(at.is_symlink() for at in (logs, logs.parent))
-    texts = (read_left_file(logs, f"reward.{kind}") for kind in ("json", "txt") if safe)
+    texts = (programs.read_left_file(logs, f"reward.{kind}") for kind in ("json", "txt") if safe)
     text = next((text for text in texts if text is not None), None)
     said = short_text(escape_unsafe(result.stderr).strip()[-400:], 300)
     if result.status not in ("ok", "error"):
@@ -94,7 +86,7 @@ def _read_verdict(folder: Path, result: ProgramResult) -> Verdict:
     if text is None:
         return Verdict(None, error=f"failed: the grader left no reward: {said or 'silently'}")
     try:
-        metrics = dict(parse_reward(text))
+        metrics = dict(programs.parse_reward(text))
     except (ValueError, RecursionError) as error:
         return Verdict(None, error=f"unparsable: the grader's reward: {error}")
     reward = metrics.pop("reward")

@@ -8,21 +8,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
+from engines.core import errors, protocols, waiting
 from engines.core.codec import fix_surrogates
-from engines.core.errors import CallFailed, VerifierError
 from engines.core.frozen import frozen
-from engines.core.protocols import Ledger, Policy
 from engines.core.settings import setting
-from engines.core.text.maths import escape_tex
+from engines.core.text import maths, reply
 from engines.core.text.prompts import load_prompt, quote
-from engines.core.text.reply import (
-    ParsedReply,
-    ReplyProblem,
-    ask_with_repair,
-    drop_thoughts,
-    objects_with,
-    parse_objects,
-)
 from engines.core.types import (
     CallKey,
     Completion,
@@ -33,7 +24,6 @@ from engines.core.types import (
     Sampling,
     Verdict,
 )
-from engines.core.waiting import gather_all
 from engines.verifiers.answers import TextSettings, TextVerifier
 from engines.verifiers.stated_answer import short_text, strip_thoughts, unjudgeable_verdict
 
@@ -42,9 +32,9 @@ from engines.verifiers.stated_answer import short_text, strip_thoughts, unjudgea
 class JudgeContext:
     """The judge role of a run."""
 
-    policy: Policy
+    policy: protocols.Policy
     sampling: Sampling
-    ledger: Ledger
+    ledger: protocols.Ledger
 
 
 def judge_key(problem: Problem, rollout: Rollout, turn: int = 0) -> CallKey:
@@ -91,7 +81,7 @@ class JudgeSettings:
 
     def __post_init__(self) -> None:
         if not self.rubric.strip():
-            raise VerifierError(
+            raise errors.VerifierError(
                 'verifier "judge"', "rubric is empty.", "Say what decides, or leave it out."
             )
 
@@ -117,7 +107,7 @@ class JudgeVerifier:
         """Nothing to load; the run asks the endpoint of every role before it starts."""
 
     async def verify(self, problem: Problem, rollouts: Sequence[Rollout]) -> tuple[Verdict, ...]:
-        return tuple(await gather_all(self._verdict(problem, r) for r in rollouts))
+        return tuple(await waiting.gather_all(self._verdict(problem, r) for r in rollouts))
 
     async def _verdict(self, problem: Problem, rollout: Rollout) -> Verdict:
         judged = await self._judge(problem, rollout)
@@ -153,13 +143,13 @@ class JudgeVerifier:
             return await judging.ledger.ask(key, judging.policy, messages, judging.sampling)
 
         try:
-            answered = await ask_with_repair(
+            answered = await reply.ask_with_repair(
                 ask,
                 [Message("user", prompt)],
-                lambda text: ParsedReply((parse_judgement(text, self._settings.score),)),
+                lambda text: reply.ParsedReply((parse_judgement(text, self._settings.score),)),
                 lambda trouble: self._repair.render(problem=trouble),
             )
-        except CallFailed as error:
+        except errors.CallFailed as error:
             text = str(error) if error.kind == "timeout" else f"failed: {error}"
             return Verdict(None, error=short_text(text, 300), usage=error.usage)
         usage, refs = answered.usage, answered.refs
@@ -177,18 +167,18 @@ def parse_judgement(text: str, score: Score) -> Judgement:
     Several objects that hold a verdict must agree: one of them may be a draft, or quoted
     from the response. ReplyProblem: there is no verdict in it, or there are two.
     """
-    text = drop_thoughts(text)
+    text = reply.drop_thoughts(text)
     name = "correct" if score == "binary" else "score"
-    rows = parse_objects(text, (name, "reasoning"))
+    rows = reply.parse_objects(text, (name, "reasoning"))
     row = next((row for row in reversed(rows) if name in row), None)
     if row is None:
-        raise ReplyProblem(f'there is no JSON object with "{name}" in it.')
+        raise reply.ReplyProblem(f'there is no JSON object with "{name}" in it.')
     reader = _parse_correct if score == "binary" else _parse_score
     reward = reader(row[name])
-    others = (*rows, *objects_with((name,), escape_tex(text)))
+    others = (*rows, *reply.objects_with((name,), maths.escape_tex(text)))
     said_too = [other[name] for other in others if name in other]
     if any(reader(value) != reward for value in said_too):
-        raise ReplyProblem(f'it holds several objects whose "{name}" differs.')
+        raise reply.ReplyProblem(f'it holds several objects whose "{name}" differs.')
     reasoning = row.get("reasoning")
     return Judgement(reward, reasoning if isinstance(reasoning, str) else "")
 
@@ -197,7 +187,7 @@ def _parse_correct(value: Any) -> float:
     known = _WORDS.get(value.strip().lower()) if isinstance(value, str) else value
     # 0 and 1 count; None and 0.5 do not.
     if known not in (True, False):
-        raise ReplyProblem(f'"correct" is {value!r:.40}, and must be true or false.')
+        raise reply.ReplyProblem(f'"correct" is {value!r:.40}, and must be true or false.')
     return float(known)
 
 
@@ -207,7 +197,7 @@ def _parse_score(value: Any) -> float:
     except (TypeError, ValueError, OverflowError):
         score = float("nan")
     if not 0 <= score <= 1:
-        raise ReplyProblem(f'"score" is {value!r:.40}, and must be a number from 0 to 1.')
+        raise reply.ReplyProblem(f'"score" is {value!r:.40}, and must be a number from 0 to 1.')
     return score
 
 

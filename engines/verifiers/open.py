@@ -21,30 +21,7 @@ from engines.core.errors import VerifierError, did_you_mean
 from engines.core.frozen import frozen
 from engines.core.protocols import Verifier
 from engines.core.settings import is_derived
-from engines.verifiers.answers import (
-    MathSettings,
-    MathVerifier,
-    TextSettings,
-    TextVerifier,
-    judge_choice,
-)
-from engines.verifiers.compose import (
-    AccuracySettings,
-    EachVerifier,
-    FormatSettings,
-    FormatVerifier,
-    LearnedSettings,
-    LearnedVerifier,
-    LengthPenalty,
-    ShapedVerifier,
-    StepBonus,
-    WeightedCriterion,
-    WeightedVerifier,
-    own_verdict,
-    recorded_verdict,
-)
-from engines.verifiers.harbor import HarborVerifier
-from engines.verifiers.judge import JudgeContext, JudgeSettings, JudgeVerifier
+from engines.verifiers import answers, compose, harbor, judge
 
 S = TypeVar("S")
 At = tuple[str, ...]
@@ -142,10 +119,10 @@ Spec = JsonMapping | str
 class Means:
     """What verifiers are opened with; see `open_verifier`."""
 
-    judging: JudgeContext | None = None
+    judging: judge.JudgeContext | None = None
     columns: frozenset[str] | None = None
-    grading: HarborVerifier | None = None
-    open_learned: Callable[[str], LearnedVerifier] | None = None
+    grading: harbor.HarborVerifier | None = None
+    open_learned: Callable[[str], compose.LearnedVerifier] | None = None
 
 
 @frozen
@@ -163,21 +140,21 @@ class VerifierKind:
 
 KINDS: Mapping[str, VerifierKind] = {
     "math": VerifierKind(
-        MathSettings,
+        answers.MathSettings,
         "Is the stated answer mathematically the expected one?",
-        lambda settings, _: MathVerifier(settings),
+        lambda settings, _: answers.MathVerifier(settings),
         needs_answer=True,
     ),
     "text": VerifierKind(
-        TextSettings,
+        answers.TextSettings,
         "Does the stated answer match the expected text? (exact, contains, choice, regex)",
-        lambda settings, _: TextVerifier(settings),
+        lambda settings, _: answers.TextVerifier(settings),
         needs_answer=True,
     ),
     "judge": VerifierKind(
-        JudgeSettings,
+        judge.JudgeSettings,
         "Does a model find that the response meets a rubric?",
-        lambda settings, means: JudgeVerifier(settings, means.judging),
+        lambda settings, means: judge.JudgeVerifier(settings, means.judging),
         requires=(
             "judging",
             "it asks a model, and there is none that can judge.",
@@ -185,27 +162,30 @@ KINDS: Mapping[str, VerifierKind] = {
         ),
     ),
     "accuracy": VerifierKind(
-        AccuracySettings,
+        compose.AccuracySettings,
         "1 for a right answer, else 0 (by: math or text)",
-        lambda settings, _: MathVerifier() if settings.by == "math" else TextVerifier(),
+        lambda settings, _: (
+            answers.MathVerifier() if settings.by == "math" else answers.TextVerifier()
+        ),
         needs_answer=True,
     ),
     "length_penalty": VerifierKind(
-        LengthPenalty, "The reward of another verifier, less what is too long (of, max_length)"
+        compose.LengthPenalty,
+        "The reward of another verifier, less what is too long (of, max_length)",
     ),
     "step": VerifierKind(
-        StepBonus,
+        compose.StepBonus,
         "The reward of another verifier and a bonus for shown steps: it may pay for padding",
     ),
     "format": VerifierKind(
-        FormatSettings,
+        compose.FormatSettings,
         "Does the response match a regular expression? (pattern)",
-        lambda settings, _: FormatVerifier(settings),
+        lambda settings, _: compose.FormatVerifier(settings),
     ),
     "choice": VerifierKind(
         NoSettings,
         "Which option of its problem does the response name, by letter or text?",
-        lambda *_: EachVerifier(judge_choice),
+        lambda *_: compose.EachVerifier(answers.judge_choice),
         needs_answer=True,
     ),
     "harbor": VerifierKind(
@@ -219,7 +199,7 @@ KINDS: Mapping[str, VerifierKind] = {
         ),
     ),
     "reward_model": VerifierKind(
-        LearnedSettings,
+        compose.LearnedSettings,
         "A guess, learned from the verdicts of a run (folder: a path, or run:RUN)",
         lambda settings, means: means.open_learned(settings.folder),
         requires=("open_learned", "its weights cannot be loaded here.", "Name another one."),
@@ -227,12 +207,12 @@ KINDS: Mapping[str, VerifierKind] = {
     "own_reward": VerifierKind(
         NoSettings,
         "The reward that the agent's own function gave its try",
-        lambda *_: EachVerifier(own_verdict),
+        lambda *_: compose.EachVerifier(compose.own_verdict),
     ),
     "recorded": VerifierKind(
         NoSettings,
         "What came of a recorded try (studio data import), as it was found with it",
-        lambda *_: EachVerifier(recorded_verdict),
+        lambda *_: compose.EachVerifier(compose.recorded_verdict),
     ),
 }
 
@@ -263,12 +243,12 @@ class ParsedVerifier:
 
 def open_verifier(
     spec: Spec,
-    judging: JudgeContext | None = None,
+    judging: judge.JudgeContext | None = None,
     folders: Sequence[Path] = (),
     *,
     columns: frozenset[str] | None = None,
-    grading: HarborVerifier | None = None,
-    open_learned: Callable[[str], LearnedVerifier] | None = None,
+    grading: harbor.HarborVerifier | None = None,
+    open_learned: Callable[[str], compose.LearnedVerifier] | None = None,
 ) -> Verifier:
     """Make the verifier that `spec` says.
 
@@ -449,15 +429,15 @@ def _open_parsed(ready: ParsedVerifier, means: Means) -> Verifier:
         judging, columns = means.judging, means.columns
         return FunctionVerifier(ready.settings, ready.path, judging, columns=columns)
     parts = [
-        WeightedCriterion(part.name, part.weight, _open_parsed(part.verifier, means))
+        compose.WeightedCriterion(part.name, part.weight, _open_parsed(part.verifier, means))
         for part in ready.of
     ]
     if not ready.name:
-        return WeightedVerifier(parts)
+        return compose.WeightedVerifier(parts)
     kind = KINDS[ready.name]
     if kind.open is None:
         (part,) = parts
-        return ShapedVerifier(ready.settings, part.name, part.verifier)
+        return compose.ShapedVerifier(ready.settings, part.name, part.verifier)
     if kind.requires is not None:
         name, cause, move = kind.requires
         if getattr(means, name) is None:

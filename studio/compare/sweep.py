@@ -22,8 +22,7 @@ from engines.core.errors import ConfigError, ConflictError
 from engines.core.frozen import frozen
 from engines.core.state.run_state import RunState
 from engines.core.types import Names, Tell
-from engines.pipeline.evaluation.statistics import SAME, standard_error
-from engines.pipeline.evaluation.verdict import paired_changes
+from engines.pipeline.evaluation import statistics, verdict
 from engines.record import appender, seal
 from engines.record.run_dir import Workspace
 from studio import exit_codes
@@ -221,15 +220,15 @@ def _swept_run(result: CellResult) -> SweptRun:
 
 def _gain(change: RateChange) -> Gain:
     first, last = change.first, change.last
-    changes = paired_changes(question_rewards(first), question_rewards(last))
-    varies = max(changes) - min(changes) > SAME
+    changes = verdict.paired_changes(question_rewards(first), question_rewards(last))
+    varies = max(changes) - min(changes) > statistics.SAME
     return Gain(
         data=last.data,
         from_step=first.step,
         to_step=last.step,
         means=(first.mean or 0.0, last.mean or 0.0),
         n=(first.n, last.n),
-        error=standard_error(changes) if varies else None,
+        error=statistics.standard_error(changes) if varies else None,
         comparison=change.comparison,
     )
 

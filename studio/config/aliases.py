@@ -9,8 +9,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from engines.core.errors import ConfigError
-from engines.core.team import FIXED
+from engines.core import errors, team
 from studio.config.compose import ComposedConfig
 from studio.config.settings.agent import AgentConfig
 from studio.config.settings.base import declared_settings
@@ -251,7 +250,7 @@ def model_keys(tree: Tree) -> list[Key]:
     return [
         *((name,) for name in ROLES),
         ("agent", "model"),
-        *(("agent", "team", name) for name in FIXED),
+        *(("agent", "team", name) for name in team.FIXED),
         *(("agent", "tools", str(number), "model") for number in numbers),
         *(("agent", "models", name) for name in (named if isinstance(named, dict) else ())),
     ]
@@ -284,7 +283,7 @@ def mount_agent(composed: ComposedConfig, path: Path) -> None:
     """
     path = path.expanduser()
     if not path.is_file():
-        raise ConfigError(
+        raise errors.ConfigError(
             f"--agent {path}",
             "There is no such file.",
             "Give the agent.yaml of a run folder, or another agent file.",
@@ -293,7 +292,9 @@ def mount_agent(composed: ComposedConfig, path: Path) -> None:
     agent = file.tree
     mount: Key = ("agent",)
     if not agent:
-        raise ConfigError(str(path), "The agent file is empty.", "Give the agent.yaml of a run.")
+        raise errors.ConfigError(
+            str(path), "The agent file is empty.", "Give the agent.yaml of a run."
+        )
     if list(agent) == ["agent"] and isinstance(agent["agent"], dict):
         agent, mount = agent["agent"], ()  # written as run files have it
     places: dict[Key, Place] = {("agent",): Place(f"{path}:1")}

@@ -9,8 +9,7 @@ from collections.abc import Iterator
 from engines.core.errors import ConfigError
 from studio.config.aliases import apply_aliases, move_value, suggest_key
 from studio.config.compose import ComposedConfig, compose_run, resolve
-from studio.config.settings.base import declared_settings
-from studio.config.settings.run import RunConfig, VerifierConfig, every_setting, section_of
+from studio.config.settings import base, run
 from studio.config.source import YoutuConfig
 from studio.config.tree import (
     ABSENT,
@@ -255,7 +254,7 @@ def _leave_out(composed: ComposedConfig, config: YoutuConfig) -> Iterator[str]:
         if reason is None and place.override:
             continue
         value = without_empty(pop_value(composed.tree, key))
-        if get_value(composed.tree, key[:-1]) == {} and section_of(key[:-1]) is None:
+        if get_value(composed.tree, key[:-1]) == {} and run.section_of(key[:-1]) is None:
             pop_value(composed.tree, key[:-1])  # the last of its block
         name = dotted_name(key)
         if value is None or (name, value) == ("agent.type", "simple"):
@@ -265,20 +264,20 @@ def _leave_out(composed: ComposedConfig, config: YoutuConfig) -> Iterator[str]:
             said = ", ".join(value) if isinstance(value, dict) else value
             yield f"{where}: {name} ({said}) has no counterpart here yet: {reason}"
         else:
-            parent = section_of(key[:-1]) or RunConfig
-            hint = suggest_key(key, declared_settings(parent), every_setting())
+            parent = run.section_of(key[:-1]) or run.RunConfig
+            hint = suggest_key(key, base.declared_settings(parent), run.every_setting())
             yield f'{where}: "{name}" is unknown and left out. {hint}'
 
 
 def _unsupported_keys(tree: object, key: Key) -> Iterator[Key]:
-    section = section_of(key)
-    if not isinstance(tree, dict) or section in (None, VerifierConfig):
+    section = run.section_of(key)
+    if not isinstance(tree, dict) or section in (None, run.VerifierConfig):
         return
     for name, value in tree.items():
         inner = (*key, name)
         # Turns of their agents are calls of tools; ours has them only where its kind is given.
         theirs = inner == ("agent", "max_turns") and "kind" not in tree
-        if name in declared_settings(section) and not theirs:
+        if name in base.declared_settings(section) and not theirs:
             yield from _unsupported_keys(value, inner)
         elif name in (PROVIDER, SETTINGS, PARAMS) and value:
             yield from ((*inner, field) for field in value)

@@ -16,9 +16,8 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from engines.core.errors import ConfigError, DataError
+from engines.core import errors, settings
 from engines.core.frozen import frozen
-from engines.core.settings import SettingError
 from engines.data.source import HELD_OUT, PRACTISED, DataSource, locate, resolve_data
 from engines.grpo.checkpoint.folders import find_checkpoints
 from engines.policies.open import is_scripted
@@ -26,19 +25,8 @@ from engines.record.cassette import Tape
 from engines.secrets.mask import MASK, Mask
 from engines.tools.settings import TOOL_KEYS
 from engines.verifiers.open import find_file
-from studio.config.aliases import (
-    apply_aliases,
-    expand_roles,
-    model_keys,
-    mount_agent,
-    mount_parts,
-    normalise_verifier,
-    read_endpoints,
-    share_temperature,
-    suggest_key,
-)
+from studio.config import aliases, from_youtu
 from studio.config.compose import ComposedConfig, compose_run, resolve
-from studio.config.from_youtu import flatten, mount_root, translate
 from studio.config.settings.agent import AgentConfig
 from studio.config.settings.base import declared_settings
 from studio.config.settings.run import RunConfig, every_setting, find_collector, section_of
@@ -57,29 +45,21 @@ from studio.config.tree import (
 )
 from studio.errors import plain_words
 from studio.presets import presets_folder
-from studio.secrets.output import remember
-from studio.secrets.run_files import (
-    environment_secrets,
-    is_address,
-    is_common,
-    is_kept_as_written,
-    is_masked,
-    is_secret,
-    known_secrets,
-    names_secret,
-)
+from studio.secrets import output, run_files
 
 _NO_TEXT = re.compile("[\0\ud800-\udfff]")
 _UNKNOWN = ("extra_forbidden", "unexpected_keyword_argument")  # of a model, of a dataclass
 
 
-def explain_error(composed: ComposedConfig, error: ValidationError) -> ConfigError:
+def explain_error(composed: ComposedConfig, error: ValidationError) -> errors.ConfigError:
     """The first refusal in the order of the settings; the others are counted."""
     first, *others = error.errors(include_url=False)
     key: Key = tuple(str(part) for part in first["loc"])
     context = first.get("ctx", {})
     more = f" ({len(others)} more to correct.)" if others else ""
-    if isinstance(refused := context.get("error"), SettingError):  # of an engine's own check
+    if isinstance(
+        refused := context.get("error"), settings.SettingError
+    ):  # of an engine's own check
         context = {"at": refused.name, "move": refused.move}
         first["msg"] = refused.cause.rstrip(".")
     at = (*key, *str(context["at"]).split(".")) if "at" in context else key
@@ -97,7 +77,7 @@ def _cause_and_move(key: Key, kind: str, message: str, value: object) -> tuple[s
             return f'"{name}" is not a setting.', "Write it nested: a key on each line."
         parent = section_of(tuple(part for part in key[:-1] if not part.isdecimal()))
         siblings = declared_settings(parent) if parent else ()
-        return f'"{name}" is not a setting.', suggest_key(key, siblings, every_setting())
+        return f'"{name}" is not a setting.', aliases.suggest_key(key, siblings, every_setting())
     keys = declared_settings(section) if section is not None and kind != "value_error" else {}
     required = [inner for inner, declared in keys.items() if declared.required]
     meaning = every_setting().get(name, "").rstrip(".")
@@ -116,7 +96,7 @@ def _cause_and_move(key: Key, kind: str, message: str, value: object) -> tuple[s
 
 
 def _value_text(key: Key, value: object) -> str:
-    if is_secret(key, value) or "headers" in key or "extra_body" in key:
+    if run_files.is_secret(key, value) or "headers" in key or "extra_body" in key:
         return "hidden"
     text = f'"{value}"' if isinstance(value, str) else str(value).lower()
     return text if len(text) <= 60 else f"{text[:57]}…"
@@ -168,8 +148,8 @@ class LoadedRun:
         try:
             prefer = HELD_OUT if key.startswith("evaluation") else PRACTISED
             return resolve_data(name, self.roots, prefer)
-        except DataError as error:
-            raise DataError(
+        except errors.DataError as error:
+            raise errors.DataError(
                 self.place(key),
                 f"{error.place}: {error.cause}",
                 f"{error.move} Or add it: studio data add FILE --name {name.partition(':')[0]}.",
@@ -213,22 +193,22 @@ def load_run(
     origins = {  # of each setting that is stored as its text with `${…}`
         dotted_name(key): text
         for key, text in walk_texts(composed.tree)
-        if "${" in text and is_kept_as_written(key, text)
+        if "${" in text and run_files.is_kept_as_written(key, text)
     }
-    secrets = known_secrets(walk(tree), origins, values)
-    remember(secrets)  # before any refusal can quote the file
+    secrets = run_files.known_secrets(walk(tree), origins, values)
+    output.remember(secrets)  # before any refusal can quote the file
     check_plain_values(composed, tree)
     # Before the environment's own keys join. One would wonder at gaps in ordinary text.
     composed.warnings += [
         f"{dotted_name(key)} is a common word: it is masked wherever it occurs."
         for key, value in walk_texts(tree)
-        if is_secret(key, value) and is_common(value)
+        if run_files.is_secret(key, value) and run_files.is_common(value)
     ]
     if not keyless:
         _refuse_masked(composed, tree)
     _name_experiment(composed, tree, preset)
-    read_endpoints(tree, origins, values)
-    share_temperature(composed, tree)
+    aliases.read_endpoints(tree, origins, values)
+    aliases.share_temperature(composed, tree)
     for name in [key for key, value in tree.items() if value is None and section_of((key,))]:
         del tree[name]  # `evaluation:` with nothing below it is an empty section
     # Last: roles may have taken over a path from each other.
@@ -278,7 +258,7 @@ def _read_environment(
         return _Environment({**outer, **environ}, folder, {})
     outer |= os.environ
     own = read_env_file(folder / ".env")
-    remember(environment_secrets(own))
+    output.remember(run_files.environment_secrets(own))
     own = {name: value for name, value in own.items() if name not in outer}
     return _Environment({**own, **outer}, folder, own)
 
@@ -291,18 +271,18 @@ def _rewrite_text(
 ) -> None:
     """The passes over the text with its `${…}`, the names first: then each setting has one."""
     if youtu:
-        translate(composed, youtu, environ, own_agent=agent is None)
+        from_youtu.translate(composed, youtu, environ, own_agent=agent is None)
     else:
-        mount_parts(composed)
+        aliases.mount_parts(composed)
         if get_value(composed.tree, ("data", "dataset")) is not ABSENT:  # an eval file
-            mount_root(composed)
-        apply_aliases(composed)
-        for role in model_keys(composed.tree):
-            flatten(composed, role, environ)
-    normalise_verifier(composed)
+            from_youtu.mount_root(composed)
+        aliases.apply_aliases(composed)
+        for role in aliases.model_keys(composed.tree):
+            from_youtu.flatten(composed, role, environ)
+    aliases.normalise_verifier(composed)
     if agent is not None:
-        mount_agent(composed, agent)
-    expand_roles(composed)  # the mounted agent may bring the policy
+        aliases.mount_agent(composed, agent)
+    aliases.expand_roles(composed)  # the mounted agent may bring the policy
 
 
 def _validate(
@@ -324,7 +304,7 @@ def _validate(
 def _refuse_masked(composed: ComposedConfig, tree: Tree) -> None:
     for key, value in walk(tree):
         # An agent's model that is asked has become the policy.
-        if is_masked(key, value) and key[:2] != ("agent", "model"):
+        if run_files.is_masked(key, value) and key[:2] != ("agent", "model"):
             name = dotted_name(key)
             raise composed.error(
                 key,
@@ -373,9 +353,9 @@ def absent_keys(composed: ComposedConfig, environ: Variables) -> dict[Key, list[
     """
     absent: dict[Key, list[str]] = {}
     for key, text in walk_texts(composed.tree):
-        if is_masked(key, text):
+        if run_files.is_masked(key, text):
             absent[key] = []
-        elif is_secret(key) or names_secret(text) or is_address(key):
+        elif run_files.is_secret(key) or run_files.names_secret(text) or run_files.is_address(key):
             names = [name for name in _UNCONDITIONAL.findall(text) if name not in environ]
             if names:
                 absent[key] = names
@@ -385,7 +365,7 @@ def absent_keys(composed: ComposedConfig, environ: Variables) -> dict[Key, list[
 def leave_out_masked(tree: Tree) -> None:
     """Take keys and addresses away that are not known; in other places the mask does no harm."""
     for key, value in walk_texts(tree):
-        if MASK in value and (key[-1] == "api_key" or is_address(key)):
+        if MASK in value and (key[-1] == "api_key" or run_files.is_address(key)):
             pop_value(tree, key)
 
 
@@ -455,7 +435,7 @@ class _FileNames:
         """The split stays as it is written: what is meant else is known where it is read."""
         try:
             source = locate(name, self._roots(key, name, self.data))
-        except DataError:
+        except errors.DataError:
             return None
         return DataSource(source.path.resolve(), source.split)
 

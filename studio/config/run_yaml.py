@@ -17,14 +17,12 @@ from engines.policies.hf_local.settings import LoraSettings
 from engines.record.yaml_text import dump_yaml, escape_interpolation
 from engines.secrets.mask import MASK, NO_SECRETS, Mask
 from engines.training_free.settings import TrainingFreeSettings
-from studio.config.settings.base import declared_settings
-from studio.config.settings.policy import Role
-from studio.config.settings.run import LintConfig, RunConfig
+from studio.config.settings import base, policy, run
 from studio.config.tree import Key, Tree, dotted_name, get_value, map_tree, replace_value, walk
 from studio.secrets.run_files import is_secret, names_secret, storable_text, without_secrets
 
 
-def dump_run_yaml(config: RunConfig, mask: Mask = NO_SECRETS) -> str:
+def dump_run_yaml(config: run.RunConfig, mask: Mask = NO_SECRETS) -> str:
     """The resolved run file as text: it loads to an equal config, and holds no secret.
 
     A secret that came from `${…}` is written as that text. One written as its value in a file or
@@ -60,7 +58,7 @@ _MODEL_FIELDS = ("model", "temperature", "top_p", "max_tokens", "extra_body")
 
 
 def _names(section: str, kind: type) -> Names:
-    return tuple(f"{section}.{name}" for name in declared_settings(kind))
+    return tuple(f"{section}.{name}" for name in base.declared_settings(kind))
 
 
 ACTING_FIELDS = tuple(
@@ -94,7 +92,7 @@ RESULT_FIELDS = (
     "practice.dropout",
     "practice.reflect_on_worsened",
     *_names("practice", TrainingFreeSettings),
-    *_names("lint", LintConfig),
+    *_names("lint", run.LintConfig),
     "verifier",
     "library.name",
     "library.start",
@@ -105,7 +103,7 @@ evaluation, concurrency) may change freely. `policy.temperature` is that of roll
 
 
 def fingerprint(
-    config: RunConfig, data_digest: str = "", verifier: JsonObject | None = None
+    config: run.RunConfig, data_digest: str = "", verifier: JsonObject | None = None
 ) -> JsonObject:
     """What results depend on, as plain JSON values keyed by `RESULT_FIELDS`.
 
@@ -133,7 +131,7 @@ def fingerprint(
     return {name: get_value(plain, tuple(name.split("."))) for name in RESULT_FIELDS}
 
 
-def _with_origins(config: RunConfig, role: Role, value: Any, key: Names = ()) -> Any:
+def _with_origins(config: run.RunConfig, role: policy.Role, value: Any, key: Names = ()) -> Any:
     """Fields of a request, with what came from `${…}` as that text instead of its value.
 
     A short hash tells values apart, except those of variables that are named as secrets.

@@ -3,8 +3,7 @@
 from engines.core.team import FIXED
 from engines.record.cassette import Tape
 from engines.verifiers.open import asks_judge
-from studio.config.settings.policy import PolicyConfig, Role
-from studio.config.settings.run import RunConfig
+from studio.config.settings import policy, run
 
 
 def played_note(tape: Tape | None) -> str | None:
@@ -14,12 +13,12 @@ def played_note(tape: Tape | None) -> str | None:
     return f"cassette: replies are played from {tape.path}, no model or tool is asked; it costs $0"
 
 
-def is_rehearsal(config: RunConfig) -> bool:
+def is_rehearsal(config: run.RunConfig) -> bool:
     """Whether any reply of the run is scripted, also one that a real endpoint sends."""
     return bool(_scripted_roles(config))
 
 
-def rehearsal_note(config: RunConfig) -> str | None:
+def rehearsal_note(config: run.RunConfig) -> str | None:
     """Which replies are scripted, for people; None where none are."""
     if not (scripted := _scripted_roles(config)):
         return None
@@ -32,14 +31,14 @@ def rehearsal_note(config: RunConfig) -> str | None:
     return f"rehearsal: what {', '.join(scripted)} said is scripted; the policy {model} {asked}"
 
 
-def _scripted_roles(config: RunConfig) -> list[str]:
+def _scripted_roles(config: run.RunConfig) -> list[str]:
     """Also the members of a team that do not play the policy."""
-    roles: list[Role] = ["policy"]
+    roles: list[policy.Role] = ["policy"]
     if config.practice.reflects:
         roles.append("reflector")  # a weight update is computed, no model draws a lesson
     if asks_judge(config.verifier.spec):
         roles.append("judge")
-    asked: dict[str, PolicyConfig | None] = {role: config.role(role) for role in roles}
+    asked: dict[str, policy.PolicyConfig | None] = {role: config.role(role) for role in roles}
     if config.agent.team is not None:
         asked |= {name: getattr(config.agent.team, name) for name in FIXED}
     return [n for n, one in asked.items() if one and "rehearsal" in one.model.split(":")[:2]]

@@ -14,8 +14,7 @@ import yaml
 
 from engines.core.errors import ConfigError
 from engines.core.frozen import frozen
-from engines.record.seal import refuse_altered
-from engines.record.yaml_text import QUICK_LOADER
+from engines.record import seal, yaml_text
 
 Key = tuple[str, ...]
 Tree = dict[str, Any]
@@ -155,7 +154,7 @@ class YamlFile:
     package: str | None  # of its line `# @package NAME`
 
 
-class _Loader(QUICK_LOADER):  # type: ignore[misc]
+class _Loader(yaml_text.QUICK_LOADER):  # type: ignore[misc]
     """Reads numbers and refuses repeated keys as OmegaConf does, which Hydra reads files with."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> Any:
@@ -202,7 +201,7 @@ def _package_of(file: Path) -> str | None:
 
 def parse_yaml(file: Path) -> yaml.Node | None:
     """Return the file's mapping as PyYAML reads it; None of an empty file. Raises ConfigError."""
-    refuse_altered(file)
+    seal.refuse_altered(file)
     try:
         text = file.read_text(encoding="utf-8")
         try:

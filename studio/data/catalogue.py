@@ -29,9 +29,8 @@ from engines.data.source import (
     locate,
     resolve_data,
 )
-from engines.record.appender import make_folder, write_atomic
+from engines.record import appender, libraries
 from engines.record.derived.catalogue import write_dataset_row
-from engines.record.libraries import check_name
 from engines.record.run_dir import Workspace
 from engines.verifiers.foreign.calls import FORMS, detect_signature
 from engines.verifiers.open import KINDS
@@ -174,9 +173,9 @@ def add_talks(
 
 def write_dataset(workspace: Workspace, target: Path, data: bytes, n: int) -> None:
     """Write a data set of the workspace, unless it is as it should be, and note it."""
-    make_folder(workspace.datasets)
+    appender.make_folder(workspace.datasets)
     if not target.exists() or target.read_bytes() != data:
-        write_atomic(target, data)
+        appender.write_atomic(target, data)
     write_dataset_row(workspace, dataset_row(target, data, n))
 
 
@@ -215,7 +214,7 @@ def _read_data(
 
 def check_data_name(name: str) -> str:
     try:
-        check_name(name)
+        libraries.check_name(name)
     except ConflictError as error:
         raise ConfigError(error.place, error.cause, "Choose one with --name NAME.") from error
     return name

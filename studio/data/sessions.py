@@ -15,19 +15,16 @@ from engines.core.errors import ConfigError, DataError
 from engines.core.types import Tell
 from engines.data.dataset import MARK, ORIGIN, content_hash, is_unreviewed, outcome_word, set_mark
 from engines.data.rows import open_table
-from engines.data.sessions.formats import read_sessions
-from engines.data.sessions.steps import Intake, as_object, parse_json
+from engines.data.sessions import formats, steps
 from engines.data.sessions.tries import Try, read_tries
-from engines.record.appender import write_atomic
-from engines.record.lock import write_lock
+from engines.record import appender, lock
 from engines.record.run_dir import Workspace
 from engines.secrets.redactor import Redactor
 from studio.data.catalogue import check_data_name, write_dataset
 from studio.facts.data_set import Item, SessionImport
 from studio.render.data_lines import clip_text, item_text
 from studio.render.words import count_text
-from studio.secrets.output import current_mask, remember
-from studio.secrets.run_files import environment_secrets
+from studio.secrets import output, run_files
 
 Row = dict[str, Any]
 
@@ -46,13 +43,15 @@ def import_sessions(
     Raises DataError: there is nothing of the format, or no request with a reply. ConfigError: the
     name cannot be one, or belongs to other content.
     """
-    name, intake = check_data_name(name or f"{format}-sessions"), Intake()
-    redact = Redactor({*environment_secrets(), *current_mask().values}, anonymous=anonymous)
+    name, intake = check_data_name(name or f"{format}-sessions"), steps.Intake()
+    redact = Redactor(
+        {*run_files.environment_secrets(), *output.current_mask().values}, anonymous=anonymous
+    )
     tries: list[Try] = []
     inner: dict[str, list[str]] = {}  # sub-agents of each session, in order
     sessions = set[str | int]()  # of inspect samples, whose epochs are tries
     try:
-        for session in read_sessions(format, path, intake):
+        for session in formats.read_sessions(format, path, intake):
             if not session.part_of:
                 sample = session.id.rpartition("/")[0]
                 sessions.add(sample if format == "inspect" else len(sessions))
@@ -62,7 +61,7 @@ def import_sessions(
     except DataError as error:
         raise DataError(*map(redact, (error.place, error.cause, error.move))) from None
     finally:
-        remember(redact.found)  # no message may hold one either
+        output.remember(redact.found)  # no message may hold one either
     final = redact.knowing_all()
     linked = {final(of): [*dict.fromkeys(map(final, found))] for of, found in inner.items()}
     rows = _make_rows(format, tries, linked, final, intake)
@@ -100,7 +99,7 @@ def _make_rows(
     tries: Sequence[Try],
     inner: Mapping[str, list[str]],
     redact: Redactor,
-    intake: Intake,
+    intake: steps.Intake,
 ) -> list[Row]:
     """A row a request, with all tries at it; sessions that hold the same one make a group."""
     rows: dict[str, Row] = {}
@@ -126,7 +125,7 @@ def _make_rows(
 
 def _write_new(workspace: Workspace, target: Path, rows: list[Row]) -> bool:
     """Write a new data set; False where the same items are there, marked or not."""
-    with write_lock(workspace.datasets, timeout_s=10):
+    with lock.write_lock(workspace.datasets, timeout_s=10):
         if target.exists():
             if [set_mark(row, False) for row in read_items(target)] == rows:
                 return False
@@ -173,7 +172,7 @@ def change_items(workspace: Workspace, target: Path, changes: Mapping[str, Chang
     The file is read again under the lock: what another process did meanwhile stays. Returns how
     many were there still.
     """
-    with write_lock(workspace.datasets, timeout_s=10):
+    with lock.write_lock(workspace.datasets, timeout_s=10):
         rows, out, met = [], b"", 0
         for row in read_items(target):
             change = changes.get(content_hash(row))
@@ -184,7 +183,7 @@ def change_items(workspace: Workspace, target: Path, changes: Mapping[str, Chang
                 out += _to_line(row)
         if out:  # first: whoever is stopped between has it twice, and not never
             kept = target.with_name(f"{target.name}.taken-out")
-            write_atomic(kept, (kept.read_bytes() if kept.exists() else b"") + out)
+            appender.write_atomic(kept, (kept.read_bytes() if kept.exists() else b"") + out)
         if met:
             _write(workspace, target, rows)
     return met
@@ -210,8 +209,8 @@ def reply_digest(reply: Row) -> str:
 
 def pair_tries(row: Row) -> list[tuple[Row, Row]]:
     """Each try with what came of it: by what it says, or where it was changed by place."""
-    replies = [as_object(one) for one in row.get("rollouts") or ()]
-    told = [as_object(one) for one in row.get("outcomes") or ()]
+    replies = [steps.as_object(one) for one in row.get("rollouts") or ()]
+    told = [steps.as_object(one) for one in row.get("outcomes") or ()]
     said, by_reply = [*map(reply_digest, replies)], {one.get("reply"): one for one in told}
     pairs = []
     for at, reply in enumerate(replies):
@@ -377,7 +376,7 @@ def _editable(row: Row) -> str:
 
 def _parse_edited(row: Row, written: str) -> Row | str:
     """The item of an edited text, redacted anew; a text says what is wrong with it."""
-    found, redact = as_object(parse_json(written)), Redactor()
+    found, redact = steps.as_object(steps.parse_json(written)), Redactor()
     given, tries = found.get("question"), found.get("tries")
     known = pair_tries(row)
     if not isinstance(given, list) or not isinstance(tries, list) or len(tries) != len(known):

@@ -14,8 +14,7 @@ from typing import NamedTuple
 
 import orjson
 
-from engines.core import errors, settings
-from engines.core.codec import JsonMapping
+from engines.core import codec, errors, settings
 from engines.core.library import Library
 from engines.core.text.prompts import load_prompt
 from engines.core.types import Problem
@@ -330,7 +329,7 @@ def estimate_run(plan: RunPlan) -> Estimate:
 def estimate_eval(
     config: RunConfig,
     workspace: Workspace,
-    fingerprint: JsonMapping,
+    fingerprint: codec.JsonMapping,
     problems: tuple[Problem, ...],
     missing: Sequence[tuple[str, int]],
 ) -> Estimate:
@@ -460,7 +459,7 @@ def _length_notes(facts: CostInput, measured: MeasuredUsage, result: Estimate) -
 
 
 def _measure_earlier_run(
-    workspace: Workspace, fingerprint: JsonMapping, roles: Sequence[Role]
+    workspace: Workspace, fingerprint: codec.JsonMapping, roles: Sequence[Role]
 ) -> MeasuredUsage:
     """The newest finished run of the same models that recorded something.
 
@@ -496,7 +495,7 @@ def _measure_earlier_run(
     return MeasuredUsage()
 
 
-def _add_record(measured: MeasuredUsage, record: JsonMapping) -> None:
+def _add_record(measured: MeasuredUsage, record: codec.JsonMapping) -> None:
     if record.get("lost"):
         return
     usage, purpose = record["reply"]["usage"], record["key"]["purpose"]

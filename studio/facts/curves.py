@@ -14,11 +14,10 @@ from engines.core.state.list_row import Point, practice_points
 from engines.core.state.run_state import RunState, StepState
 from engines.core.types import NO_USAGE
 from engines.pipeline.evaluation.statistics import mean_interval
-from studio.facts.evaluation import question_rewards
+from studio.facts import evaluation, training
 from studio.facts.run import run_progress
-from studio.facts.training import FIGURE_NAMES, Update, is_fine_tuning, trained_steps
 
-SETTLED: tuple[Update, ...] = ("applied", "rejected", "rolled back")
+SETTLED: tuple[training.Update, ...] = ("applied", "rejected", "rolled back")
 _SHOWN_METRICS = ("kl", "loss")
 """Figures of updates that have a curve beside the reward."""
 
@@ -38,7 +37,7 @@ class Commit:
 
     step: int
     version: int  # afterwards
-    outcome: Update = "applied"  # one of `SETTLED`
+    outcome: training.Update = "applied"  # one of `SETTLED`
     size: int | None = None  # experiences of the library then, where that is known
     beside_weights: bool = False  # the version is the library's, and the run has a policy's too
 
@@ -72,7 +71,7 @@ def run_curves(state: RunState, sizes: Mapping[int, int] | None = None) -> RunCu
     started, steps = state.started, sorted(state.steps.items())
     epochs = {step.epoch: number for number, step in reversed(steps)}
     tokens, cost = _spent(state)
-    is_loss = is_fine_tuning(state)
+    is_loss = training.is_fine_tuning(state)
     points, held_out = tuple(practice_points(state)), _held_out(state)
     measured = {point[0] for series in held_out for point in series.points}
     return RunCurves(
@@ -84,7 +83,7 @@ def run_curves(state: RunState, sizes: Mapping[int, int] | None = None) -> RunCu
         practice=Series("loss", "", points) if is_loss else Series("reward", "reward", points),
         held_out=held_out,
         updates=tuple(
-            Series(FIGURE_NAMES[name], "", found)
+            Series(training.FIGURE_NAMES[name], "", found)
             for name in _SHOWN_METRICS
             if not (is_loss and name == "loss") and (found := metric_points(state, name))
         ),
@@ -108,7 +107,7 @@ def _held_out(state: RunState) -> tuple[Series, ...]:
     by_set: dict[str, list[Point]] = {}
     for found in state.evaluations:
         if found.mean is not None:
-            interval = mean_interval(tuple(question_rewards(found).values()))
+            interval = mean_interval(tuple(evaluation.question_rewards(found).values()))
             low, high = (interval.low, interval.high) if interval else (None, None)
             by_set.setdefault(found.data, []).append(
                 Point(found.step, found.mean, found.n, low, high)
@@ -151,7 +150,7 @@ def _spent(state: RunState) -> tuple[Series, Series | None]:
 def _commits(state: RunState, sizes: Mapping[int, int]) -> list[Commit]:
     trains, found = state.trains_weights, list[Commit]()
     if trains:
-        settled = (one for one in trained_steps(state) if one.update in SETTLED)
+        settled = (one for one in training.trained_steps(state) if one.update in SETTLED)
         found = [Commit(one.step, policy_after(state, one.step), one.update) for one in settled]
     for number, step in state.steps.items():
         version = step.committed_version

@@ -7,8 +7,7 @@ from typing import Any
 
 from engines.core.frozen import frozen
 from engines.core.types import Names, Problem
-from engines.data.dataset import DataReport, recorded_rewards
-from engines.data.rows import Unit
+from engines.data import dataset, rows
 from studio.facts.subject import LIFTED, Subject
 
 
@@ -34,7 +33,7 @@ class AddedData(Subject):
     new: bool  # False: it had been added before
     hides_bundled: bool
     contradictory: tuple[tuple[int, ...], ...]  # lines with one question and no answer in common
-    unit: Unit  # what they count
+    unit: rows.Unit  # what they count
     with_tools: int = 0  # talks left out since they call tools
 
 
@@ -43,7 +42,7 @@ class NumberedProblem(Subject):
     """A problem as practice would meet it."""
 
     line: int  # or row, from 1
-    unit: Unit
+    unit: rows.Unit
     problem: Problem = field(metadata=LIFTED)
 
     @property
@@ -53,7 +52,7 @@ class NumberedProblem(Subject):
     @property
     def rewards(self) -> tuple[float | None, ...]:
         """Of recorded tries."""
-        return tuple(recorded_rewards(self.problem) or ())
+        return tuple(dataset.recorded_rewards(self.problem) or ())
 
 
 @frozen
@@ -62,7 +61,7 @@ class DataCheck(Subject):
 
     name: str
     path: str
-    report: DataReport = field(metadata=LIFTED)
+    report: dataset.DataReport = field(metadata=LIFTED)
 
     @property
     def answered(self) -> int:

@@ -5,8 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from engines.core.errors import ConflictError
-from engines.core.events import EvaluationFinished, LibraryCommitted
+from engines.core import errors, events
 from engines.core.frozen import frozen
 from engines.core.library import Library, Provenance, effective_operation, provenance
 from engines.core.text.similarity import Change, word_diff
@@ -24,7 +23,7 @@ class FoundVersion:
 
     label: str
     library: Library
-    measured: tuple[EvaluationFinished, ...] = ()
+    measured: tuple[events.EvaluationFinished, ...] = ()
     labels: Names = ()
     copied_from: str | None = None  # what its library was begun as a copy of
     weights: str = ""  # of a step of a training run: its figures, for the library stays as it is
@@ -342,11 +341,11 @@ def _check_experience(name: str, versions: Sequence[Library], experience: str) -
     if experience not in ids:
         move = f"There are: {', '.join(ids)}." if ids else "It has never held one."
         place = f"library {name}, experience {experience}"
-        raise ConflictError(place, "no version of it has that experience.", move)
+        raise errors.ConflictError(place, "no version of it has that experience.", move)
 
 
 def _commit_facts(
-    before: Library, after: Library, commit: LibraryCommitted, experience: str | None
+    before: Library, after: Library, commit: events.LibraryCommitted, experience: str | None
 ) -> CommitFacts:
     changes = [
         CommittedChange(change, _marks(change, before, after, commit))
@@ -372,7 +371,7 @@ def _commit_facts(
 
 
 def _marks(
-    change: ExperienceChange, before: Library, after: Library, commit: LibraryCommitted
+    change: ExperienceChange, before: Library, after: Library, commit: events.LibraryCommitted
 ) -> tuple[Provenance, ...]:
     """Return how a change came about: of a wording its own history tells it."""
     if change.sign in "+~=":

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field, replace
 from shlex import quote
 from typing import Any, get_args
 
+from engines.core import errors
 from engines.core import events as ev
 from engines.core.codec import fields_of
-from engines.core.errors import StudioError
 from engines.core.frozen import frozen
 from engines.core.library import Library
 from engines.core.state.run_state import (
@@ -24,9 +24,8 @@ from engines.core.state.run_state import (
 from engines.core.types import GroupOutcome, LostWork, Names, Operation, UnparsedReply, Usage
 from engines.pipeline.evaluation.statistics import Interval
 from engines.record.run_dir import RunDir, Workspace
-from studio.facts import evaluation
+from studio.facts import evaluation, next_command
 from studio.facts.library import Difference, library_difference
-from studio.facts.next_command import RunStatus, run_status
 from studio.facts.subject import LIFTED, Subject
 from studio.facts.training import TrainingFacts, training_facts
 from studio.secrets.sanitize import one_line
@@ -132,7 +131,7 @@ class RunFacts(Subject):
 
     run: str
     exp_id: str
-    standing: RunStatus = field(metadata=LIFTED)
+    standing: next_command.RunStatus = field(metadata=LIFTED)
     ending: str
     reason: str
     curates: str
@@ -196,7 +195,7 @@ def run_facts(
     return RunFacts(
         run=run,
         exp_id=started.exp_id if started else run,
-        standing=run_status(state, run, alive=alive),
+        standing=next_command.run_status(state, run, alive=alive),
         **fields_of(state, "ending", "reason", "curates", "cassette", "reviewer", "withheld"),
         **fields_of(state, "steps_finished", "doubts", "best_step", "repaired", "lost", "remarks"),
         rehearsal=bool(started and started.rehearsal),
@@ -411,7 +410,7 @@ def load_parent(state: RunState, workspace: Workspace) -> RunState | None:
         return None
     try:
         return load_state_with_parents(workspace.run(state.started.forked_from), workspace)
-    except StudioError:
+    except errors.StudioError:
         return None
 
 

@@ -7,11 +7,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
+from engines.core import codec, errors, events, types
 from engines.core import events as ev
-from engines.core import types
-from engines.core.codec import fields_of
-from engines.core.errors import ConflictError
-from engines.core.events import RolloutFinished
 from engines.core.frozen import frozen
 from engines.core.library import OperationOutcome
 from engines.core.state.run_state import AnsweredReply, StepHistory
@@ -62,7 +59,9 @@ def step_facts(run: RunDir, number: int) -> StepFacts:
     if step.started is None:
         last = run.state().step
         move = f"Choose 1 to {last}." if last else "It has not begun any."
-        raise ConflictError(f"run {run.run}, step {number}", "it has not begun that step.", move)
+        raise errors.ConflictError(
+            f"run {run.run}, step {number}", "it has not begun that step.", move
+        )
     # Without one yet it is told like one that is empty.
     lesson = step.lesson or types.Lesson(number, step.started.library_version)
     committed = step.committed
@@ -131,7 +130,7 @@ def read_calls(run: RunDir, refs: Sequence[types.RecordRef]) -> tuple[ModelCall,
 
 def _make_call(record: Record, ref: types.RecordRef) -> ModelCall:
     return ModelCall(
-        **fields_of(record.key, "purpose", "turn", "index", "position"),
+        **codec.fields_of(record.key, "purpose", "turn", "index", "position"),
         model=record.reply.model or record.policy,
         prompt=tuple(message.content for message in record.messages),
         reply=record.reply.text,
@@ -148,7 +147,7 @@ class RolloutFacts(Subject):
     """A rollout that ended, with everything its records hold."""
 
     id: str
-    finished: RolloutFinished = field(metadata=LIFTED)
+    finished: events.RolloutFinished = field(metadata=LIFTED)
     verdict: types.Verdict | None
     messages: tuple[types.Message, ...]
     calls: tuple[ModelCall, ...]  # of models
@@ -173,7 +172,7 @@ class RolloutFacts(Subject):
 
 
 def read_rollout(
-    run: RunDir, finished: RolloutFinished, verdict: types.Verdict | None
+    run: RunDir, finished: events.RolloutFinished, verdict: types.Verdict | None
 ) -> RolloutFacts:
     """Return a rollout with what its records hold. Raises DamagedError, ConflictError."""
     messages: tuple[types.Message, ...] = ()
@@ -196,4 +195,4 @@ def rollout_facts(run: RunDir, name: str) -> RolloutFacts:
             return read_rollout(run, rollout.finished, rollout.verdict)
     names = [rollout.id for rollout in read_history(run.journal).rollouts]
     move = f"The last that ended is {names[-1]}." if names else "It has none yet."
-    raise ConflictError(f"run {run.run}, rollout {name}", "it has no such rollout.", move)
+    raise errors.ConflictError(f"run {run.run}, rollout {name}", "it has no such rollout.", move)

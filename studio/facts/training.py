@@ -9,8 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import field
 from typing import Literal
 
-from engines.core.codec import JsonMapping
-from engines.core.events import CheckpointSaved
+from engines.core import codec, events
 from engines.core.frozen import frozen
 from engines.core.state.run_state import RunState, StepState
 from engines.core.types import LostWork, update_id
@@ -157,10 +156,10 @@ class TrainingFacts(Subject):
 
     policy_version: int
     demonstrations: bool  # fine-tuned on them, so that nothing was rolled out
-    engine: JsonMapping
+    engine: codec.JsonMapping
     steps: tuple[TrainedStep, ...]
     rolled_back: Mapping[int, int]  # step → the step gone back to
-    checkpoints: tuple[CheckpointSaved, ...]
+    checkpoints: tuple[events.CheckpointSaved, ...]
 
     @property
     def measured(self) -> tuple[TrainedStep, ...]:
@@ -197,7 +196,7 @@ class TrainingFacts(Subject):
         return self.checkpoints[-1].folder if self.checkpoints else None
 
 
-def trainable_share(engine: JsonMapping) -> float | None:
+def trainable_share(engine: codec.JsonMapping) -> float | None:
     trainable, parameters = engine.get("trainable"), engine.get("parameters")
     if isinstance(trainable, int) and isinstance(parameters, int) and parameters:
         return trainable / parameters

@@ -6,9 +6,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
-from engines.core.codec import from_dict, to_dict
-from engines.core.errors import ConflictError
-from engines.core.events import EvaluationFinished
+from engines.core import codec, errors, events
 from engines.core.library import Experience
 from engines.core.state.run_state import RunState
 from engines.core.text.sanitize import one_line
@@ -19,9 +17,7 @@ from engines.record.journal import read_journal
 from engines.record.run_dir import RunDir, Workspace
 from studio.facts.evaluation import evaluation_facts, learned_by, question_rewards
 from studio.facts.library import FoundVersion
-from studio.render.evaluation_lines import evaluation_text
-from studio.render.json import json_data
-from studio.render.words import difference_text
+from studio.render import evaluation_lines, json, words
 
 _MEASURED = re.compile(rb'"kind":"EvaluationFinished"')
 
@@ -29,7 +25,9 @@ _MEASURED = re.compile(rb'"kind":"EvaluationFinished"')
 def evaluation_card(found: FoundVersion, workspace: Workspace) -> Card:
     """The version, secrets masked, with its measurements."""
     mask, library = workspace.mask, found.library
-    entries = (from_dict(Experience, mask.tree(to_dict(e))) for e in library.experiences)
+    entries = (
+        codec.from_dict(Experience, mask.tree(codec.to_dict(e))) for e in library.experiences
+    )
     # A file may call its library anything; here it stands in markers and comments.
     name = re.sub(r"[^\w.-]+", "-", library.name).strip("-.")[:100] or "library"
     card = Card(replace(library, name=name, experiences=tuple(entries)))
@@ -53,12 +51,14 @@ def practised_runs(found: FoundVersion, workspace: Workspace) -> list[RunDir]:
     try:
         folder = workspace.library(found.library.name)
         made = {commit.run for _, commit in folder.history() if commit}
-    except ConflictError:
+    except errors.ConflictError:
         return []
     return [run for run in workspace.runs() if run.run in made]
 
 
-def _result(found: EvaluationFinished, state: RunState, at: float, workspace: Workspace) -> Result:
+def _result(
+    found: events.EvaluationFinished, state: RunState, at: float, workspace: Workspace
+) -> Result:
     assert state.started is not None
     how = (found.data, found.fingerprint)
     alike = (e for e in state.evaluations if (e.data, e.fingerprint) == how and e.step < found.step)
@@ -67,21 +67,23 @@ def _result(found: EvaluationFinished, state: RunState, at: float, workspace: Wo
     model = workspace.mask(str(state.started.settings.get("policy.model", "unknown")))
     date, scripted = f"{datetime.fromtimestamp(at, UTC):%F}", state.started.rehearsal
     measured = evaluation_facts(found, learned_by(state))
-    facts = json_data(measured) | {"model": model, "date": date, "scripted": scripted}
-    rate = evaluation_text(measured)
+    facts = json.json_data(measured) | {"model": model, "date": date, "scripted": scripted}
+    rate = evaluation_lines.evaluation_text(measured)
     text = f"{found.data}: mean reward {rate}, {model}, {measured.version}, {date}"
     text += ", scripted replies" if scripted else ""
     if first is None or change is None:
         return Result(one_line(text), facts)
-    against = f"{difference_text(change)} against v{first.library_version}: {change.verdict}"
-    facts["against"] = {"library_version": first.library_version} | (json_data(change) or {})
+    against = f"{words.difference_text(change)} against v{first.library_version}: {change.verdict}"
+    facts["against"] = {"library_version": first.library_version} | (json.json_data(change) or {})
     before = workspace.library(state.started.library).at(first.library_version)
     bare = not before.experiences and not state.trains_weights
     benchmark = _benchmark(found, first) if bare else None
     return Result(one_line(f"{text}; {against}"), facts, benchmark)
 
 
-def _benchmark(found: EvaluationFinished, first: EvaluationFinished) -> dict[str, Any]:
+def _benchmark(
+    found: events.EvaluationFinished, first: events.EvaluationFinished
+) -> dict[str, Any]:
     """As skills hold it: means over questions, and how far questions differ."""
     rates: dict[str, Any] = {}
     for name, one in (("with_skill", found), ("without_skill", first)):

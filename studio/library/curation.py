@@ -15,10 +15,10 @@ from dataclasses import replace
 from typing import Any
 
 from engines.core import events as ev
+from engines.core import protocols
 from engines.core.errors import ConflictError
 from engines.core.frozen import frozen
 from engines.core.library import Library, effective_operation
-from engines.core.protocols import Linter
 from engines.core.text.sanitize import one_line
 from engines.core.text.similarity import Entry, pair_entries
 from engines.core.types import (
@@ -30,15 +30,11 @@ from engines.core.types import (
     human_operation_id,
 )
 from engines.pipeline.gate.draft import Change
-from engines.record.appender import sync_folder, write_atomic
+from engines.record import appender, libraries, lock, seal, yaml_text
 from engines.record.derived.catalogue import refresh_catalogue
 from engines.record.formats.source import ForeignEntry, ForeignLibrary
 from engines.record.journal import Journal
-from engines.record.libraries import check_name
-from engines.record.lock import write_lock
 from engines.record.run_dir import RunDir, Workspace
-from engines.record.seal import add_seal, seal_fits
-from engines.record.yaml_text import dump_yaml
 from engines.training_free.consolidation import flag_repeats
 from studio.facts.library import CurationFacts, FoundVersion
 
@@ -54,7 +50,7 @@ def open_curation(
     about: str,
     *,
     person: str,
-    linter_of: Callable[[RunDir], Linter] | None,
+    linter_of: Callable[[RunDir], protocols.Linter] | None,
 ) -> CurationFacts:
     """Put operations on the head of a library up for review, in a new run.
 
@@ -71,11 +67,11 @@ def open_curation(
         fresh, waiting = _split_waiting(workspace, rows, operations)
         if not fresh or linter_of is None:
             return _facts(library, None, fresh, waiting)
-        with write_lock(run.path, timeout_s=_LOCK_WAIT_S):
+        with lock.write_lock(run.path, timeout_s=_LOCK_WAIT_S):
             if workspace.new_run_dir(name) != run:  # whoever held the lock has opened it
                 continue
             # Its library's settings and problems hold for the lint, and for trying operations.
-            write_atomic(run.run_file, _run_file(workspace, rows))
+            appender.write_atomic(run.run_file, _run_file(workspace, rows))
             named = [
                 replace(operation, id=human_operation_id(0, number), proposer=person)
                 for number, operation in enumerate(fresh, 1)
@@ -134,9 +130,11 @@ def _run_file(workspace: Workspace, rows: Sequence[Row]) -> bytes:
     """That of the library's newest run, sealed; a minimal one where all are gone or altered."""
     files = (workspace.run(row["run"]).run_file for row in reversed(rows))
     for data in (file.read_bytes() for file in files if file.is_file()):
-        if (fits := seal_fits(data)) is not False:
-            return data if fits else add_seal(data)
-    return add_seal(dump_yaml({"exp_id": "curation", "policy": {"model": "none"}}).encode())
+        if (fits := seal.seal_fits(data)) is not False:
+            return data if fits else seal.add_seal(data)
+    return seal.add_seal(
+        yaml_text.dump_yaml({"exp_id": "curation", "policy": {"model": "none"}}).encode()
+    )
 
 
 def _write_journal(run: RunDir, workspace: Workspace, events: Sequence[ev.DurableEvent]) -> None:
@@ -150,7 +148,7 @@ def _write_journal(run: RunDir, workspace: Workspace, events: Sequence[ev.Durabl
     try:
         asyncio.run(append_all())
         path.rename(run.journal)
-        sync_folder(run.path)
+        appender.sync_folder(run.path)
     finally:
         journal.close()
         path.unlink(missing_ok=True)
@@ -163,13 +161,13 @@ def target_library(
 
     Without `begin` nothing is written. Raises ConflictError: it cannot be the name of one.
     """
-    check_name(name)
+    libraries.check_name(name)
     folder = workspace.library(name)
     copied, label = (start.library, start.label) if start else (None, None)
     if not folder.exists() and not begin:
         return replace(copied or Library(name), name=name, version=0)
     if not folder.exists():
-        with write_lock(folder.path.parent, timeout_s=_LOCK_WAIT_S):  # of two one begins it
+        with lock.write_lock(folder.path.parent, timeout_s=_LOCK_WAIT_S):  # of two one begins it
             if not folder.exists():
                 folder.create(copied, label)
                 refresh_catalogue(workspace)

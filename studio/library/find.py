@@ -11,8 +11,7 @@ from engines.core.codec import JsonMapping
 from engines.core.errors import ConfigError
 from engines.record.derived.catalogue import Compare
 from engines.record.run_dir import Workspace
-from studio.render.library_lines import date_text
-from studio.render.words import step_name
+from studio.render import library_lines, words
 from studio.secrets.sanitize import one_line, sanitize
 
 _SHOWN_TEXT, _SHOWN_PART = 300, 120
@@ -98,10 +97,16 @@ def _became(row: JsonMapping) -> str:
 
 def hit_title(row: JsonMapping) -> str:
     """`op3.1  modify E7, rejected by ann  library mine, run exp, step 3  2026-03-09 16:00`."""
-    step = "step 0" if row["kind"] == "evaluation" and not row["step"] else step_name(row["step"])
+    step = (
+        "step 0"
+        if row["kind"] == "evaluation" and not row["step"]
+        else words.step_name(row["step"])
+    )
     run = f", run {row['run']}, {step}" if row["run"] else ""
     where = one_line(f"library {row['library']}{run}", _SHOWN_PART)
-    return "  ".join((one_line(row["id"], _SHOWN_PART), _became(row), where, date_text(row["at"])))
+    return "  ".join(
+        (one_line(row["id"], _SHOWN_PART), _became(row), where, library_lines.date_text(row["at"]))
+    )
 
 
 def decision_text(row: JsonMapping, also: str = "") -> str:

@@ -1,7 +1,6 @@
 """A diagnosis of `studio doctor` as lines of text."""
 
-from engines.record import lines
-from engines.record.repair import Finding
+from engines.record import lines, repair
 from studio.facts.diagnosis import Diagnosis
 from studio.render.words import count_text
 from studio.secrets.sanitize import one_line
@@ -23,7 +22,7 @@ def doctor_text(diagnosis: Diagnosis) -> str:
     return "\n".join([*shown, _machine_line(diagnosis), _verdict_line(diagnosis)])
 
 
-def _finding_line(finding: Finding) -> str:
+def _finding_line(finding: repair.Finding) -> str:
     word = "mended" if finding.repaired else finding.grade
     parts = (finding.cause, finding.repaired or finding.move)
     texts = (one_line(part, _LONGEST) for part in parts if part)

@@ -19,8 +19,7 @@ from studio.facts.library import (
     ListedLibrary,
     prompt_tokens,
 )
-from studio.render import words
-from studio.render.evaluation_lines import evaluation_text
+from studio.render import evaluation_lines, words
 from studio.secrets.sanitize import sanitize
 
 COLOURS = {"+": "green", "-": "red", "~": "yellow"}
@@ -188,7 +187,7 @@ def result_lines(facts: Difference) -> list[str]:
     lines = []
     for which, side in (("before", facts.a), ("after", facts.b)):
         for evaluation in side.evaluations:
-            rate = f"mean reward {evaluation_text(evaluation)}"
+            rate = f"mean reward {evaluation_lines.evaluation_text(evaluation)}"
             lines.append(sanitize(f"{which}: {evaluation.data}: {rate}"))
     return lines
 

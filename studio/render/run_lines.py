@@ -9,8 +9,7 @@ from engines.core.types import GATE, NOT_ONE, LostWork, Message, Operation, Weig
 from studio.facts.run import EndFacts, ReviewerFacts, RunFacts, StepRow
 from studio.facts.step import GroupFacts, ModelCall, RolloutFacts, StepFacts
 from studio.facts.training import FIGURE_NAMES, TrainingFacts
-from studio.render import evaluation_lines, words
-from studio.render.library_lines import counts_text, experience_line, tokens_text
+from studio.render import evaluation_lines, library_lines, words
 from studio.render.lines import indent_text, table
 from studio.render.training_lines import figure_text, training_lines
 from studio.secrets.sanitize import one_line, sanitize
@@ -244,8 +243,11 @@ def _library_lines(end: EndFacts) -> list[str]:
     library = end.library
     if not end.facts.training or library.before != library.after:
         versions = f"v{library.before} -> v{library.after}"
-        counts = f"{counts_text(library.difference)}; {tokens_text(library.difference)}"
-        changes = [f"  {experience_line(change)}" for change in library.difference.changes()]
+        tokens = library_lines.tokens_text(library.difference)
+        counts = f"{library_lines.counts_text(library.difference)}; {tokens}"
+        changes = [
+            f"  {library_lines.experience_line(change)}" for change in library.difference.changes()
+        ]
         return ["", f"library {library.name}  {versions}  {counts}", *changes]
     if library.experiences:
         held = words.count_text(len(library.experiences), "experience")

@@ -2,12 +2,10 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from engines.core.events import RolloutFinished
-from engines.core.settings import SHOWN_WHOLE
+from engines.core import events, settings
 from engines.core.state.run_state import Rewards, RunState
 from engines.core.types import GATE, GroupOutcome, Operation, ProposalFate, Usage
-from engines.pipeline.evaluation.statistics import Interval
-from engines.pipeline.evaluation.verdict import Comparison
+from engines.pipeline.evaluation import statistics, verdict
 from studio.secrets.sanitize import one_line, sanitize
 
 
@@ -21,7 +19,7 @@ def reward_text(reward: float) -> str:
     return f"{reward:.1f}" if round(reward, 1) == round(reward, 2) else f"{reward:.2f}"
 
 
-def rate_text(value: float | None, interval: Interval | None) -> str:
+def rate_text(value: float | None, interval: statistics.Interval | None) -> str:
     """`0.310 [0.22, 0.40]`: the value and its 95 % interval."""
     if value is None:
         return "none known"
@@ -38,22 +36,22 @@ def try_acts_text(turns: int, tool_calls: int, failed_calls: int) -> str:
     return f"{count_text(turns, 'turn')}, {count_text(tool_calls, 'tool call')}{failed}"
 
 
-def acted_text(found: RolloutFinished) -> str:
+def acted_text(found: events.RolloutFinished) -> str:
     return try_acts_text(found.turns, found.tool_calls, found.failed_calls)
 
 
-def acts_cell(found: RolloutFinished) -> str:
+def acts_cell(found: events.RolloutFinished) -> str:
     """`4/3` for a narrow column of a table, `4/3!` where a call failed."""
     return f"{found.turns}/{found.tool_calls}{'!' * (found.failed_calls > 0)}"
 
 
-def difference_text(found: Comparison) -> str:
+def difference_text(found: verdict.Comparison) -> str:
     """`+0.660 [+0.56, +0.76]`."""
     low, high = found.interval.low, found.interval.high
     return f"{found.difference:+.3f} [{low:+.2f}, {high:+.2f}]"
 
 
-def signs_text(found: Comparison) -> str:
+def signs_text(found: verdict.Comparison) -> str:
     """The counts of questions and the exact test: `66 better, 0 worse, 34 level, p < 0.001`."""
     p = "p < 0.001" if found.p < 0.001 else f"p = {found.p:.3f}"
     gone = f"; {found.left_out} could not be paired" if found.left_out else ""
@@ -73,7 +71,7 @@ def count_text(n: int, what: str, plural: str = "") -> str:
 
 def prompt_tokens_text(tokens: int | str, experiences: int) -> str:
     """`748 tokens a call`; of more experiences than a prompt shows by itself, what all come to."""
-    return f"{tokens} tokens {'a call' if experiences <= SHOWN_WHOLE else 'in all'}"
+    return f"{tokens} tokens {'a call' if experiences <= settings.SHOWN_WHOLE else 'in all'}"
 
 
 def usage_text(usage: Usage) -> str:

@@ -12,10 +12,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from engines.core.errors import ConflictError, RecordError
+from engines.core import errors, library_notes
 from engines.core.frozen import frozen
 from engines.core.library import Experience, Library
-from engines.core.library_notes import Effect
 from engines.core.state.list_row import Point, pool_points
 from engines.core.state.run_state import RunHistory, RunState
 from engines.core.types import Operation
@@ -33,8 +32,7 @@ from studio.facts.run import (
     run_facts,
 )
 from studio.facts.subject import LIFTED, Subject
-from studio.render.comparison_page import changes_table
-from studio.render.library_lines import origin_line
+from studio.render import comparison_page, library_lines, run_lines
 from studio.render.page import (
     BarChart,
     Block,
@@ -49,7 +47,6 @@ from studio.render.page import (
     Text,
     plain_words,
 )
-from studio.render.run_lines import head_text, practice_sections, record_sections
 from studio.render.words import count_text
 from studio.review.evidence import EvidenceLoader, GroupEvidence, PartingWords
 from studio.secrets.sanitize import one_line
@@ -83,7 +80,7 @@ class LessonFacts(Subject):
     cites: tuple[str, ...]
     evidence: tuple[EvidenceFacts, ...]
     uses: str  # of its tries, in words
-    effect: Effect | None  # None: not measured
+    effect: library_notes.Effect | None  # None: not measured
 
 
 @frozen
@@ -147,7 +144,7 @@ def _library_versions(state: RunState, workspace: Workspace) -> tuple[Library, .
         return ()
     try:
         versions = workspace.library(state.started.library).versions()
-    except ConflictError:
+    except errors.ConflictError:
         return ()
     # Its commit is on disk before the run's: a kill between them leaves one more.
     return versions[state.started.library_version : state.library_version + 1]
@@ -186,7 +183,7 @@ def _lesson(
         id=experience.id,
         text=experience.text,
         pinned=experience.pinned,
-        origin=origin_line(mark) if mark else "",
+        origin=library_lines.origin_line(mark) if mark else "",
         rationale=mark.rationale if mark else "",
         cites=mark.evidence if mark else (),
         evidence=tuple(map(_evidence_facts, groups)),
@@ -226,7 +223,10 @@ def report_page(report: ReportFacts) -> Page:
         "spent": _cost_charts,
     }
     parts = []
-    for title, lines in [*practice_sections(facts, every_epoch=True), *record_sections(facts)]:
+    for title, lines in [
+        *run_lines.practice_sections(facts, every_epoch=True),
+        *run_lines.record_sections(facts),
+    ]:
         make = make_charts.get(title.partition(" ")[0])
         charts = make(report) if make is not None else []
         items = Items([line.strip() for line in lines])
@@ -238,7 +238,7 @@ def report_page(report: ReportFacts) -> Page:
 
 def _head(report: ReportFacts) -> list[Block]:
     facts = report.facts
-    blocks: list[Block] = [Text(line) for line in head_text(facts).split("\n")]
+    blocks: list[Block] = [Text(line) for line in run_lines.head_text(facts).split("\n")]
     if facts.scripted:
         blocks.append(Text(facts.scripted, "notice"))
     if facts.practises and not facts.evaluations:
@@ -333,7 +333,7 @@ def _quotes(group: EvidenceFacts) -> list[Quote]:
     return quotes
 
 
-def worth_text(effect: Effect | None) -> str:
+def worth_text(effect: library_notes.Effect | None) -> str:
     """Say what a lesson is worth, as it was measured."""
     if effect is None:
         return "Worth: not measured."
@@ -350,7 +350,7 @@ def _changes(report: ReportFacts) -> list[Block]:
     if report.diff is None:
         return [Text("The library is gone from the workspace: what changed cannot be told.")]
     title = f"Library {facts.library} v{facts.library_before} → v{facts.library_after}"
-    table = changes_table(title, differing_changes(report.diff))
+    table = comparison_page.changes_table(title, differing_changes(report.diff))
     same = len(report.diff) - len(table.rows)
     return [table, Text(f"{same} stayed as they were.")] if table.rows else [Text("Nothing.")]
 
@@ -401,6 +401,6 @@ def write_report(path: Path, data: bytes, workspace: Workspace) -> None:
     try:
         path.write_bytes(data)
     except OSError as error:
-        raise RecordError(
+        raise errors.RecordError(
             str(path), f"cannot be written ({error.strerror}).", "Choose another place."
         ) from error

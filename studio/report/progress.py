@@ -10,12 +10,8 @@ from engines.core import events as ev
 from engines.core.library import OperationOutcome
 from engines.core.state.run_state import RunState, StepState
 from engines.core.types import Lesson, Tell, Verdict, group_id, rollout_id
-from studio.facts.evaluation import cell_name, diagnose_epoch, nothing_read_text
-from studio.facts.run import run_progress
-from studio.facts.training import is_fine_tuning, trained_step
-from studio.render.evaluation_lines import diagnosis_lines, finished_text
-from studio.render.run_lines import NO_WORKER
-from studio.render.training_lines import engine_text, figures_text, update_outcome_text
+from studio.facts import evaluation, run, training
+from studio.render import evaluation_lines, run_lines, training_lines
 from studio.render.words import (
     count_text,
     decided_text,
@@ -56,22 +52,25 @@ class LinePrinter:
         state = self._state
         match event:
             case ev.EngineOpened():
-                return [f"weights: {engine_text(event.facts)}"]
+                return [f"weights: {training_lines.engine_text(event.facts)}"]
             case ev.StepStarted() | ev.LessonProposed() if state.step_trains:
                 return []  # one line a step, once it is known what came of its update
             case ev.LessonCommitted() if state.step_trains and event.step in state.steps:
-                trained = trained_step(state, event.step)
+                trained = training.trained_step(state, event.step)
                 assert trained is not None
-                outcome = update_outcome_text(trained, state.policy_version)
-                begin = f"step {event.step}/{run_progress(state).steps}"
-                return [f"{begin} {figures_text(trained)}, {outcome}"]
+                outcome = training_lines.update_outcome_text(trained, state.policy_version)
+                begin = f"step {event.step}/{run.run_progress(state).steps}"
+                return [f"{begin} {training_lines.figures_text(trained)}, {outcome}"]
             case ev.StageEntered():
                 return self._stage_lines(event)
             case ev.CheckpointSaved():
                 saved = f"checkpoint of step {event.step} (policy v{event.policy_version})"
                 return [f"{saved}: {one_line(event.folder, 200)}"]
             case ev.StepStarted():
-                where, problems = run_progress(state), count_text(len(event.problems), "problem")
+                where, problems = (
+                    run.run_progress(state),
+                    count_text(len(event.problems), "problem"),
+                )
                 begun = f"step {event.step} of {where.steps}, epoch {event.epoch} of {where.epochs}"
                 return [f"{begun}: {problems}, library v{event.library_version}"]
             case ev.LessonsCompared():
@@ -80,7 +79,7 @@ class LinePrinter:
                 step = state.steps[event.step]
                 lines = [
                     step_line(step, event.lesson),
-                    nothing_read_text(step.groups, state.settings),
+                    evaluation.nothing_read_text(step.groups, state.settings),
                 ]
                 return [f"step {event.step}: {line}" for line in lines if line]
             case ev.LessonCommitted():
@@ -89,16 +88,22 @@ class LinePrinter:
             case ev.EvaluationProgressed(done=0):
                 return [f"evaluating {event.data}: {count_text(event.total, 'rollout')} …"]
             case ev.EvaluationFinished():
-                return [f"held-out {event.data}: mean reward {finished_text(event)}"]
-            case ev.StepFinished() if told := diagnose_epoch(state, event.step):
-                return [f"epoch {event.epoch}: {text}" for text in diagnosis_lines(told)]
+                return [
+                    f"held-out {event.data}: mean reward {evaluation_lines.finished_text(event)}"
+                ]
+            case ev.StepFinished() if told := evaluation.diagnose_epoch(state, event.step):
+                return [
+                    f"epoch {event.epoch}: {text}"
+                    for text in evaluation_lines.diagnosis_lines(told)
+                ]
             case ev.CellMeasured(result=found):
-                of = f"held-out {found.data}, {cell_name(event.trained, event.with_library, found)}"
-                return [f"{of}: mean reward {finished_text(found)}"]
+                cell = evaluation.cell_name(event.trained, event.with_library, found)
+                of = f"held-out {found.data}, {cell}"
+                return [f"{of}: mean reward {evaluation_lines.finished_text(found)}"]
             case ev.RunEnded(how="budget" | "failed" | "waiting"):
                 return [f"ended early: {one_line(event.reason, 300)}"]
             case ev.NodesChanged(nodes=nodes, lost=str(lost)) if lost:
-                left = [] if nodes else [NO_WORKER]
+                left = [] if nodes else [run_lines.NO_WORKER]
                 return [one_line(lost, 300), *left]
             case ev.RunPaused():
                 return ["paused (studio ctl resume goes on)"]
@@ -124,8 +129,8 @@ class LinePrinter:
             if unasked or self._waited_for == event.step:
                 return []
             self._waited_for = event.step
-            found = trained_step(state, event.step)
-            figures = f": {figures_text(found)}" if found else ""
+            found = training.trained_step(state, event.step)
+            figures = f": {training_lines.figures_text(found)}" if found else ""
             line = f"its weight update is to be decided ({_review_command(state)}){figures}"
         elif event.stage == "review" and left and state.reviewer == "wait":
             line = f"{count_text(left, 'operation')} to review ({_review_command(state)})"
@@ -254,7 +259,7 @@ def duration_text(seconds: float) -> str:
 def _detail_lines(event: ev.DurableEvent | ev.TransientEvent, state: RunState) -> list[str]:
     """What the activity of the screen says besides."""
     match event:
-        case ev.GroupReflected() if not is_fine_tuning(state):
+        case ev.GroupReflected() if not training.is_fine_tuning(state):
             return _reflection_lines(event)
         case ev.RolloutJudged(verdict=verdict) if verdict.reward is not None:
             name = rollout_id(event.step, event.position, event.index)

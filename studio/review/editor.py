@@ -22,12 +22,9 @@ from engines.core.frozen import frozen
 from engines.core.library import effective_operation
 from engines.core.state.run_state import RunState
 from engines.core.types import Operation
-from engines.record.appender import write_atomic
-from engines.record.lock import write_lock
+from engines.record import appender, lock
 from studio.render.words import decided_text
-from studio.review.evidence import EvidenceLoader, GroupEvidence
-from studio.review.line_mode import Ask
-from studio.review.review_run import RunReview
+from studio.review import evidence, line_mode, review_run
 from studio.review.scripted import Todo, Wish, carry_out, check_wishes, refuse, result_text
 from studio.review.wording import about_lines, change_lines, evidence_lines
 from studio.secrets.sanitize import sanitize
@@ -85,8 +82,8 @@ def _editor_error(error: click.ClickException | ValueError) -> ConfigError:
 class EditorReview:
     """One person's review of one run as a file; with `yes` it is recorded without asking."""
 
-    review: RunReview
-    ask: Ask
+    review: review_run.RunReview
+    ask: line_mode.Ask
     yes: bool
     _version: int | None = None  # of the library as the file shows it
     _goes_on: bool = False  # with what was written before
@@ -99,7 +96,7 @@ class EditorReview:
     def run(self) -> None:
         """Edit, ask, record. Raises StudioError with the text kept."""
         who, move = "another `studio review --editor`", "Finish there."
-        with write_lock(self._file.parent, who=who, move=move):
+        with lock.write_lock(self._file.parent, who=who, move=move):
             blocks, kept = self._read_queue(), self._text(self._file)
             if kept.strip() and kept != self._text(self._shown):
                 self._goes_on = True
@@ -111,8 +108,8 @@ class EditorReview:
                     )
                 text = format_document(self._run.run, blocks).encode()
                 self._forget()  # first, so that no older text is held against what is shown now
-                write_atomic(self._shown, text)
-                write_atomic(self._file, text)
+                appender.write_atomic(self._shown, text)
+                appender.write_atomic(self._file, text)
             try:
                 while self._edit_once():
                     self._goes_on = True
@@ -136,7 +133,7 @@ class EditorReview:
             if self.yes:
                 raise ConflictError(f"run {self._run.run}", f"{moved}.", "Look again.")
             self.review.tell(moved)
-        groups_of = EvidenceLoader(self._run).operation_groups
+        groups_of = evidence.EvidenceLoader(self._run).operation_groups
         return queue_blocks(self.review.session.state, queue, groups_of)
 
     def _edit_once(self) -> bool:
@@ -250,7 +247,9 @@ class Block:
 
 
 def queue_blocks(
-    state: RunState, queue: ReviewQueue, groups_of: Callable[[Operation], Sequence[GroupEvidence]]
+    state: RunState,
+    queue: ReviewQueue,
+    groups_of: Callable[[Operation], Sequence[evidence.GroupEvidence]],
 ) -> list[Block]:
     """The queue as the file has it before anybody changes it: what is open is approved."""
     blocks, inside = list[Block](), {NEW, *state.operations}

@@ -5,9 +5,8 @@ from dataclasses import replace
 from functools import lru_cache, partial
 from threading import Lock
 
+from engines.core import errors, types
 from engines.core import events as ev
-from engines.core import types
-from engines.core.errors import StudioError
 from engines.core.frozen import frozen
 from engines.core.state.run_state import StepHistory
 from engines.core.text.similarity import Change
@@ -102,7 +101,7 @@ class EvidenceLoader:
             if len(side := sides.get(witness.sign, {})) < MOST_OF_A_SIDE and witness.sign in sides:
                 try:
                     side[witness.id] = said_pieces(self.messages(witness))
-                except StudioError:
+                except errors.StudioError:
                     continue  # its record is gone; another one may part as well
         found = choose_pair(sides["+"], sides["-"], group.question)
         if found is None:
@@ -127,7 +126,7 @@ class EvidenceLoader:
         for witness in members:
             try:
                 asked = [m.content for m in self.messages(witness) if m.role == "user"]
-            except StudioError:
+            except errors.StudioError:
                 continue  # its record is gone; another member may have one
             if asked:
                 return asked[0]

@@ -13,10 +13,8 @@ from engines.core.errors import ConflictError, StudioError
 from engines.core.text.tool_text import said_text
 from engines.core.types import GATE, Decision, Operation, OperationKind, UnparsedReply
 from studio.render.words import DONE, count_text, misfit_text
-from studio.review import wording
-from studio.review.decider import Decider, check_wording
+from studio.review import decider, review_run, wording
 from studio.review.evidence import EvidenceLoader, GroupEvidence
-from studio.review.review_run import RunReview
 from studio.secrets.sanitize import one_line, sanitize
 from studio.session.requests import Drop, Mend, Propose, Request, ReviewQueue
 from studio.session.unparsed_replies import with_comments, without_comments
@@ -32,13 +30,13 @@ Edit = Callable[[str], str | None]
 
 @dataclass(slots=True, eq=False)
 class LineReview:
-    review: RunReview
+    review: review_run.RunReview
     ask: Ask
     edit: Edit
     evidence: EvidenceLoader
     clock: Callable[[], float] = time.monotonic
     settled_count: int = 0  # replies corrected or dropped in this session
-    _decider: Decider = field(default_factory=Decider)
+    _decider: decider.Decider = field(default_factory=decider.Decider)
     _shown_at: float = 0.0
     _decided: set[str] = field(default_factory=set)  # also where `u` came too late
     _later: dict[str, None] = field(default_factory=dict)  # operations and replies, newest last
@@ -342,7 +340,7 @@ class LineReview:
         merged = [other.id for other in others]
         while decision.text and decision.text.strip():
             self._texts[operation.id] = decision.text
-            checking = check_wording(self.review.session, operation, decision, merged)
+            checking = decider.check_wording(self.review.session, operation, decision, merged)
             objection, flags = self.review.wait_for(checking)
             if objection:
                 self._say(f"{sanitize(objection)}: not decided; edit again, or r REASON")

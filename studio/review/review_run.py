@@ -12,14 +12,10 @@ from dataclasses import dataclass, field
 from shlex import quote
 from typing import Any, Protocol, TypeVar
 
-from engines.core.errors import ConflictError
-from engines.core.protocols import Linter
+from engines.core import errors, protocols
 from engines.core.types import Tell
 from engines.record.run_dir import RunDir, Workspace
-from studio.session import requests
-from studio.session.control_socket import is_alive
-from studio.session.live import LiveSession
-from studio.session.offline import OfflineSession
+from studio.session import control_socket, live, offline, requests
 from studio.session.session import Disconnected, Session
 
 T = TypeVar("T")
@@ -65,7 +61,7 @@ class LoopThread:
 
 @contextlib.contextmanager
 def open_session(
-    workspace: Workspace, run: RunDir, who: str, linter: Linter | None = None
+    workspace: Workspace, run: RunDir, who: str, linter: protocols.Linter | None = None
 ) -> Iterator[tuple[Session, WaitFor]]:
     """A script's session with a run, and what waits for its answers.
 
@@ -73,11 +69,13 @@ def open_session(
     """
     with LoopThread() as loop:
         session: Session
-        if is_alive(run):
-            session = LiveSession(run, who, as_screen=False)
+        if control_socket.is_alive(run):
+            session = live.LiveSession(run, who, as_screen=False)
         else:
             holder = "a person's `studio review`"
-            session = OfflineSession(workspace, run, who, linter=linter, holder=holder, idle_s=None)
+            session = offline.OfflineSession(
+                workspace, run, who, linter=linter, holder=holder, idle_s=None
+            )
         try:
             yield session, loop.run
         finally:
@@ -103,7 +101,7 @@ class RunReview:
 
     @property
     def has_process(self) -> bool:
-        return isinstance(self.session, LiveSession)
+        return isinstance(self.session, live.LiveSession)
 
     def wait_until_allowed(self, ask: Callable[[], bool]) -> bool:
         """Ask, once no screen decides where that is waited for; True where the process ended."""
@@ -169,7 +167,7 @@ class RunReview:
 
     async def _wait_until_left(self) -> None:
         """Return once no screen decides any more, or the process has ended."""
-        with contextlib.suppress(ConflictError):
+        with contextlib.suppress(errors.ConflictError):
             while True:
                 await asyncio.sleep(WAIT_S)
                 with contextlib.suppress(requests.ControlledElsewhereError):

@@ -10,21 +10,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
-from engines.core.codec import digest, fields_of, to_dict
-from engines.core.errors import DataError
+from engines.core import codec, errors
 from engines.core.frozen import frozen
 from engines.core.library import effective_operation
 from engines.core.state.run_state import RunState
-from engines.core.text.sanitize import one_line
-from engines.core.text.similarity import word_diff
+from engines.core.text import sanitize, similarity
 from engines.core.types import Decision, DecisionAction, Operation, OperationKind
 from studio.errors import plain_words
 from studio.render.json import print_json, print_result
 from studio.render.words import DONE
-from studio.review.decider import new_flags
-from studio.review.evidence import EvidenceLoader
-from studio.review.review_run import RunReview
-from studio.review.wording import flag_text
+from studio.review import decider, evidence, review_run, wording
 from studio.session.requests import Decide, Preview, Propose, ReviewQueue, Undo
 from studio.session.session import Session
 
@@ -71,11 +66,11 @@ def read_wishes(name: str, data: bytes) -> list[Wish]:
     return [replace(wish, place=f"item {at}") for at, wish in enumerate(wishes, 1)]
 
 
-def refuse(name: str, problems: Sequence[str], move: str = "") -> DataError:
+def refuse(name: str, problems: Sequence[str], move: str = "") -> errors.DataError:
     """What is wrong with some wishes as one error; nothing of them is recorded."""
     told = [problem.rstrip(".") for problem in problems[:8]]
     told += [f"And {len(problems) - 8} more"] if len(problems) > 8 else []
-    return DataError(name, f"{'. '.join(told)}.", f"Nothing was recorded. {move}".rstrip())
+    return errors.DataError(name, f"{'. '.join(told)}.", f"Nothing was recorded. {move}".rstrip())
 
 
 async def check_wishes(
@@ -113,8 +108,8 @@ async def check_wishes(
         if would_be.objection:
             problems[at] = would_be.objection
         if not wishes[at].anyway:
-            new = new_flags(operation, would_be.flags, gone)
-            flags += [f"{wishes[at].place}, flag {flag_text(flag)}" for flag in new]
+            new = decider.new_flags(operation, would_be.flags, gone)
+            flags += [f"{wishes[at].place}, flag {wording.flag_text(flag)}" for flag in new]
     if problems:
         told = [f"{wishes[at].place}: {problems[at]}" for at in sorted(problems)]
         raise refuse(name, told, f"`studio review {session.run.run} --json` lists what is there.")
@@ -165,7 +160,10 @@ def _stands(operation: Operation, standing: Decision | None, wanted: Decision | 
     if standing is None or wanted is None:
         return standing is wanted
     was, now = (effective_operation(operation, one) for one in (standing, wanted))
-    same = one_line(was.text) == one_line(now.text) and replace(was, text=now.text) == now
+    same = (
+        sanitize.one_line(was.text) == sanitize.one_line(now.text)
+        and replace(was, text=now.text) == now
+    )
     kinds = [one.action.replace("edit", "approve") for one in (standing, wanted)]
     return kinds[0] == kinds[1] and same and wanted.reason in ("", standing.reason)
 
@@ -198,10 +196,10 @@ def result_text(made: Decision) -> str:
 def fingerprint(operation: Operation, texts: Mapping[str, str]) -> str:
     """Changes as soon as the operation does, or what its experience says."""
     before = texts.get(operation.target or "", "")
-    return digest([operation.kind, operation.target, operation.text, before], 8)
+    return codec.digest([operation.kind, operation.target, operation.text, before], 8)
 
 
-def review_by_script(review: RunReview, path: Path, *, json: bool) -> None:
+def review_by_script(review: review_run.RunReview, path: Path, *, json: bool) -> None:
     """Check and record what a JSON file says, or standard input (`-`); print what came of it."""
     name = "standard input" if str(path) == "-" else str(path)
     wishes = read_wishes(name, sys.stdin.read().encode() if str(path) == "-" else path.read_bytes())
@@ -218,21 +216,21 @@ def review_by_script(review: RunReview, path: Path, *, json: bool) -> None:
     print_result(facts, "\n".join(lines).rstrip(), json=json)
 
 
-def print_queue(review: RunReview) -> None:
+def print_queue(review: review_run.RunReview) -> None:
     """Print as JSON what is open with all that a reviewer sees, and the library as it would be."""
     queue, run = review.read_queue(), review.session.run
-    state, texts, loader = review.session.state, dict(queue.draft), EvidenceLoader(run)
+    state, texts, loader = review.session.state, dict(queue.draft), evidence.EvidenceLoader(run)
     operations = []
     for op in queue.open:
         before, measured = texts.get(op.target or "", ""), state.effect_of(op.id)
         groups = loader.operation_groups(op)
         seen = {
             "before": before,
-            "words": word_diff(before, op.text) if op.kind == "modify" else (),
-            "groups": [fields_of(group, "id", "won", "n", "question") for group in groups],
+            "words": similarity.word_diff(before, op.text) if op.kind == "modify" else (),
+            "groups": [codec.fields_of(group, "id", "won", "n", "question") for group in groups],
             "effect": measured.effect if measured else None,
             "fingerprint": fingerprint(op, texts),
         }
-        operations.append({**to_dict(op), **seen})
+        operations.append({**codec.to_dict(op), **seen})
     about = {"run": run.run, "library": state.started.library if state.started else ""}
-    print_json({**about, **to_dict(queue), "open": operations})
+    print_json({**about, **codec.to_dict(queue), "open": operations})

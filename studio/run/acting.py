@@ -43,8 +43,7 @@ from studio.config.loading import own_programs
 from studio.config.settings.agent import AgentConfig, ToolConfig
 from studio.config.settings.policy import EmbeddingConfig, PolicyConfig
 from studio.config.settings.run import RunConfig
-from studio.secrets.output import current_mask
-from studio.secrets.run_files import environment_secrets
+from studio.secrets import output, run_files
 
 if TYPE_CHECKING:
     from engines.tools.sandbox.sandbox import Sandbox
@@ -514,7 +513,7 @@ def open_remote_work(acting: Acting, stack: AsyncExitStack, tell: Tell) -> Remot
             f"Install it: {install_command('ray')}",
         ) from error
 
-    secrets, mask = environment_secrets(), current_mask()
+    secrets, mask = run_files.environment_secrets(), output.current_mask()
     cluster = RayCluster(
         config.ray.address,
         open_parts=open_worker,

@@ -12,14 +12,11 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from engines.core import errors, events, protocols, waiting
 from engines.core import events as ev
-from engines.core.errors import ConflictError
-from engines.core.events import AgentOpened, NodesChanged, RolloutPlaced
 from engines.core.frozen import frozen
-from engines.core.protocols import Engine, Reviewer, Verifier
 from engines.core.state.run_state import RunState
 from engines.core.types import Learns, Problem, Tell
-from engines.core.waiting import slow_stage
 from engines.grpo.settings import USUAL_RATES, GRPOSettings
 from engines.pipeline.budget import Budget
 from engines.pipeline.context import AlternatingEngine, RunContext
@@ -30,15 +27,11 @@ from engines.pipeline.recorder import Recorder
 from engines.pipeline.replay_training import Checkpoints, HistorySegment, load_history
 from engines.pipeline.reviewers import MetricLimits, open_reviewers
 from engines.policies.limits import Slots, Throttled
-from engines.record.appender import write_atomic
-from engines.record.cassette import OpenEmbedder, is_played, open_cassette
+from engines.record import appender, cassette, libraries, lock, seal
 from engines.record.derived.run_state import open_run
 from engines.record.journal import Entry, Journal
 from engines.record.ledger import RecordLedger
-from engines.record.libraries import LibraryFolder
-from engines.record.lock import check_lockable, write_lock
 from engines.record.run_dir import RunDir
-from engines.record.seal import add_seal
 from engines.training_free.consolidation import TrainingFreeEngine
 from engines.training_free.lint import OperationLinter
 from studio.config.run_yaml import dump_run_yaml
@@ -69,7 +62,7 @@ if TYPE_CHECKING:
 @frozen
 class Training:
     folder: Path  # of the experiment
-    engine: Engine
+    engine: protocols.Engine
     checkpoints: Checkpoints
     bounds: MetricLimits
     first_weights: FirstWeights
@@ -81,7 +74,7 @@ async def open_run_context(
     tell: Tell,
     *,
     open_journal: Callable[..., Journal] = Journal,
-    reviewers: Sequence[Reviewer] | None = None,
+    reviewers: Sequence[protocols.Reviewer] | None = None,
     watched: bool = False,
     ranks: "AcceleratedRanks | None" = None,
 ) -> RunContext:
@@ -136,7 +129,7 @@ async def open_run_context(
         gate=gate,
         reflector=_open_reflector(parts, record.recorder, linter),
         pace=models.pace_of(
-            plan.loaded.config, watched=watched, played=is_played(parts.roles.cassette)
+            plan.loaded.config, watched=watched, played=cassette.is_played(parts.roles.cassette)
         ),
     )
 
@@ -182,8 +175,8 @@ class _Parts:
     slots: Slots
     sets: tuple[HeldOutSet, ...]
     pool: tuple[Problem, ...]  # operations are tried on these
-    verifier: Verifier
-    embedder: OpenEmbedder | None
+    verifier: protocols.Verifier
+    embedder: cassette.OpenEmbedder | None
     agent_facts: dict[str, Any]
 
 
@@ -194,8 +187,8 @@ async def _open_parts(
     loaded, config = plan.loaded, plan.loaded.config
     check_start(plan)
     _check_monitors(plan, tell)
-    check_lockable(plan.run.path)
-    tape = open_cassette(
+    lock.check_lockable(plan.run.path)
+    tape = cassette.open_cassette(
         loaded.tape,
         f"run {plan.run.run}",
         stack,
@@ -229,10 +222,10 @@ async def _open_parts(
     verifier = models.open_run_verifier(
         loaded, plan.workspace, roles, ledger, slots, sets=judged, stack=stack
     )
-    with slow_stage(tell, f"loading the verifier {config.verifier.name}"):
+    with waiting.slow_stage(tell, f"loading the verifier {config.verifier.name}"):
         await verifier.check()
     names = ", ".join(dict.fromkeys(policy.name for policy in roles.distinct))
-    with slow_stage(tell, f"asking {names} for a first reply"):
+    with waiting.slow_stage(tell, f"asking {names} for a first reply"):
         await roles.ping()
     models.tell_each(tell, roles.notes)
     agent_facts = await acting.check()
@@ -242,7 +235,7 @@ async def _open_parts(
         check_demonstrations(plan, local, tell)
         if config.trains:
             check_weights(*plan.origin, plan.fingerprint, local.local)
-    with slow_stage(tell, "asking the embedding model for a first reply"):
+    with waiting.slow_stage(tell, "asking the embedding model for a first reply"):
         embedder = await open_run_embedder(loaded, plan.workspace, stack, budget, ledger, tape)
     return _Parts(
         config=config,
@@ -263,7 +256,7 @@ class _Record:
     """What a run writes to: its journal and its library."""
 
     recorder: Recorder
-    library: LibraryFolder
+    library: libraries.LibraryFolder
     past: tuple[HistorySegment, ...]  # training that is restored before the first step
     recent: Sequence[Entry]  # events of the step under way, read with the journal
 
@@ -280,13 +273,13 @@ async def _open_record(
     past = history(plan) if loaded.config.trains else ()
     look, end = f"`studio attach {run.run}`", f"`studio ctl stop {run.run}`"
     stack.enter_context(
-        write_lock(
+        lock.write_lock(
             run.path,
             move=f"See it with {look}, end it with {end}, or start another run with --name NAME.",
         )
     )
     if plan.state is None and run.journal.exists() and run.state().started is not None:
-        raise ConflictError(
+        raise errors.ConflictError(
             f"run {run.run}",
             "another start began it since, and its process has ended.",
             "Give the command again to go on with it.",
@@ -301,11 +294,13 @@ async def _open_record(
 
         open_tracing(loaded, run, recorder, journal.entries, stack, tell)
     stack.callback(_remove_left_files, run, state)
-    write_atomic(run.run_file, add_seal(dump_run_yaml(loaded.config, loaded.mask).encode()))
+    appender.write_atomic(
+        run.run_file, seal.add_seal(dump_run_yaml(loaded.config, loaded.mask).encode())
+    )
     remember_secrets(plan.workspace.path, loaded.secrets)
     await recorder.record(opening_event(plan, state, library, past))
     if parts.agent_facts != dict(state.agent_facts):
-        await recorder.record(AgentOpened(parts.agent_facts))
+        await recorder.record(events.AgentOpened(parts.agent_facts))
     if local is not None:
         local.is_watched = recorder.is_text_read
     return _Record(recorder=recorder, library=library, past=past, recent=journal.entries)
@@ -333,7 +328,7 @@ def _open_reflector(
 
 def _choose_engine(
     config: RunConfig, state: RunState, reflector: TrainingFreeEngine, training: Training | None
-) -> Engine:
+) -> protocols.Engine:
     if training is None:
         return reflector
     if not config.practice.reflects:
@@ -428,8 +423,8 @@ def _tell_nodes(
     dispatcher = acting.dispatcher
     if dispatcher is None:
         return lambda: None
-    dispatcher.on_nodes = lambda nodes, lost: recorder.emit(NodesChanged(nodes, lost))
-    dispatcher.on_placed = lambda key, node: recorder.emit(RolloutPlaced(key, node))
+    dispatcher.on_nodes = lambda nodes, lost: recorder.emit(events.NodesChanged(nodes, lost))
+    dispatcher.on_placed = lambda key, node: recorder.emit(events.RolloutPlaced(key, node))
     return dispatcher.tries_by_node
 
 
@@ -521,7 +516,7 @@ async def _publish_nothing() -> None:
 
 def _open_engine(
     plan: RunPlan, local: "HFLocal", tell: Tell, ranks: "AcceleratedRanks | None"
-) -> Engine:
+) -> protocols.Engine:
     from engines.grpo.engine.grpo import GRPOEngine
     from engines.grpo.engine.sft import SFTEngine
 

@@ -9,32 +9,26 @@ from contextlib import AsyncExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from engines.core.errors import LockedError
-from engines.core.events import DurableEvent, TextStreamed, TransientEvent, event_to_dict
+from engines.core import errors, events
 from engines.core.state.run_state import RunState
+from engines.pipeline import recorder, step
 from engines.pipeline.context import RunContext
 from engines.pipeline.control import RunControl
 from engines.pipeline.effect.effect_gate import choice_problems
-from engines.pipeline.recorder import Listener
-from engines.pipeline.step import practise
 from engines.record.derived.catalogue import refresh_catalogue
 from engines.record.lock import holder_pid
 from engines.record.run_dir import RunDir
-from studio import exit_codes
+from studio import exit_codes, process
 from studio.config.scripted import played_note, rehearsal_note
 from studio.facts.next_command import command_after_run
 from studio.facts.run import end_facts, existing_places, run_facts
-from studio.process import on_stop_signal, silence_stream
 from studio.render.json import print_json, print_result
 from studio.render.lines import tell_next, to_stderr
 from studio.render.run_lines import summary_text
 from studio.report.progress import LinePrinter
-from studio.run.assemble import open_run_context
-from studio.run.detached import announce
-from studio.run.held_out import set_power_lines, trial_text
+from studio.run import assemble, detached, held_out
 from studio.run.new_or_resume import RunPlan
-from studio.session.control_socket import is_alive
-from studio.session.server import serve
+from studio.session import control_socket, server
 
 if TYPE_CHECKING:
     from engines.grpo.ranks.accelerated import AcceleratedRanks
@@ -61,24 +55,24 @@ async def run_headless(
     together; None: this process alone. `tells_next`: what to do next is printed at the end.
     """
     # A second start attaches to the process of the first instead of failing at its lock.
-    if ready_fd is not None and is_alive(plan.run):
+    if ready_fd is not None and control_socket.is_alive(plan.run):
         return _announce_holder(plan, ready_fd)
     if plan.mode == "finished":
         assert plan.state is not None
         _tell_plan(plan)
         if ready_fd is not None:
-            announce(ready_fd, plan.run.run, 0, None)
+            detached.announce(ready_fd, plan.run.run, 0, None)
         return _print_summary(plan, plan.state, json, tells_next)
     signals = _StopSignals()
-    with on_stop_signal(signals):
+    with process.on_stop_signal(signals):
         try:
             async with AsyncExitStack() as stack:
                 try:
-                    context = await open_run_context(
+                    context = await assemble.open_run_context(
                         plan, stack, to_stderr, watched=ready_fd is not None, ranks=ranks
                     )
                 # Another process took the lock since, and does not answer yet.
-                except LockedError as error:
+                except errors.LockedError as error:
                     if ready_fd is None or error.place != str(plan.run.path):
                         raise
                     if not await _wait_for_holder(plan.run):
@@ -89,9 +83,9 @@ async def run_headless(
                     tell_estimate(plan, context.budget.remaining)
                 # From here on a signal stops the run in order; before, it cancels this task.
                 signals.control = context.control
-                await stack.enter_async_context(serve(context, plan.run.socket))
+                await stack.enter_async_context(server.serve(context, plan.run.socket))
                 if ready_fd is not None:
-                    announce(ready_fd, plan.run.run, os.getpid(), plan.run.log)
+                    detached.announce(ready_fd, plan.run.run, os.getpid(), plan.run.log)
                 await _practise(context, json)
         except asyncio.CancelledError:
             # Not ours: a test or a caller cancelled this task.
@@ -108,7 +102,7 @@ async def _practise(context: RunContext, json: bool) -> None:
     listener = _print_event if json else LinePrinter(context.recorder.state, to_stderr)
     with _spare_what_is_open():
         context.recorder.listen(QuietListener(listener))
-        await practise(context)
+        await step.practise(context)
 
 
 @contextmanager
@@ -128,7 +122,7 @@ def _announce_holder(plan: RunPlan, ready_fd: int) -> int:
     """Name the process that has the run already."""
     run = plan.run
     to_stderr(f"run {run.run} goes on as it was started: no setting of this command is applied")
-    announce(ready_fd, run.run, holder_pid(run.path) or 0, None)
+    detached.announce(ready_fd, run.run, holder_pid(run.path) or 0, None)
     return exit_codes.DONE
 
 
@@ -137,7 +131,7 @@ async def _wait_for_holder(run: RunDir) -> bool:
     to_stderr(f"run {run.run} is held; looking whether its process answers")
     with suppress(TimeoutError):
         async with asyncio.timeout(HOLDER_TIMEOUT_S):
-            while not is_alive(run):
+            while not control_socket.is_alive(run):
                 await asyncio.sleep(0.1)  # a socket that is not there yet cannot be waited for
             return True
     return False
@@ -166,9 +160,11 @@ def _tell_context(plan: RunPlan, context: RunContext) -> None:
         gate, drafts, batch = context.effects, context.drafts, [p.id for p in context.batch(1)]
         chosen_by = [p.id for p in choice_problems(gate, 1, batch)] if drafts > 1 else []
         error = gate.error / context.sampler.total_steps
-        to_stderr(f"gate: {trial_text(gate.describe(1, error, gate.apart(batch, chosen_by)))}")
+        to_stderr(
+            f"gate: {held_out.trial_text(gate.describe(1, error, gate.apart(batch, chosen_by)))}"
+        )
     if (evaluation := context.evaluation) is not None:
-        for line in set_power_lines(evaluation.sets, evaluation.measuring.k):
+        for line in held_out.set_power_lines(evaluation.sets, evaluation.measuring.k):
             to_stderr(line if line.startswith(" ") else f"held out: {line}")
 
 
@@ -209,7 +205,7 @@ def _print_summary(plan: RunPlan, state: RunState, json: bool, tells_next: bool)
         end = end_facts(facts, before, after)
         print_result(end, summary_text(end), json=json)
     except BrokenPipeError:
-        silence_stream(sys.stdout)  # the exit code does not depend on who reads
+        process.silence_stream(sys.stdout)  # the exit code does not depend on who reads
     if tells_next and not json:
         tell_next(command_after_run(state), plan.workspace.path)
     return exit_codes.run_exit_code(state)
@@ -218,10 +214,10 @@ def _print_summary(plan: RunPlan, state: RunState, json: bool, tells_next: bool)
 class QuietListener:
     """A listener that stops once its output fails; `studio ctl` can still look at the run."""
 
-    def __init__(self, listener: Listener) -> None:
-        self._listener: Listener | None = listener
+    def __init__(self, listener: recorder.Listener) -> None:
+        self._listener: recorder.Listener | None = listener
 
-    def __call__(self, event: DurableEvent | TransientEvent) -> None:
+    def __call__(self, event: events.DurableEvent | events.TransientEvent) -> None:
         if self._listener is None:
             return
         try:
@@ -230,6 +226,6 @@ class QuietListener:
             self._listener = None
 
 
-def _print_event(event: DurableEvent | TransientEvent) -> None:
-    if event.__class__ is not TextStreamed:  # a line for each token helps no script
-        print_json(event_to_dict(event))
+def _print_event(event: events.DurableEvent | events.TransientEvent) -> None:
+    if event.__class__ is not events.TextStreamed:  # a line for each token helps no script
+        print_json(events.event_to_dict(event))

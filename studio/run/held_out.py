@@ -16,13 +16,12 @@ from engines.core.settings import LEAST_TRIED
 from engines.core.state.run_state import RunState
 from engines.core.types import NO_USAGE, Flag, Operation, Problem, Tell, Usage, rollout_id
 from engines.data.dataset import read_problems
+from engines.pipeline import control, worsened
 from engines.pipeline.budget import Budget
-from engines.pipeline.control import Outage
 from engines.pipeline.effect.effect_gate import EffectGate
 from engines.pipeline.evaluation.evaluate import Evaluation, HeldOutSet, MeasurementSetup
 from engines.pipeline.evaluation.statistics import minimum_detectable_effect
 from engines.pipeline.guidance import PromptWriter
-from engines.pipeline.worsened import set_apart
 from engines.policies.limits import Slots
 from engines.record.cassette import Cassette, OpenEmbedder
 from engines.record.ledger import RecordLedger, read_trajectory
@@ -34,8 +33,7 @@ from studio.config.loading import LoadedRun, load_run
 from studio.config.run_yaml import ACTING_FIELDS
 from studio.config.settings.policy import Role
 from studio.config.settings.run import RunConfig
-from studio.run import models
-from studio.run.new_or_resume import RunPlan
+from studio.run import models, new_or_resume
 
 TRIED_PROBLEMS = 40
 """On which an operation is tried that somebody asks about, where `review.gate` says no number."""
@@ -124,7 +122,7 @@ def measuring_setup(
     shared: Slots,
     verifier: Verifier,
     *,
-    outage: Outage,
+    outage: control.Outage,
     wait: Callable[[], Awaitable[None]] | None = None,
     temperature: float | None = None,
 ) -> MeasurementSetup:
@@ -148,7 +146,10 @@ def prompt_writer(config: RunConfig) -> PromptWriter:
 
 
 def open_evaluation(
-    plan: RunPlan, sets: tuple[HeldOutSet, ...], setup: MeasurementSetup, writer: PromptWriter
+    plan: new_or_resume.RunPlan,
+    sets: tuple[HeldOutSet, ...],
+    setup: MeasurementSetup,
+    writer: PromptWriter,
 ) -> Evaluation | None:
     """What a run evaluates, and when; None without a held-out set.
 
@@ -163,7 +164,7 @@ def open_evaluation(
             cause += f"or more; it has {sets[0].questions}."
             place = loaded.place("practice.reflect_on_worsened")
             raise ConfigError(place, cause, "Leave it out, or hold out more.")
-        sets = (set_apart(sets[0], loaded.config.seed), *sets[1:])
+        sets = (worsened.set_apart(sets[0], loaded.config.seed), *sets[1:])
     facts = measurement_settings(loaded.config, plan.fingerprint)
     return Evaluation(
         sets=sets,
@@ -208,7 +209,7 @@ def tried_pool(
 
 
 def open_effect_gate(
-    plan: RunPlan,
+    plan: new_or_resume.RunPlan,
     pool: tuple[Problem, ...],
     setup: MeasurementSetup | None,
     writer: PromptWriter,
@@ -337,7 +338,10 @@ def tool_output_reader(state: RunState, records: Path) -> Callable[[str], Sequen
 
 
 def open_run_linter(
-    plan: RunPlan, sets: Sequence[HeldOutSet], state: RunState, embedder: OpenEmbedder | None
+    plan: new_or_resume.RunPlan,
+    sets: Sequence[HeldOutSet],
+    state: RunState,
+    embedder: OpenEmbedder | None,
 ) -> OperationLinter:
     loaded = plan.loaded
     if not sets and not loaded.config.evaluation.do_eval:

@@ -10,27 +10,19 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from engines.core import errors
 from engines.core import events as ev
-from engines.core.errors import ConfigError, ConflictError
 from engines.core.library import Experience, Library
 from engines.core.state.fold import fold
 from engines.core.state.run_state import RunState
-from engines.core.text.prompts import prompt_hashes
-from engines.core.text.sanitize import one_line
+from engines.core.text import prompts, sanitize
 from engines.pipeline.replay_training import HistorySegment, policy_version_after
-from engines.record.appender import write_atomic
+from engines.record import appender, journal, libraries, seal
 from engines.record.formats.rows import format_agent_body, format_agent_head
-from engines.record.journal import read_journal
-from engines.record.libraries import LibraryFolder
 from engines.record.run_dir import RunDir, Workspace
-from engines.record.seal import add_seal
 from engines.secrets.mask import MASK
-from studio.config.aliases import names_only_variables
-from studio.config.loading import LoadedRun
-from studio.config.run_yaml import storable_tree
-from studio.config.scripted import is_rehearsal
+from studio.config import aliases, loading, run_yaml, scripted, tree
 from studio.config.settings.run import RunConfig
-from studio.config.tree import replace_value, walk_texts
 from studio.library.references import find_version, follow_version
 from studio.run.models import endpoint_of
 from studio.run.new_or_resume import RunPlan, forked_library
@@ -48,7 +40,7 @@ def check_start(plan: RunPlan) -> None:
         _starting_library(plan, _library_name(plan))
 
 
-def open_library(plan: RunPlan) -> LibraryFolder:
+def open_library(plan: RunPlan) -> libraries.LibraryFolder:
     """The library the run commits to, created for a new or forked run."""
     workspace = plan.workspace
     if plan.state is not None:
@@ -66,7 +58,7 @@ def open_library(plan: RunPlan) -> LibraryFolder:
     untouched = head.version == 0 and head.experiences == (start.experiences if start else ())
     if untouched:
         return folder  # a start that was killed before its first event created it
-    raise ConflictError(
+    raise errors.ConflictError(
         f"library {folder.name}",
         f"it exists already, at version {head.version}, which is not what this run starts from.",
         f"Go on from it with library.start={folder.name}@{head.version}, or choose another "
@@ -75,7 +67,10 @@ def open_library(plan: RunPlan) -> LibraryFolder:
 
 
 def opening_event(
-    plan: RunPlan, state: RunState, folder: LibraryFolder, past: tuple[HistorySegment, ...]
+    plan: RunPlan,
+    state: RunState,
+    folder: libraries.LibraryFolder,
+    past: tuple[HistorySegment, ...],
 ) -> ev.DurableEvent:
     """The first event of this process; `past` is the training restored before the first step."""
     config, tape, settings = plan.loaded.config, plan.loaded.tape, plan.fingerprint
@@ -88,7 +83,7 @@ def opening_event(
             plan.reviewer,
             settings,
             steps_per_epoch=plan.sampler.steps_per_epoch,
-            prompts=prompt_hashes(PROMPTS_OF),
+            prompts=prompts.prompt_hashes(PROMPTS_OF),
         )
     head, adopted = folder.head(), _adopted_state(plan)
     return ev.RunStarted(
@@ -101,7 +96,7 @@ def opening_event(
         library=folder.name,
         library_version=head.version,
         reviewer=plan.reviewer,
-        rehearsal=is_rehearsal(config),
+        rehearsal=scripted.is_rehearsal(config),
         settings=settings,
         forked_from=plan.parent.run if plan.parent else None,
         forked_steps=plan.adopted_steps,
@@ -109,7 +104,7 @@ def opening_event(
         streaks=adopted.streaks if config.practice.sampling == "learnable" else {},
         shown_questions=tuple(sorted(adopted.shown_questions)),
         policy_version=policy_version_after(past),
-        prompts=prompt_hashes(PROMPTS_OF),
+        prompts=prompts.prompt_hashes(PROMPTS_OF),
     )
 
 
@@ -117,7 +112,7 @@ def _adopted_state(plan: RunPlan) -> RunState:
     """What the steps that a fork adopts came to; an empty one where the run is none."""
     state = RunState()
     if plan.parent is not None:
-        for entry in read_journal(plan.parent.journal):
+        for entry in journal.read_journal(plan.parent.journal):
             fold(state, entry.event)
             if state.steps_finished >= plan.adopted_steps:
                 break
@@ -143,7 +138,7 @@ def _starting_library(plan: RunPlan, name: str) -> tuple[Library | None, str | N
     if config.library.start == "empty":
         return mounted, None
     if mounted is not None:
-        raise ConfigError(
+        raise errors.ConfigError(
             plan.loaded.place("library.start"),
             "the run starts from a library, and its agent has experiences of its own.",
             "Leave one of them out.",
@@ -162,12 +157,14 @@ def mounted_library(config: RunConfig, name: str) -> Library | None:
         return None
     # New ids go on behind the largest one, since an id is never used twice.
     numbers = [int(e.id[1:]) for e in mounted if e.id[:1] == "E" and e.id[1:].isdigit()]
-    experiences = tuple(Experience(e.id, one_line(e.text), pinned=e.pinned) for e in mounted)
+    experiences = tuple(
+        Experience(e.id, sanitize.one_line(e.text), pinned=e.pinned) for e in mounted
+    )
     return Library(name, 0, experiences, max(numbers, default=0) + 1)
 
 
 def choose_library(
-    loaded: LoadedRun, workspace: Workspace, reference: str | None
+    loaded: loading.LoadedRun, workspace: Workspace, reference: str | None
 ) -> tuple[Library | None, str]:
     """The experiences that a reference names, and a label for them.
 
@@ -189,10 +186,10 @@ def choose_library(
 
 
 def make_publisher(
-    loaded: LoadedRun,
+    loaded: loading.LoadedRun,
     run: RunDir,
     state: RunState,
-    folder: LibraryFolder,
+    folder: libraries.LibraryFolder,
     only: Path | None = None,
 ) -> Callable[[Library], None]:
     """Writes `agent.yaml`, and beside it the agent that did best on the held-out sets.
@@ -214,7 +211,7 @@ def make_publisher(
         content = (trained, library.name, library.version, library.experiences)
         if written.get(file) != content and only in (None, file):
             body = format_agent_body(agent_description(config, trained), library, mask)
-            write_atomic(file, add_seal(format_agent_head(library, made_by) + body))
+            appender.write_atomic(file, seal.add_seal(format_agent_head(library, made_by) + body))
             written[file] = content
 
     def publish(library: Library) -> None:
@@ -244,17 +241,17 @@ def agent_description(config: RunConfig, adapter: str | None = None) -> dict[str
     """
     model, agent = config.role("policy"), config.agent
     given = model.model_dump(include=set(_BROUGHT), exclude_defaults=True)
-    brought = storable_tree(given, ("policy",), config.origins)
-    for key, text in walk_texts(brought):
-        if not names_only_variables(text):
-            replace_value(brought, key, MASK)  # it names another setting of the run file
+    brought = run_yaml.storable_tree(given, ("policy",), config.origins)
+    for key, text in tree.walk_texts(brought):
+        if not aliases.names_only_variables(text):
+            tree.replace_value(brought, key, MASK)  # it names another setting of the run file
     address = {} if model.base_url is None else {"base_url": endpoint_of(model).url}
     usual = {"name", "instructions", "cite", "experiences", "model"}
     acts = agent.model_dump(exclude=usual, exclude_defaults=True)
     if acts:
         acts |= {"kind": agent.kind, "max_turns": agent.max_turns}
     named = ("name", "instructions", "cite", *acts)
-    described = storable_tree({**agent.model_dump(include=usual), **acts}, ("agent",), {})
+    described = run_yaml.storable_tree({**agent.model_dump(include=usual), **acts}, ("agent",), {})
     weights = {} if adapter is None else {"adapter": adapter}
     first = {"model": brought.pop("model"), **address}
     return {**{n: described[n] for n in named}, "model": {**first, **brought, **weights}}

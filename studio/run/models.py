@@ -14,13 +14,11 @@ from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from engines.core.codec import JsonObject, digest, digest_bytes
-from engines.core.errors import ConfigError, DamagedError, VerifierError
+from engines.core import codec, errors, waiting
 from engines.core.frozen import frozen
 from engines.core.protocols import Ledger, Policy, Verifier, judges_whole_groups
 from engines.core.state.run_state import RunState
 from engines.core.types import NO_USAGE, CallKey, Problem, Rollout, Tell, Usage, Verdict
-from engines.core.waiting import gather_all
 from engines.data.dataset import read_rollout_log
 from engines.data.source import resolve_data
 from engines.pipeline.budget import (
@@ -32,14 +30,13 @@ from engines.pipeline.budget import (
     CallPricing,
     earlier_amounts,
 )
+from engines.policies import handoff, replay
 from engines.policies.chat.client import OpenAICompat
 from engines.policies.chat.embedding import Reserve, open_embedder
 from engines.policies.chat.endpoint import EndpointSettings
-from engines.policies.handoff import HandoffPolicy, folder_remarks
 from engines.policies.hf_local.settings import LocalSettings
 from engines.policies.limits import PausablePolicy, Slots, StreamPacedPolicy, Throttled
 from engines.policies.open import is_scripted, open_policy
-from engines.policies.replay import ReplayPolicy
 from engines.record.cassette import (
     Cassette,
     OpenEmbedder,
@@ -75,8 +72,7 @@ from studio.config.settings.policy import (
 )
 from studio.config.settings.run import EvaluationConfig, RunConfig
 from studio.data.catalogue import verifier_folders
-from studio.render.lines import to_stderr
-from studio.render.words import count_text
+from studio.render import lines, words
 from studio.run.acting import Acting, RemoteWork, open_acting, open_remote_work, sampling_of
 from studio.secrets.run_files import without_secrets
 
@@ -127,7 +123,7 @@ class Roles:
         config = self.acting.config
 
         def wrap_one(policy: Policy, settings: PolicyConfig) -> Policy:
-            return policy if isinstance(policy, ReplayPolicy) else wrap(policy, settings)
+            return policy if isinstance(policy, replay.ReplayPolicy) else wrap(policy, settings)
 
         for model in self.acting.models:  # of tools, round which the same is put
             model.inner = wrap_one(model.inner, model.settings)
@@ -140,7 +136,7 @@ class Roles:
 
     async def ping(self) -> None:
         """Ask every role's endpoint once, before anything is spent. Raises PolicyError."""
-        await gather_all(policy.ping() for policy in self.distinct)
+        await waiting.gather_all(policy.ping() for policy in self.distinct)
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -154,8 +150,8 @@ class Roles:
 
     def tell_strays(self, tell: Tell) -> None:
         """Tell which files of handoffs belong to no call that was made."""
-        handoffs = [policy for policy in self.distinct if isinstance(policy, HandoffPolicy)]
-        tell_each(tell, folder_remarks(handoffs))
+        handoffs = [policy for policy in self.distinct if isinstance(policy, handoff.HandoffPolicy)]
+        tell_each(tell, handoff.folder_remarks(handoffs))
 
 
 def open_roles(
@@ -557,7 +553,7 @@ def check_budget(loaded: LoadedRun, config: RunConfig) -> None:
         return
     for place, model, terms in _priced_models(config):
         if not terms.has_price:
-            raise ConfigError(
+            raise errors.ConfigError(
                 loaded.place("budget.cost_usd"),
                 f"what {place} ({model}) costs is unknown, so a budget in dollars cannot be kept.",
                 f"Set {place}.price_in_usd_per_mtok and {place}.price_out_usd_per_mtok (of "
@@ -595,7 +591,7 @@ def prior_usage(records: Path, state: RunState) -> Usage:
     """What earlier processes of a run spent; from the journal where a record is damaged."""
     try:
         return sum((usage for _, usage in usage_sums(records)), NO_USAGE)
-    except DamagedError:
+    except errors.DamagedError:
         return state.total_usage
 
 
@@ -651,13 +647,13 @@ def _open_reward_model(named: str, loaded: LoadedRun, workspace: Workspace) -> L
     """Load head and base model. Raises DataError, PolicyError: one of them cannot be used."""
     folder = _reward_folder(named, workspace)
     if not folder.is_dir():
-        raise VerifierError(
+        raise errors.VerifierError(
             named,
             f"there is no reward model at {folder}.",
             "Train one: studio train RUNFILE --stage reward.",
         )
     settings = PolicyConfig(model=json.loads((folder / "reward_model.json").read_bytes())["model"])
-    local = LocalModels(loaded.config, to_stderr).open(settings).local
+    local = LocalModels(loaded.config, lines.to_stderr).open(settings).local
     from engines.policies.hf_local.reward_head import features_of, load_head
 
     head, card = load_head(folder)
@@ -665,7 +661,7 @@ def _open_reward_model(named: str, loaded: LoadedRun, workspace: Workspace) -> L
         f"learned from run {card['run']}, with whose verifier it agrees on "
         f"{card['held_out_agreement']:.2f} of n={card['held_out_pairs']} pairs"
     )
-    to_stderr(f"note: rewards are guesses of a model {about}")
+    lines.to_stderr(f"note: rewards are guesses of a model {about}")
     return LearnedVerifier(lambda pairs: head.rewards(features_of(local, pairs)).tolist(), about)
 
 
@@ -711,11 +707,13 @@ def masked_answers_warning(problems: Sequence[Problem], mask: Mask) -> str | Non
     count = sum(is_answer_masked(problem, mask) for problem in problems)
     if not count:
         return None
-    answers = count_text(count, "expected answer")
+    answers = words.count_text(count, "expected answer")
     return f"{answers} with what looks like a secret: tries at them stay unjudged"
 
 
-def fingerprint_of(loaded: LoadedRun, workspace: Workspace, data_digest: str = "") -> JsonObject:
+def fingerprint_of(
+    loaded: LoadedRun, workspace: Workspace, data_digest: str = ""
+) -> codec.JsonObject:
     """`RunConfig.fingerprint` with what the verifier's files hold.
 
     A file counts by its name and content, in whatever folder; what it imports does not.
@@ -738,13 +736,13 @@ def fingerprint_of(loaded: LoadedRun, workspace: Workspace, data_digest: str = "
 def _log_digest(model: str) -> str:
     """Of a log's content: another log of the same name is another model."""
     source = resolve_data(model.partition(":")[2], (Path(),))
-    return digest([_digest(file) for file in source.files()], 6)
+    return codec.digest([_digest(file) for file in source.files()], 6)
 
 
 def _portable_spec(
     spec: Mapping[str, Any], ready: ParsedVerifier, workspace: Workspace
-) -> JsonObject:
-    plain: JsonObject = without_secrets(spec)
+) -> codec.JsonObject:
+    plain: codec.JsonObject = without_secrets(spec)
     if isinstance(ready.settings, LearnedSettings):
         plain["digest"] = _digest(_reward_folder(ready.settings.folder, workspace) / HEAD_FILE)
     if ready.path is not None:
@@ -763,9 +761,9 @@ def _portable_spec(
 
 def _digest(file: Path) -> str:
     try:
-        return digest_bytes(file.read_bytes())
+        return codec.digest_bytes(file.read_bytes())
     except OSError as error:
-        raise VerifierError(
+        raise errors.VerifierError(
             str(file), f"it cannot be read ({error.strerror or error}).", "Check its permissions."
         ) from error
 
@@ -777,4 +775,4 @@ def _locate_errors(loaded: LoadedRun) -> Iterator[None]:
         yield
     except SpecError as error:
         place = loaded.place(".".join(("verifier", *error.at)))
-        raise VerifierError(place, f"{error.place}: {error.cause}", error.move) from error
+        raise errors.VerifierError(place, f"{error.place}: {error.cause}", error.move) from error

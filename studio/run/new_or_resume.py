@@ -22,12 +22,9 @@ from engines.core.types import Problem, Tell
 from engines.data.dataset import check_rows, doubts_line, read_problems
 from engines.data.sampler import Sampler
 from engines.grpo.checkpoint.folders import ADAPTER, check_seal
-from engines.pipeline.replay_training import HistorySegment, load_history
-from engines.pipeline.reviewers import open_reviewers
-from engines.record.cassette import Tape, is_played
+from engines.pipeline import replay_training, reviewers
+from engines.record import cassette, seal, yaml_text
 from engines.record.run_dir import RunDir, Workspace
-from engines.record.seal import seal_fits
-from engines.record.yaml_text import load_yaml
 from engines.verifiers.open import needs_answer
 from studio.config.loading import LoadedRun, load_run
 from studio.config.run_yaml import differences
@@ -118,7 +115,7 @@ def change_text(name: str, old: object, new: object) -> str:
 
 
 def check_recomputable(
-    segments: tuple[HistorySegment, ...], fingerprint: JsonMapping, place: str
+    segments: tuple[replay_training.HistorySegment, ...], fingerprint: JsonMapping, place: str
 ) -> None:
     """Refuse to compute updates again under other settings than they were made with.
 
@@ -224,7 +221,7 @@ def read_run_yaml(run_file: Path) -> JsonObject | None:
     """None where it cannot be read, was altered or is no mapping."""
     try:
         data = run_file.read_bytes()
-        tree = None if seal_fits(data) is False else load_yaml(data.decode())
+        tree = None if seal.seal_fits(data) is False else yaml_text.load_yaml(data.decode())
     except (OSError, ValueError, yaml.YAMLError):
         return None
     return tree if isinstance(tree, dict) else None
@@ -279,7 +276,7 @@ class RunRequest:
     accept_changes: bool = False  # resume although settings that change results differ
     default_review: str = "auto"  # the reviewer where nothing names one
     keyless: bool = False  # no model can be asked, see `load_run`
-    tape: Tape | None = None
+    tape: cassette.Tape | None = None
 
     def load(self) -> LoadedRun:
         """The run file with all overrides; that of the run where one is resumed by its id."""
@@ -291,7 +288,7 @@ class RunRequest:
             [*source.overrides, *named],
             self.workspace.path,
             youtu=source.youtu,
-            keyless=self.keyless or is_played(self.tape),
+            keyless=self.keyless or cassette.is_played(self.tape),
         )
         return replace(loaded, tape=self.tape)
 
@@ -314,7 +311,7 @@ def load_plan(
     `loaded` is what the request's `load` gave already; None reads the file now.
     """
     if request.review is not None:
-        open_reviewers(request.review, None)  # a finished run would never open it
+        reviewers.open_reviewers(request.review, None)  # a finished run would never open it
     loaded = loaded or request.load()
     plan = plan_run(request, loaded, tell=tell)
     notes = [*loaded.warnings]
@@ -398,7 +395,7 @@ def _plan_new(loaded: LoadedRun, workspace: Workspace, run: RunDir, reviewer: st
 def _plan_fork(new: RunPlan, parent: RunDir, state: RunState, steps: int) -> RunPlan:
     check_fork(parent.run, state, steps, new.sampler.total_steps)
     if new.loaded.config.trains:
-        adopted = load_history(parent, new.workspace, steps, to_restore=True)
+        adopted = replay_training.load_history(parent, new.workspace, steps, to_restore=True)
         check_recomputable(adopted, new.fingerprint, f"restart_step={steps}")
     return replace(new, mode="fork", parent=parent, adopted_steps=steps)
 
@@ -409,7 +406,7 @@ def _plan_resume(plan: RunPlan, state: RunState, accept_changes: bool) -> RunPla
         check_settings_unchanged(run.run, state, plan.fingerprint)
     check_problems_unchanged(run.run, state, plan.problems, sampler)
     if plan.loaded.config.trains and accept_changes:
-        whole = load_history(run, plan.workspace, to_restore=True)
+        whole = replay_training.load_history(run, plan.workspace, to_restore=True)
         check_recomputable(whole, plan.fingerprint, f"run {run.run}")
     if state.steps_finished > sampler.total_steps:
         raise ConfigError(

@@ -16,15 +16,14 @@ from pathlib import Path
 from engines.record.appender import write_atomic
 from engines.record.run_dir import Workspace
 from engines.secrets.mask import Mask
-from studio.secrets.output import current_mask, remember
-from studio.secrets.run_files import run_file_secrets
+from studio.secrets import output, run_files
 
 
 def masking_workspace(folder: Path) -> Workspace:
     """A workspace into which no secret is written that its runs had or ask the environment for."""
     for run_file in folder.glob("runs/*/run.yaml"):
-        remember(run_file_secrets(run_file))
-    return Workspace(folder, Mask(current_mask().values, secret_finder(folder)))
+        output.remember(run_files.run_file_secrets(run_file))
+    return Workspace(folder, Mask(output.current_mask().values, secret_finder(folder)))
 
 
 FILE = "known-secrets.json"

@@ -15,8 +15,7 @@ from typing import Any, TextIO
 
 from engines.agents.gateway.server import Gateway
 from engines.agents.guided_try import GuidedTry
-from engines.core import codec, errors, protocols
-from engines.core.chat_protocol import Asked
+from engines.core import chat_protocol, codec, errors, protocols
 from engines.core.frozen import frozen
 from engines.core.library import Library
 from engines.core.types import NO_USAGE, Completion, Job, Message, Problem
@@ -131,7 +130,9 @@ class EnhancedCalls:
         self.agent, self.policy = agent, policy
         self.calls, self.failed, self.usage = 0, 0, NO_USAGE
 
-    async def answer(self, asked: Asked, on_text: protocols.OnText | None) -> Completion:
+    async def answer(
+        self, asked: chat_protocol.Asked, on_text: protocols.OnText | None
+    ) -> Completion:
         """What a client sets of the sampling counts; what it leaves open is the agent's."""
         self.calls += 1
         policy, given, call = self.policy, asked.given, None

@@ -29,7 +29,6 @@ from mcp.server.session import ServerSession
 from mcp.server.stdio import stdio_server
 
 from engines.core import codec, errors
-from engines.core.codec import JsonObject
 from engines.core.frozen import frozen
 from engines.core.library import Library
 from engines.policies.rehearsal.server import background_server
@@ -157,10 +156,10 @@ class LibraryService:
         text = mt.TextResourceContents(uri=uri, mime_type=_mime_type(uri), text=texts[uri])
         return mt.ReadResourceResult(contents=[text])
 
-    async def _list_skills(self, context: Context, params: Any) -> JsonObject:
+    async def _list_skills(self, context: Context, params: Any) -> codec.JsonObject:
         return {"skills": [(await self.read()).entry], **_FRESH}
 
-    async def _get_skill(self, context: Context, params: Any) -> JsonObject:
+    async def _get_skill(self, context: Context, params: Any) -> codec.JsonObject:
         served = await self.read()
         asked = params.uri or params.name or served.uri  # there is one alone
         if asked not in (served.uri, served.name):
@@ -188,7 +187,7 @@ class LibraryService:
         return mt.EmptyResult()
 
     @asynccontextmanager
-    async def _watching(self, server: object) -> AsyncIterator[JsonObject]:
+    async def _watching(self, server: object) -> AsyncIterator[codec.JsonObject]:
         watching = asyncio.create_task(self._watch())
         try:
             yield {}
@@ -303,5 +302,5 @@ def serve_http(
         await send({"type": "http.response.start", "status": 401, "headers": head})
         await send({"type": "http.response.body", "body": b""})
 
-    own: JsonObject = {"application": require_token, "option": option}
+    own: codec.JsonObject = {"application": require_token, "option": option}
     return background_server(port, host, **own, path="/mcp", lifespan="on")

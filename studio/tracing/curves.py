@@ -11,8 +11,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from engines.core import errors
 from engines.core import events as ev
-from engines.core.errors import ConfigError, install_command
 from engines.core.state.run_state import RunState
 from engines.core.types import Lesson, Tell, WeightUpdate
 from engines.pipeline.evaluation.statistics import pass_rate
@@ -28,13 +28,13 @@ def check_curves(loaded: LoadedRun) -> None:
     """Refuse a run file that asks for curves by something that is not installed."""
     config = loaded.config
     if config.tensorboard and find_spec("tensorboard") is None:
-        raise ConfigError(
+        raise errors.ConfigError(
             loaded.place("tensorboard"),
             "TensorBoard is not installed.",
-            f"Run: {install_command('tensorboard')}",
+            f"Run: {errors.install_command('tensorboard')}",
         )
     if config.trains and (monitor := config.grpo.monitor) and find_spec(monitor) is None:
-        raise ConfigError(
+        raise errors.ConfigError(
             f"grpo.monitor={monitor}", f"{monitor} is not installed.", f"Run: pip install {monitor}"
         )
 
@@ -140,7 +140,7 @@ class ScalarWriter:
             from tensorboard.compat.proto.summary_pb2 import Summary
             from tensorboard.summary.writer.event_file_writer import EventFileWriter
         except ImportError:
-            tell(f"No scalars for TensorBoard: {install_command('tensorboard')} adds them.")
+            tell(f"No scalars for TensorBoard: {errors.install_command('tensorboard')} adds them.")
             return
         self._event, self._summary = Event, Summary
         with self._give_up_on_error():

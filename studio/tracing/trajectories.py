@@ -18,11 +18,9 @@ from engines.core.errors import ConflictError
 from engines.core.state.run_state import RolloutHistory
 from engines.core.types import Message, ToolCall, Usage
 from engines.policies.chat.exchange import function_tools
-from engines.record.appender import write_atomic
+from engines.record import appender, ledger, yaml_text
 from engines.record.derived.run_state import read_history
-from engines.record.ledger import Record, read_record
 from engines.record.run_dir import RunDir
-from engines.record.yaml_text import load_yaml
 from engines.secrets.mask import Mask
 
 VERSION = "ATIF-v1.7"
@@ -43,21 +41,23 @@ def export_trajectories(run: RunDir, folder: Path, mask: Mask, rollout: str | No
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ConflictError(str(folder), "it is not an empty folder.", "Choose another one.")
     folder.mkdir(parents=True, exist_ok=True)
-    described = load_yaml(run.run_file.read_text("utf-8")) if run.run_file.is_file() else {}
+    described = (
+        yaml_text.load_yaml(run.run_file.read_text("utf-8")) if run.run_file.is_file() else {}
+    )
     name = str((described.get("agent") or {}).get("name") or "agent")
     agent = {"name": name, "version": f"practice-studio {version('practice-studio')}"}
     chosen = rollouts if rollout is None else [rollout]
     for id in chosen:
         refs = rollouts[id].finished.refs
-        records = (read_record(run.records, ref) for ref in refs)
+        records = (ledger.read_record(run.records, ref) for ref in refs)
         document = make_trajectory(run.run, rollouts[id], agent, records)
         body = orjson.dumps(mask.tree(document), option=orjson.OPT_INDENT_2)
-        write_atomic(folder / f"{id}.json", body + b"\n")
+        appender.write_atomic(folder / f"{id}.json", body + b"\n")
     return len(chosen)
 
 
 def make_trajectory(
-    run: str, rollout: RolloutHistory, agent: Mapping[str, str], records: Iterable[Record]
+    run: str, rollout: RolloutHistory, agent: Mapping[str, str], records: Iterable[ledger.Record]
 ) -> JsonObject:
     """Return the document as JSON values; `agent` has a name and a version."""
     steps = _Steps()
@@ -98,7 +98,7 @@ class _Steps:
         self.model = ""
         self.tools: tuple[Mapping[str, Any], ...] = ()
 
-    def take(self, record: Record) -> None:
+    def take(self, record: ledger.Record) -> None:
         reply = record.reply
         if record.is_tool_result:
             extra = {"status": reply.finish, "elapsed_s": record.elapsed_s}

@@ -23,23 +23,15 @@ from engines.record.run_dir import Workspace
 from studio.process import login_name
 from studio.secrets.sanitize import sanitize
 from studio.session.session import Session
-from studio.tui.actions import MainScreen
+from studio.tui import actions, header, navigation, palette
 from studio.tui.attachment import Attachment
 from studio.tui.drafts import Drafts
 from studio.tui.drawing.cells import cell_width, fit
 from studio.tui.drawing.lines import Line, Lines, crop_line, line
-from studio.tui.header import SessionStatus, header_line, tabs_line
 from studio.tui.keymap import KEYS, Key, bindings, keys_of_scope, remap_keys
-from studio.tui.navigation import Navigation
-from studio.tui.pages import PAGES
-from studio.tui.pages.demo_hint import DemoHints, is_demo
-from studio.tui.palette import commands
+from studio.tui.pages import PAGES, demo_hint
 from studio.tui.settings import ScreenSettings
-from studio.tui.terminal.look import apply_look, register_themes
-from studio.tui.terminal.notify import Notifier
-from studio.tui.terminal.opening import resume_collection
-from studio.tui.terminal.terminal import exit_on_hangup, stop_between_events
-from studio.tui.terminal.textual_parts import TerminalApp
+from studio.tui.terminal import look, notify, opening, terminal, textual_parts
 from studio.tui.widgets.line_view import Chrome, footer_line
 from studio.tui.widgets.prompt import Confirm, Prompt
 
@@ -54,7 +46,7 @@ TWICE_S = 2.0
 """Within this time ctrl+c is pressed twice."""
 
 
-class StudioApp(TerminalApp, inherit_bindings=False):
+class StudioApp(textual_parts.TerminalApp, inherit_bindings=False):
     """The screen on a workspace, attached to at most one run at a time."""
 
     TITLE = "studio"
@@ -82,16 +74,16 @@ class StudioApp(TerminalApp, inherit_bindings=False):
         super().__init__(os.environ if environ is None else environ, clock)
         self.settings = settings or ScreenSettings()
         # Before the first widget, so that each is styled once.
-        register_themes(self, self.environ, self.settings.theme)
+        look.register_themes(self, self.environ, self.settings.theme)
         self.workspace = workspace
         self.person = login_name()
         self.keys: tuple[Key, ...] = KEYS
         self._requests: asyncio.Queue[Coroutine[object, object, object]] = asyncio.Queue()
-        self.navigation = Navigation(self, self)
+        self.navigation = navigation.Navigation(self, self)
         self.attachment = Attachment(
             self, self, self.navigation, session=session, run=run, starting=starting
         )
-        self.notifier = Notifier(self, self.send_to_terminal)
+        self.notifier = notify.Notifier(self, self.send_to_terminal)
         self._needs_drawing = False
         self._shows_rate, self._chrome_at = False, 0.0
         self._message: Line = ()  # above the keys
@@ -102,7 +94,7 @@ class StudioApp(TerminalApp, inherit_bindings=False):
     # -- opening -------------------------------------------------------------------------
 
     def get_default_screen(self) -> Screen[Any]:
-        return MainScreen(self, self, self.navigation)
+        return actions.MainScreen(self, self, self.navigation)
 
     def compose(self) -> ComposeResult:
         top = Chrome(id="top")
@@ -118,11 +110,11 @@ class StudioApp(TerminalApp, inherit_bindings=False):
         self.set_keymap(dict(self.settings.keys))
         self.frame_clock.drains.append(self.draw_frame)
         self.start_frames()
-        stop_between_events(self)
+        terminal.stop_between_events(self)
         # After ctrl+z and fg the terminal is another page; Textual draws only what changed.
         self.app_resume_signal.subscribe(self, lambda _: self.redraw_all())
         self.apply_settings()
-        resume_collection()
+        opening.resume_collection()
         has_run = self.session or self.attachment.shown_run or self.attachment.starting
         self.open_page("live" if has_run else "start")
         self.run_worker(self._process_requests())
@@ -140,7 +132,7 @@ class StudioApp(TerminalApp, inherit_bindings=False):
             attachment.listen(attachment.session)
 
     def get_system_commands(self, screen: Screen[Any]) -> Iterable[SystemCommand]:
-        return commands(self, self, self.navigation.page())
+        return palette.commands(self, self, self.navigation.page())
 
     def on_resize(self, event: events.Resize) -> None:
         self.call_after_refresh(self.draw_now)
@@ -185,7 +177,7 @@ class StudioApp(TerminalApp, inherit_bindings=False):
         return self.attachment.session
 
     @property
-    def session_status(self) -> SessionStatus:
+    def session_status(self) -> header.SessionStatus:
         return self.attachment.status
 
     @property
@@ -205,7 +197,7 @@ class StudioApp(TerminalApp, inherit_bindings=False):
         return self.screen_stack[0].query_one("#prompt", Prompt).is_asking
 
     def apply_settings(self) -> None:
-        apply_look(self, self.settings, self.environ)
+        look.apply_look(self, self.settings, self.environ)
         self.frame_clock.low_bandwidth = self.settings.low_bandwidth
         self.redraw_soon()
 
@@ -277,7 +269,7 @@ class StudioApp(TerminalApp, inherit_bindings=False):
             self.draw_now()
         elif self._shows_rate and now - self._chrome_at >= RATE_S:
             self.draw_chrome()  # nothing comes any more, and the rate is to say so
-        elif is_demo(self.attachment.state):
+        elif demo_hint.is_demo(self.attachment.state):
             self._draw_demo_hint()  # it follows the cursor, which no event tells of
 
     def draw_now(self) -> None:
@@ -300,11 +292,11 @@ class StudioApp(TerminalApp, inherit_bindings=False):
         state, status = self.attachment.state, self.session_status
         self._shows_rate, self._chrome_at = status.tokens_per_s is not None, self.clock()
         name, page, keys = self.navigation.page_name, self.navigation.page(), self.keys
-        top.show_line(0, header_line(state, status, size.width))
-        top.show_line(1, tabs_line(state, name, size.width))
+        top.show_line(0, header.header_line(state, status, size.width))
+        top.show_line(1, header.tabs_line(state, name, size.width))
         self._draw_demo_hint()
         base = self.screen_stack[0]
-        shown = base.heard_keys if isinstance(base, MainScreen) else ()
+        shown = base.heard_keys if isinstance(base, actions.MainScreen) else ()
         if not shown:
             shown = [*page.usable_keys(keys_of_scope(name, keys)), *self._common_keys(status)]
         self._bottom.show_line(1, footer_line(shown, size.width))
@@ -318,16 +310,16 @@ class StudioApp(TerminalApp, inherit_bindings=False):
         """A third line, where a demo is shown and there is room for it."""
         state, size = self.attachment.state, self.size
         top = self.screen_stack[0].query_one("#top", Chrome)
-        shown = state is not None and is_demo(state) and not self.is_small
+        shown = state is not None and demo_hint.is_demo(state) and not self.is_small
         top.set_class(shown, "-hinting")  # lays the page out anew, and only where it differs
         if state is not None and shown:
             types = isinstance(self.focused, TextArea)
-            hint = DemoHints(self.keys).hint(
+            hint = demo_hint.DemoHints(self.keys).hint(
                 state, self.navigation.page_name, self.drafts.cursor, types=types
             )
             top.show_line(2, crop_line(line((" look: ", "flag"), hint), size.width))
 
-    def _common_keys(self, status: SessionStatus) -> list[Key]:
+    def _common_keys(self, status: header.SessionStatus) -> list[Key]:
         """Those of every page that are of use now; of a run to resume this one comes first."""
         keys, state, left_out = self.keys, self.attachment.state, set()
         if not status.living:
@@ -379,6 +371,6 @@ def open_screen(
     app = StudioApp(
         Workspace(workspace), run=run, starting=starting, session=session, settings=settings
     )
-    with exit_on_hangup(app, save=lambda: app.drafts.save(), leave=app.leave):
+    with terminal.exit_on_hangup(app, save=lambda: app.drafts.save(), leave=app.leave):
         code = app.run(mouse=settings.mouse)
     return app.attachment, (app.return_code or 0) if code is None else code

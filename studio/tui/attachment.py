@@ -20,8 +20,7 @@ from studio.session.session import (
     Session,
     SnapshotReceived,
 )
-from studio.tui.drafts import Drafts
-from studio.tui.header import SessionStatus
+from studio.tui import drafts, header
 from studio.tui.navigation import Navigation
 from studio.tui.page import Host
 from studio.tui.pages.start.page import StartPage
@@ -56,7 +55,7 @@ class Attachment:
         self.shown_run = run  # the last one, also once the screen is left
         self.ended_here = ""  # how the run ended while the screen was attached
         self._ending = ""  # as it was at the last look
-        self.drafts = Drafts(None)
+        self.drafts = drafts.Drafts(None)
         self._throughput = Throughput()
         self._budget: dict[str, float] = {}  # limits of the run: calls, tokens, cost_usd
         self._is_cut = False  # the connection to the process; it is being tried again
@@ -74,14 +73,14 @@ class Attachment:
         return self.session is not None and self.session.living
 
     @property
-    def status(self) -> SessionStatus:
+    def status(self) -> header.SessionStatus:
         session, eta, rate = self.session, "", 0.0
         is_held = session is not None and session.state.status in ("paused", "held")
         if session is not None and not (is_held or session.state.undecided_operations):
             eta = self._throughput.steps.remaining_text(session.state)
         if self.is_living and not is_held:
             rate = self._throughput.rate(self._host.clock())
-        return SessionStatus(
+        return header.SessionStatus(
             living=self.is_living,
             drives=session is not None and session.controls,
             driver=self._who_drives(session),
@@ -194,7 +193,7 @@ class Attachment:
     def listen(self, session: Session) -> None:
         self.session = session
         self._is_cut, self._budget = False, {}
-        self.drafts = Drafts(None if session.label else session.run)  # a replay writes none
+        self.drafts = drafts.Drafts(None if session.label else session.run)  # a replay writes none
         self._throughput = Throughput()
         self._reader = asyncio.create_task(self._read_messages(session))
 

@@ -13,6 +13,7 @@ from textual.widgets import Input
 
 from engines.core.errors import StudioError
 from studio.secrets.sanitize import one_line
+from studio.tui import keymap, page
 from studio.tui.drawing.lines import (
     BLANK,
     Line,
@@ -23,12 +24,9 @@ from studio.tui.drawing.lines import (
     paragraph,
     plain_text,
 )
-from studio.tui.keymap import SCOPES, Key, keys_of_scope, offer_keys
-from studio.tui.page import Host
 from studio.tui.settings import MEANING, VALUES, ScreenSettings, write_settings
 from studio.tui.terminal.textual_parts import has_synchronized_output
-from studio.tui.widgets.line_view import LineView, RowList
-from studio.tui.widgets.prompt import Prompt, PromptBox
+from studio.tui.widgets import line_view, prompt
 
 SAFE = (
     "Safe is an operation without a flag that adds, modifies or keeps. A flag says that a person "
@@ -43,7 +41,7 @@ LEFT = (
 )
 
 
-def key_lines(title: str, keys: Sequence[Key], width: int) -> list[Line]:
+def key_lines(title: str, keys: Sequence[keymap.Key], width: int) -> list[Line]:
     """A table of keys: how it is pressed, what it does, its id for `keys:` of the settings."""
     out: list[Line] = [line((title, "title"))]
     for key in keys:
@@ -55,7 +53,7 @@ def key_lines(title: str, keys: Sequence[Key], width: int) -> list[Line]:
 
 
 def help_lines(
-    keys: Sequence[Key],
+    keys: Sequence[keymap.Key],
     scopes: Sequence[str],
     facts: Sequence[tuple[str, str]],
     width: int,
@@ -66,11 +64,11 @@ def help_lines(
     for scope in scopes:
         found = [
             key
-            for key in keys_of_scope(scope, tuple(keys))
+            for key in keymap.keys_of_scope(scope, tuple(keys))
             if holds_words(f"{' '.join(key.written)} {key.label} {key.tooltip} {key.id}", words)
         ]
         if found:
-            out += [*key_lines(f"Keys: {SCOPES[scope]}", found, width), BLANK]
+            out += [*key_lines(f"Keys: {keymap.SCOPES[scope]}", found, width), BLANK]
     terminal = [
         row
         for label, text in facts
@@ -84,7 +82,7 @@ def help_lines(
     return out[:-1] or [line(f"nothing here holds {one_line(words, 60)!r}: esc clears")]
 
 
-def terminal_facts(app: App[Any], host: Host) -> list[tuple[str, str]]:
+def terminal_facts(app: App[Any], host: page.Host) -> list[tuple[str, str]]:
     """What a report of a bug needs to know."""
     environ = host.environ
     sync = "yes" if has_synchronized_output(app) else "no"
@@ -104,7 +102,7 @@ def terminal_facts(app: App[Any], host: Host) -> list[tuple[str, str]]:
     return facts
 
 
-class TextScreen(PromptBox):
+class TextScreen(prompt.PromptBox):
     """Lines over a page, which `/` narrows to those of some words; escape or q leave it."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -112,11 +110,11 @@ class TextScreen(PromptBox):
         Binding("y,Y", "copy", "copy"),
         Binding("slash", "filter", "filter"),
     ]
-    offers = offer_keys({"slash": "filters", "y": "copies it", "escape": "leaves"})
+    offers = keymap.offer_keys({"slash": "filters", "y": "copies it", "escape": "leaves"})
     hint = "/ filters   y copies it   esc leaves"
 
     def __init__(self, title: str) -> None:
-        super().__init__(title, LineView(id="help"), Prompt(id="help-filter"))
+        super().__init__(title, line_view.LineView(id="help"), prompt.Prompt(id="help-filter"))
         self.words = ""
 
     def text_lines(self, width: int) -> list[Line]:
@@ -234,19 +232,19 @@ def setting_rows(settings: ScreenSettings, width: int) -> list[Row]:
     return [*rows, Row("", ()), Row("", line((text, "dim")))]
 
 
-class SettingsScreen(PromptBox):
+class SettingsScreen(prompt.PromptBox):
     """One row a setting; enter or space changes it at once."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,q,f2", "leave", "leave"),
         Binding("enter,space", "turn", "change"),
     ]
-    offers = offer_keys({"enter": "changes it", "escape": "leaves"})
+    offers = keymap.offer_keys({"enter": "changes it", "escape": "leaves"})
     hint = "enter changes   esc leaves"
-    view: RowList
+    view: line_view.RowList
 
     def __init__(self, at: str = "theme") -> None:
-        super().__init__("Settings", RowList(id="settings"), Prompt(id="setting"))
+        super().__init__("Settings", line_view.RowList(id="settings"), prompt.Prompt(id="setting"))
         self._at = at  # the setting that the cursor begins on
 
     def show(self) -> None:

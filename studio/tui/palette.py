@@ -19,10 +19,9 @@ from textual.widget import Widget
 
 from engines.core.errors import StudioError
 from studio.secrets.sanitize import one_line
+from studio.tui import keymap, settings
 from studio.tui.drawing.lines import holds_words
-from studio.tui.keymap import SCOPES, Key
 from studio.tui.page import Host
-from studio.tui.settings import MEANING
 from studio.tui.terminal.textual_parts import MOST_HITS, Palette
 
 _NOT_HERE = frozenset({"global.palette", "global.interrupt"})
@@ -56,14 +55,14 @@ def _find(app: App[Any]) -> None:
     app.push_screen(Palette([LearnedHits], placeholder="words of what was learned or decided"))
 
 
-def _title(key: Key) -> str:
+def _title(key: keymap.Key) -> str:
     if key.action.startswith("page("):
-        return f"{SCOPES[key.label]}: open the page ({key.key_text})"
-    scope = "screen" if key.scope == "global" else SCOPES[key.scope]
+        return f"{keymap.SCOPES[key.label]}: open the page ({key.key_text})"
+    scope = "screen" if key.scope == "global" else keymap.SCOPES[key.scope]
     return f"{scope}: {key.label} ({key.key_text})"
 
 
-def _open_page(host: Host, key: Key) -> None:
+def _open_page(host: Host, key: keymap.Key) -> None:
     host.open_page(key.scope)
     host.tell(f"{key.key_text}: {key.tooltip}")
 
@@ -74,7 +73,7 @@ def _open_page(host: Host, key: Key) -> None:
 def _settings(host: Host) -> Iterator[SystemCommand]:
     from studio.tui.help import SettingsScreen
 
-    for name, meaning in MEANING.items():
+    for name, meaning in settings.MEANING.items():
         call = partial(_push, host, SettingsScreen, name)
         yield SystemCommand(f"setting: {name}", f"{meaning}.", call, False)
 

@@ -4,8 +4,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from engines.core.codec import JsonMapping
-from engines.core.errors import ConflictError
+from engines.core import codec, errors
 from engines.core.frozen import frozen
 from studio.secrets.sanitize import sanitize
 from studio.session import control_socket
@@ -47,7 +46,7 @@ def choose_run(workspace: "Workspace", run: str | None) -> "RunDir":
         return workspace.run(run)
     runs = workspace.runs()
     if not runs:
-        raise ConflictError(
+        raise errors.ConflictError(
             str(workspace.path),
             "there is no run in this workspace.",
             "Start one with `studio run rehearsal`, or name another --workspace.",
@@ -67,10 +66,10 @@ def check_alive(run: "RunDir", do: str) -> None:
     what = "a curation" if shown.curation_status else shown.status
     cause = f"it is {what} and has no process, so there is nothing to {do}."
     move = shown.next or f"see how it went: studio runs show {run.run}"
-    raise ConflictError(f"run {run.run}", cause, f"{move[0].upper()}{move[1:]}.")
+    raise errors.ConflictError(f"run {run.run}", cause, f"{move[0].upper()}{move[1:]}.")
 
 
-def status_lines(answer: JsonMapping) -> list[str]:
+def status_lines(answer: codec.JsonMapping) -> list[str]:
     reason = f" ({sanitize(answer['reason'])})" if answer["reason"] else ""
     status, alive = answer["status"], ""
     if not answer.get("alive", True):
@@ -118,7 +117,7 @@ def status_lines(answer: JsonMapping) -> list[str]:
     return lines
 
 
-def _subject_text(answer: JsonMapping) -> str:
+def _subject_text(answer: codec.JsonMapping) -> str:
     """What practice changes, and how far it is: a policy's weights, or a library."""
     if answer.get("policy_version") is not None:
         return f"policy v{answer['policy_version']}"

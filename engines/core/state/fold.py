@@ -9,10 +9,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+from engines.core import codec, library_notes
 from engines.core import events as ev
-from engines.core.codec import question_of
 from engines.core.library import CommitResult, Library
-from engines.core.library_notes import LibraryNotes, NotesMark, StepCredits
 from engines.core.state.run_state import (
     AnsweredReply,
     Live,
@@ -138,7 +137,7 @@ def _fold_step_event(state: RunState, event: ev.StepEvent) -> None:
             step.choice = step.choice and replace(step.choice, drafts=())
         case ev.HeldOutShown():
             state.shown.append(event)
-            state.shown_questions.add(question_of(event.tries[0][0].problem))
+            state.shown_questions.add(codec.question_of(event.tries[0][0].problem))
 
 
 def _fold_lesson_event(state: RunState, event: ev.LessonEvent) -> None:
@@ -280,16 +279,16 @@ def fold_library(library: Library | None, event: ev.DurableEvent) -> Library:
                 version=0,
                 experiences=event.experiences,
                 next_number=event.next_number,
-                notes=LibraryNotes(
+                notes=library_notes.LibraryNotes(
                     curated=event.curated,
                     uses=event.uses,
                     effects=event.effects,
-                    mark=NotesMark(decisions=len(event.curated)),
+                    mark=library_notes.NotesMark(decisions=len(event.curated)),
                 ),
             )
         case ev.LibraryCredited() if library is not None:
             here = {experience.id for experience in library.experiences}
-            counted = StepCredits(event.run, event.step, event.credits)
+            counted = library_notes.StepCredits(event.run, event.step, event.credits)
             return replace(library, notes=library.notes.credit(counted, here))
         case ev.LibraryMeasured() if library is not None:
             effects = {**library.notes.effects, **event.effects}

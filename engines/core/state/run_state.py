@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from engines.core import events as ev
+from engines.core import library_notes
 from engines.core.codec import JsonMapping, question_of
 from engines.core.events import EvaluationFinished
 from engines.core.frozen import frozen
 from engines.core.library import OperationOutcome
-from engines.core.library_notes import NO_MARK, Effect, NotesMark
 from engines.core.types import (
     NO_USAGE,
     Decision,
@@ -65,7 +65,7 @@ class StepState:
     step: int
     problems: Names
     library_version: int
-    notes: NotesMark = NO_MARK  # of the library as it began
+    notes: library_notes.NotesMark = library_notes.NO_MARK  # of the library as it began
     tries: tuple[int, ...] = ()  # see `StepStarted`
     rewards: Rewards = field(default_factory=Rewards)
     groups: Counter[GroupOutcome] = field(default_factory=Counter)
@@ -81,7 +81,9 @@ class StepState:
     usage: Usage = NO_USAGE
     committed: bool = False
     committed_version: int | None = None
-    notes_after: NotesMark = NO_MARK  # of the library once it was committed
+    notes_after: library_notes.NotesMark = (
+        library_notes.NO_MARK
+    )  # of the library once it was committed
     finished: bool = False
     symptoms: Counter[str] = field(default_factory=Counter)  # see `count_symptoms`; once finished
     rollouts: dict[tuple[int, int], ev.RolloutFinished] = field(default_factory=dict)
@@ -445,7 +447,7 @@ class OperationHistory:
     operation: Operation
     at: float  # of the last thing that became of it, in seconds since the epoch
     decision: Decision | None = None  # that stands
-    effect: Effect | None = None  # as last measured
+    effect: library_notes.Effect | None = None  # as last measured
     outcome: OperationOutcome | None = None  # of its commit
 
 

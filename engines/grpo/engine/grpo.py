@@ -23,15 +23,9 @@ from torch.nn.utils.rnn import pad_sequence
 from engines.core.errors import PolicyError
 from engines.core.frozen import frozen
 from engines.core.types import Group, GroupOutcome, LostWork, Tell, WeightUpdate
+from engines.grpo.engine import weight_engine
 from engines.grpo.engine.collapse import CollapseRollback
 from engines.grpo.engine.optimiser import Optimiser, learning_rate
-from engines.grpo.engine.weight_engine import (
-    NonFiniteUpdate,
-    OutOfMemory,
-    PreparedBatch,
-    TrainedBatch,
-    WeightEngine,
-)
 from engines.grpo.loss.loss import (
     CollatedBatch,
     Rows,
@@ -61,7 +55,7 @@ ROUGH_GAP = 0.5
 """Largest difference between log-probabilities as sampled and as trained that is not reported."""
 
 
-class GRPOEngine(WeightEngine):
+class GRPOEngine(weight_engine.WeightEngine):
     """An engine that learns from rewards. `seed` decides the order of minibatches."""
 
     def __init__(
@@ -84,14 +78,14 @@ class GRPOEngine(WeightEngine):
     def _reflection_outcome(self, group: Group) -> GroupOutcome:
         return group.reward_outcome
 
-    def _prepare(self, batch: Sequence[Group]) -> PreparedBatch:
+    def _prepare(self, batch: Sequence[Group]) -> weight_engine.PreparedBatch:
         """Only the collapse guard remembers the batch: seeing it again changes nothing."""
         settings, step = self._settings, batch[0].step
         metrics = _batch_metrics(batch, settings)
         collapse = self._guard.observe_batch(batch, self._weights)
         if collapse is not None and collapse.to is not None:
             back = self._propose_rollback(step, collapse.to, metrics, collapse.why)
-            return PreparedBatch(None, rollback=back)
+            return weight_engine.PreparedBatch(None, rollback=back)
         given_up = () if collapse is None else (self._rollback_exhausted(step, collapse.why),)
         collated = collate(
             batch,
@@ -100,7 +94,7 @@ class GRPOEngine(WeightEngine):
             keep_equal=settings.beta > 0,
         )
         train = partial(self._train, collated, metrics, step) if collated.samples else None
-        return PreparedBatch(train, (*collated.left_out, *given_up))
+        return weight_engine.PreparedBatch(train, (*collated.left_out, *given_up))
 
     def _train(
         self,
@@ -108,7 +102,7 @@ class GRPOEngine(WeightEngine):
         batch_metrics: Mapping[str, float],
         step: int,
         is_stopped: Callable[[], bool],
-    ) -> TrainedBatch:
+    ) -> weight_engine.TrainedBatch:
         plan = UpdatePlan(
             settings=self._settings,
             step=step,
@@ -122,7 +116,9 @@ class GRPOEngine(WeightEngine):
         figures = BatchUpdate(self._local, self.optimiser, collated, plan, is_stopped).run()
         tokens = sum(sample.tokens for sample in collated.samples)
         metrics = {**batch_metrics, **figures.metrics(tokens)}
-        return TrainedBatch(metrics, len(figures.loss), self._sampler_gap_note(figures))
+        return weight_engine.TrainedBatch(
+            metrics, len(figures.loss), self._sampler_gap_note(figures)
+        )
 
     def _roll_back(self, to: int, step: int) -> None:
         self.optimiser.restart(self._guard.roll_back(to, step))
@@ -350,7 +346,7 @@ class BatchUpdate:
                 break
         where = f"optimiser step {len(figures.loss) + 1} of the batch"
         if not (math.isfinite(totals[0]) and math.isfinite(norm)):
-            raise NonFiniteUpdate(
+            raise weight_engine.NonFiniteUpdate(
                 f"loss {totals[0]:g} and gradient norm {norm:g} in {where}; "
                 "the weights stay as they were."
             )
@@ -512,7 +508,7 @@ class BatchUpdate:
         if memory:
             self._trouble = None  # its traceback holds the tensors that did not fit
             rows = torch.tensor([float(self._most_rows)], device=values.device)
-            raise OutOfMemory(int(self._ranks.gather(rows).max().item()))
+            raise weight_engine.OutOfMemory(int(self._ranks.gather(rows).max().item()))
         return summed[:-2]
 
 

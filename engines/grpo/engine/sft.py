@@ -12,21 +12,10 @@ from typing import Any
 from torch import Tensor
 
 from engines.core.types import Group, GroupOutcome, LostWork, Tell
+from engines.grpo.engine import weight_engine
 from engines.grpo.engine.optimiser import Optimiser, learning_rate
-from engines.grpo.engine.weight_engine import (
-    NonFiniteUpdate,
-    OutOfMemory,
-    PreparedBatch,
-    TrainedBatch,
-    WeightEngine,
-)
+from engines.grpo.loss import sft_data
 from engines.grpo.loss.loss import Sample, completion_logps, pad_samples, split_micro_batches
-from engines.grpo.loss.sft_data import (
-    Example,
-    fits_window,
-    parse_demonstration,
-    tokenise_demonstration,
-)
 from engines.grpo.ranks.ranks import UpdateCancelled
 from engines.grpo.settings import SFTSettings
 from engines.policies.hf_local.model import LocalModel, is_out_of_memory
@@ -34,7 +23,7 @@ from engines.policies.hf_local.model import LocalModel, is_out_of_memory
 FORWARD_TOKENS = 8192
 
 
-def as_sample(example: Example, number: int) -> Sample:
+def as_sample(example: sft_data.Example, number: int) -> Sample:
     """An example as a sequence of which all but the prompt is learnt."""
     size = len(example.token_ids)
     # Nothing predicts the first token of all.
@@ -59,7 +48,7 @@ def token_losses(local: LocalModel, samples: Sequence[Sample]) -> Tensor:
 
 def accumulate(
     local: LocalModel,
-    batch: Sequence[Example],
+    batch: Sequence[sft_data.Example],
     *,
     forward_tokens: int,
     before_each: Callable[[], None] = lambda: None,
@@ -83,7 +72,7 @@ def accumulate(
     return total, tokens
 
 
-class SFTEngine(WeightEngine):
+class SFTEngine(weight_engine.WeightEngine):
     """An engine that learns what it is shown; each batch is an optimiser step.
 
     `instructions` are the system prompt of demonstrations without messages of their own;
@@ -114,17 +103,19 @@ class SFTEngine(WeightEngine):
         """Every demonstration is learnt from."""
         return "used"
 
-    def _prepare(self, batch: Sequence[Group]) -> PreparedBatch:
+    def _prepare(self, batch: Sequence[Group]) -> weight_engine.PreparedBatch:
         every = (
-            tokenise_demonstration(
-                self._local, parse_demonstration(group.problem), self._instructions
+            sft_data.tokenise_demonstration(
+                self._local, sft_data.parse_demonstration(group.problem), self._instructions
             )
             for group in batch
         )
-        examples = [example for example in every if fits_window(self._local, example)]
+        examples = [example for example in every if sft_data.fits_window(self._local, example)]
         if examples:
-            return PreparedBatch(partial(self._train, examples, len(batch) - len(examples)))
-        return PreparedBatch(
+            return weight_engine.PreparedBatch(
+                partial(self._train, examples, len(batch) - len(examples))
+            )
+        return weight_engine.PreparedBatch(
             None,
             (
                 LostWork(
@@ -136,14 +127,14 @@ class SFTEngine(WeightEngine):
         )
 
     def _train(
-        self, examples: Sequence[Example], left_out: int, is_stopped: Callable[[], bool]
-    ) -> TrainedBatch:
+        self, examples: Sequence[sft_data.Example], left_out: int, is_stopped: Callable[[], bool]
+    ) -> weight_engine.TrainedBatch:
         """`left_out` counts demonstrations that are longer than the model's window."""
         loss, tokens = self._accumulate(examples, is_stopped)
         rate = learning_rate(self._settings, self._optimiser_steps, self._planned)
         norm = self.optimiser.step(rate)
         if not (math.isfinite(loss) and math.isfinite(norm)):
-            raise NonFiniteUpdate(
+            raise weight_engine.NonFiniteUpdate(
                 f"loss {loss:g} and gradient norm {norm:g}; the weights stay as they were. "
                 f"Set sft.learning_rate lower than {self._settings.learning_rate:g}, or look for "
                 "odd demonstrations."
@@ -158,7 +149,7 @@ class SFTEngine(WeightEngine):
             "length": tokens / len(examples),
             "optimiser_steps": 1.0,
         }
-        return TrainedBatch(metrics, 1)
+        return weight_engine.TrainedBatch(metrics, 1)
 
     def _own_state(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
         return {"kind": self.kind}, {}
@@ -167,7 +158,7 @@ class SFTEngine(WeightEngine):
         """It has no more than every engine."""
 
     def _accumulate(
-        self, examples: Sequence[Example], is_stopped: Callable[[], bool]
+        self, examples: Sequence[sft_data.Example], is_stopped: Callable[[], bool]
     ) -> tuple[float, int]:
         """The mean loss and its tokens, the gradients in the parameters."""
 
@@ -183,4 +174,4 @@ class SFTEngine(WeightEngine):
             if not is_out_of_memory(error):
                 raise
         # Outside the handler, so that no traceback keeps what did not fit.
-        raise OutOfMemory(size)
+        raise weight_engine.OutOfMemory(size)

@@ -14,10 +14,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from engines.core.errors import ConflictError
+from engines.core import errors, protocols
 from engines.core.frozen import frozen
 from engines.core.library import Library
-from engines.core.protocols import Earlier, Engine
 from engines.core.types import Group, GroupOutcome, Lesson, LostWork, Reflection, Tell, WeightUpdate
 from engines.grpo.checkpoint.contents import EngineState, read_checkpoint, write_checkpoint
 from engines.grpo.engine.optimiser import Optimiser, Snapshot
@@ -120,7 +119,9 @@ class WeightEngine(ABC):
         with self._local.lock, self._ranks.together("plan", total_steps):
             self._planned = total_steps * self.steps_per_batch
 
-    async def reflect(self, group: Group, library: Library, earlier: Earlier = ()) -> Reflection:
+    async def reflect(
+        self, group: Group, library: Library, earlier: protocols.Earlier = ()
+    ) -> Reflection:
         """Say what the group is worth; what its tokens do is `consolidate`'s."""
         return Reflection(group.step, group.position, self._reflection_outcome(group))
 
@@ -291,7 +292,7 @@ class WeightEngine(ABC):
         with self._local.lock:
             state = read_checkpoint(folder, self._local)
             if state.plain.get("kind") != self.kind:
-                raise ConflictError(
+                raise errors.ConflictError(
                     str(folder),
                     f"it was not made by {self.learns_by}, whose optimiser would have to go on "
                     "from it.",
@@ -325,7 +326,7 @@ class VLLMSyncedEngine:
     """
 
     def __init__(
-        self, engine: Engine, local: "LocalModel", rollouts: "VLLMRollouts", folder: Path
+        self, engine: protocols.Engine, local: "LocalModel", rollouts: "VLLMRollouts", folder: Path
     ) -> None:
         self.engine = engine
         self.plan, self.reflect = engine.plan, engine.reflect

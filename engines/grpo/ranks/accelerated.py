@@ -27,8 +27,7 @@ from torch import Tensor, nn
 from engines.core.errors import PolicyError
 from engines.core.frozen import frozen
 from engines.core.types import Tell
-from engines.grpo.engine.grpo import GRPOEngine
-from engines.grpo.engine.optimiser import Optimiser
+from engines.grpo.engine import grpo, optimiser
 from engines.grpo.loss.loss import TokenScores
 from engines.grpo.ranks.ranks import Ranks, UpdateCancelled
 from engines.policies.hf_local.decoding import DecodedReply, DecodeHooks, DecodeRequest, decode
@@ -331,7 +330,7 @@ class _Passes(nn.Module):
         return TokenScores(*(scores.clone() for scores in work()))
 
 
-class PreparedOptimiser(Optimiser):
+class PreparedOptimiser(optimiser.Optimiser):
     """As accelerate has DDP and FSDP2. All ranks make the same calls."""
 
     def __init__(
@@ -469,7 +468,7 @@ def open_engine(
     total_steps: int,
     seed: int,
     tell: Tell,
-) -> GRPOEngine:
+) -> grpo.GRPOEngine:
     """The engine of rank 0, once the others have theirs.
 
     Raises PolicyError: another rank is gone.
@@ -486,7 +485,7 @@ def run_rank_worker(ranks: AcceleratedRanks) -> None:
     Raises PolicyError: rank 0 is gone, or the weights here came to differ from its own.
     """
     local: LocalModel | None = None
-    engine: GRPOEngine | None = None
+    engine: grpo.GRPOEngine | None = None
     while (word := ranks.receive()) != STOP:
         if isinstance(word, OpenModel):
             own = replace(word.local, device=str(ranks.accelerator.device))
@@ -507,9 +506,9 @@ def run_rank_worker(ranks: AcceleratedRanks) -> None:
 
 def _build_engine(
     ranks: AcceleratedRanks, local: LocalModel, word: OpenModel, tell: Tell
-) -> GRPOEngine:
+) -> grpo.GRPOEngine:
     kind = DeepSpeedOptimiser if ranks.deepspeed else PreparedOptimiser
-    engine = GRPOEngine(
+    engine = grpo.GRPOEngine(
         word.settings,
         local,
         total_steps=word.total_steps,

@@ -13,17 +13,13 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any
 
+from engines.core import codec, errors, library_notes, settings, waiting
 from engines.core import events as ev
-from engines.core.codec import digest, question_of
-from engines.core.errors import ConflictError
 from engines.core.frozen import frozen
 from engines.core.library import CommitResult, Library
-from engines.core.library_notes import Effect
-from engines.core.settings import LEAST_TRIED
 from engines.core.state.run_state import RunState, StepState
 from engines.core.text.tokens import text_tokens
 from engines.core.types import NO_USAGE, Decision, Names, Operation, Problem, operation_step
-from engines.core.waiting import gather_all, run_to_end
 from engines.pipeline.effect.sequential import SequentialPlan, judge_look
 from engines.pipeline.evaluation.evaluate import (
     Measurement,
@@ -72,7 +68,7 @@ class EffectGate:
     @cached_property
     def _order(self) -> tuple[Problem, ...]:
         """By chance, so that every slice is a sample of the pool."""
-        return tuple(sorted(self.pool, key=lambda problem: digest([self.seed, problem.id])))
+        return tuple(sorted(self.pool, key=lambda problem: codec.digest([self.seed, problem.id])))
 
     def plan(self, error: float, apart: Sequence[str] = ()) -> SequentialPlan:
         """What a decision takes at most, and what it could see."""
@@ -100,7 +96,7 @@ class EffectGate:
         return (pool + pool)[at : at + count]
 
     def problems_without(self, apart: Sequence[str]) -> tuple[Problem, ...]:
-        left_out = frozenset(map(question_of, apart))
+        left_out = frozenset(map(codec.question_of, apart))
         return tuple(problem for problem in self._order if problem.id not in left_out)
 
     def apart(self, batch: Sequence[str], chosen_by: Sequence[str] = ()) -> Names:
@@ -174,7 +170,7 @@ class EffectGate:
         wanted = self._without_verdict(state, draft, wanted)
         error, alike = self._error_left(state), dict[Names, list[Operation]]()
         if wanted and error < _ROUNDING:
-            raise ConflictError(
+            raise errors.ConflictError(
                 "review.gate.error",
                 "the run has spent it, and what is tried now could prove nothing.",
                 "Decide by what is known.",
@@ -225,7 +221,7 @@ class EffectGate:
         problems = self.choose_problems(base.version, self.apart_of(state, operations))
         weights = "" if self.weights is None else self.weights()
         tries = [[problem.id for problem in problems], self.k, self.measured, weights]
-        return digest([base.content_hash, candidate.content_hash, tries])
+        return codec.digest([base.content_hash, candidate.content_hash, tries])
 
     def affordable_error(self, state: RunState, error: float) -> float:
         """A share of the run's error, or half of what is left where that is less.
@@ -249,7 +245,7 @@ class EffectGate:
         apart: Sequence[str],
         error: float,
         tell: Callable[[int, int], None] = lambda made, most: None,
-    ) -> Effect:
+    ) -> library_notes.Effect:
         """Try two libraries on the same problems with the same seeds until the tries tell.
 
         `tell` gets, before each look, how many tries of `candidate` there are, and may be at most.
@@ -263,7 +259,7 @@ class EffectGate:
             for number, look in enumerate(plan.looks):
                 tell(made, plan.problems * plan.k)
                 made = look.problems * look.tries
-                arms = await gather_all(
+                arms = await waiting.gather_all(
                     measure(
                         replace(measuring, k=look.tries),
                         book,
@@ -281,7 +277,7 @@ class EffectGate:
         finally:
             for book, _ in opened:
                 book.close()
-        return Effect(
+        return library_notes.Effect(
             difference=result.difference,
             low=result.interval.low,
             high=result.interval.high,
@@ -295,7 +291,7 @@ class EffectGate:
     async def open_arm(self, library: Library) -> tuple[ScoreBook, PinnedVersion]:
         """Where the scores of a library are kept, to be closed; and what is measured."""
         weights = "" if self.weights is None else self.weights()
-        book = await run_to_end(partial(self.book, self.writer.describe(library), weights))
+        book = await waiting.run_to_end(partial(self.book, self.writer.describe(library), weights))
         writer = replace(self.writer)
         await writer.prepare(library)
         return book, PinnedVersion(write_whole(writer, library), library.version)
@@ -401,13 +397,13 @@ def open_trials(state: RunState, names: Sequence[str]) -> tuple[Operation, ...]:
     known = {op.id: op for op in state.open_operations}
     for name in names:
         if name not in known:
-            raise ConflictError(
+            raise errors.ConflictError(
                 f"operation {name}",
                 "it is not open in this run: it is decided, or was never proposed.",
                 f"Open are: {', '.join(known) or 'none'}.",
             )
         if known[name].kind not in TRIED:
-            raise ConflictError(
+            raise errors.ConflictError(
                 f"operation {name}",
                 f"it is of the kind {known[name].kind}, which changes no wording.",
                 f"Tried are: {', '.join(TRIED)}.",
@@ -427,14 +423,16 @@ def choice_size(problems: int, k: int, left: int) -> tuple[int, int]:
     Half of what a verdict takes of both, and of the problems `left` at most a third, so that a
     verdict has enough others.
     """
-    return max(LEAST_TRIED, min(-(-problems // 2), left // 3)), -(-k // 2)
+    return max(settings.LEAST_TRIED, min(-(-problems // 2), left // 3)), -(-k // 2)
 
 
 def choice_problems(gate: EffectGate, step: int, batch: Sequence[str]) -> tuple[Problem, ...]:
     """By chance, others in each step."""
     left = gate.problems_without(gate.apart(batch))
     count, _ = choice_size(gate.problems, gate.k, len(left))
-    return tuple(sorted(left, key=lambda one: digest([gate.seed, "choice", step, one.id]))[:count])
+    return tuple(
+        sorted(left, key=lambda one: codec.digest([gate.seed, "choice", step, one.id]))[:count]
+    )
 
 
 async def compare_lessons(
@@ -476,7 +474,7 @@ async def _measure_each(
     arms = [await gate.open_arm(library) for library in libraries]
     payer = f"{gate.account} choice of step {step}"
     try:
-        return await gather_all(
+        return await waiting.gather_all(
             measure(setup, book, problems, pinned, step=step, payer=payer) for book, pinned in arms
         )
     finally:

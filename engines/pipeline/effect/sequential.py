@@ -28,12 +28,7 @@ from statistics import NormalDist
 
 from engines.core.frozen import frozen
 from engines.core.types import EffectVerdict
-from engines.pipeline.evaluation.statistics import (
-    Interval,
-    paired_interval_of,
-    sign_flip_tails,
-    t_tail,
-)
+from engines.pipeline.evaluation import statistics
 
 HOPELESS = 0.02
 """Predictive power below which tries are saved for something better."""
@@ -102,7 +97,7 @@ class LookResult:
 
     verdict: EffectVerdict | None
     difference: float
-    interval: Interval  # 95 %, holds at whichever look one stops
+    interval: statistics.Interval  # 95 %, holds at whichever look one stops
 
 
 def judge_look(plan: SequentialPlan, number: int, pairs: Pairs) -> LookResult:
@@ -110,16 +105,18 @@ def judge_look(plan: SequentialPlan, number: int, pairs: Pairs) -> LookResult:
     rows = [row for row in pairs if row]
     if not rows:
         verdict: EffectVerdict | None = "cannot tell" if number + 1 == len(plan.looks) else None
-        return LookResult(verdict, 0.0, Interval(-1.0, 1.0))
+        return LookResult(verdict, 0.0, statistics.Interval(-1.0, 1.0))
     changes = [math.fsum(row) / len(row) for row in rows]
     difference = math.fsum(changes) / len(changes)
-    helps, hurts = sign_flip_tails([change for row in rows for change in row])
+    helps, hurts = statistics.sign_flip_tails([change for row in rows for change in row])
     spread = _spread(rows, changes, plan.pool)
     if len(rows) < plan.pool:
         # A few problems that all moved alike show no spread, and prove little of the rest.
-        up, down = sign_flip_tails(changes)
+        up, down = statistics.sign_flip_tails(changes)
         if len(rows) > 1 and spread:
-            up, down = (t_tail(d / spread, len(rows) - 1) for d in (difference, -difference))
+            up, down = (
+                statistics.t_tail(d / spread, len(rows) - 1) for d in (difference, -difference)
+            )
         helps, hurts = max(helps, up), max(hurts, down)
     z, z_hurts = (_NORMAL.inv_cdf(1 - min(max(p, _FLOOR), 1 - _FLOOR)) for p in (helps, hurts))
     boundary, last = plan.boundaries[number], number + 1 == len(plan.looks)
@@ -132,9 +129,9 @@ def judge_look(plan: SequentialPlan, number: int, pairs: Pairs) -> LookResult:
         verdict = "cannot tell"
     if spread:
         half = boundaries_for(plan.fractions, 0.025)[number] * spread
-        interval = Interval(max(-1.0, difference - half), min(1.0, difference + half))
+        interval = statistics.Interval(max(-1.0, difference - half), min(1.0, difference + half))
     else:
-        interval = paired_interval_of(changes)
+        interval = statistics.paired_interval_of(changes)
     return LookResult(verdict, difference, interval)
 
 

@@ -14,16 +14,7 @@ from typing import TYPE_CHECKING, Any
 from engines.core.codec import seed_for
 from engines.core.frozen import frozen
 from engines.core.library_notes import Effect, EffectMethod, interval_verdict
-from engines.pipeline.evaluation.statistics import (
-    LEAST_QUESTIONS,
-    LEVEL,
-    POWER,
-    SAME,
-    Interval,
-    paired_interval_of,
-    t_p_value,
-    t_quantile,
-)
+from engines.pipeline.evaluation import statistics
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -56,7 +47,7 @@ class Effects:
 @frozen
 class _Estimate:
     value: float
-    interval: Interval
+    interval: statistics.Interval
     p: float
     problems: int
 
@@ -132,11 +123,14 @@ def smallest_effect(rollouts: int, problems: int, columns: int, included: float 
     that not even 1 would show.
     """
     free = rollouts - columns
-    if problems < LEAST_QUESTIONS or free < 1:
+    if problems < statistics.LEAST_QUESTIONS or free < 1:
         return math.inf
     standard_error = 0.5 / math.sqrt(free * included * (1 - included))
     df = problems - 1
-    effect = (t_quantile((1 + LEVEL) / 2, df) + t_quantile(POWER, df)) * standard_error
+    effect = (
+        statistics.t_quantile((1 + statistics.LEVEL) / 2, df)
+        + statistics.t_quantile(statistics.POWER, df)
+    ) * standard_error
     return effect if effect <= 1 else math.inf
 
 
@@ -174,7 +168,7 @@ def _choose_columns(inclusion: Array, varied: Array) -> list[int]:
     import numpy as np
 
     spread = (inclusion**2).sum(axis=0)
-    enough = [at for at, count in enumerate(varied) if count >= LEAST_QUESTIONS]
+    enough = [at for at, count in enumerate(varied) if count >= statistics.LEAST_QUESTIONS]
     most = len(inclusion) // _ROLLOUTS_EACH
     widest = sorted(sorted(enough, key=lambda at: -spread[at])[:most])
     chosen: list[int] = []
@@ -183,7 +177,7 @@ def _choose_columns(inclusion: Array, varied: Array) -> list[int]:
         rest = inclusion[:, at]
         for _ in range(2):  # once more, for what rounding has left
             rest = rest - basis @ (basis.T @ rest)
-        if rest @ rest > SAME * spread[at]:
+        if rest @ rest > statistics.SAME * spread[at]:
             chosen.append(at)
             basis = np.column_stack([basis, rest / np.sqrt(rest @ rest)])
     return chosen
@@ -191,11 +185,11 @@ def _choose_columns(inclusion: Array, varied: Array) -> list[int]:
 
 def _estimate(value: float, variance: float, problems: int) -> _Estimate:
     error = math.sqrt(max(0.0, variance) * problems / (problems - 1))
-    if error <= SAME:  # all alike, which proves nothing of problems that were not seen
-        return _Estimate(value, paired_interval_of([value] * problems), 1.0, problems)
-    half = t_quantile((1 + LEVEL) / 2, problems - 1) * error
-    p = t_p_value(value / error, problems - 1)
-    interval = Interval(max(-1.0, value - half), min(1.0, value + half))
+    if error <= statistics.SAME:  # all alike, which proves nothing of problems that were not seen
+        return _Estimate(value, statistics.paired_interval_of([value] * problems), 1.0, problems)
+    half = statistics.t_quantile((1 + statistics.LEVEL) / 2, problems - 1) * error
+    p = statistics.t_p_value(value / error, problems - 1)
+    interval = statistics.Interval(max(-1.0, value - half), min(1.0, value + half))
     return _Estimate(value, interval, p, problems)
 
 

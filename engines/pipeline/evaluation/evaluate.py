@@ -13,28 +13,18 @@ from functools import partial
 from pathlib import Path
 from typing import Literal
 
-from engines.core.codec import call_seed, digest, dumps, question_of
+from engines.core import codec, events, protocols
 from engines.core.errors import AnswersPending
-from engines.core.events import (
-    CellMeasured,
-    EvaluationFinished,
-    EvaluationProgressed,
-    RolloutStarted,
-    TextStreamed,
-    TransientEvent,
-)
 from engines.core.frozen import frozen
 from engines.core.library import Library
-from engines.core.protocols import Verifier, judges_whole_groups
 from engines.core.types import NO_USAGE, CallKey, Job, Problem, Rollout, Usage, Verdict
 from engines.core.waiting import gather_all, run_to_end
 from engines.pipeline.control import Outage
 from engines.pipeline.evaluation.statistics import group_by_question, mean_at_k
 from engines.pipeline.guidance import PromptWriter, Shown
 from engines.pipeline.recorder import Recorder
-from engines.record.appender import make_folder, write_atomic
+from engines.record import appender, seal
 from engines.record.scores import Score, ScoreBook, problem_digest
-from engines.record.seal import add_seal
 from engines.rollouts.manager import RolloutManager
 from engines.secrets.mask import NO_SECRETS, Mask
 
@@ -54,7 +44,7 @@ class HeldOutSet:
     @property
     def questions(self) -> int:
         """Different questions: one that stands there twice is one."""
-        return len({question_of(problem.id) for problem in self.problems})
+        return len({codec.question_of(problem.id) for problem in self.problems})
 
 
 @frozen
@@ -62,7 +52,7 @@ class MeasurementSetup:
     """How rollouts are made and judged. `seed` is the run's; `outage` is told what failed."""
 
     rollouts: RolloutManager
-    verifier: Verifier
+    verifier: protocols.Verifier
     seed: int
     k: int = 1
     outage: Outage = field(default_factory=Outage)
@@ -139,7 +129,7 @@ async def measure(
     step: int = 0,
     payer: str = "",
     tell: Callable[[CallKey, float | None], None] = lambda key, reward: None,
-    emit: Callable[[TransientEvent], None] = lambda event: None,
+    emit: Callable[[events.TransientEvent], None] = lambda event: None,
 ) -> Measurement:
     """Roll out and judge what the book does not know yet, and add it to the book.
 
@@ -235,7 +225,7 @@ async def measure_set(
     *,
     step: int,
     stage: str,
-) -> EvaluationFinished:
+) -> events.EvaluationFinished:
     """Measure one set of a run, after `step`; journals nothing. Raises AnswersPending.
 
     What another `stage` of the run paid for counts as reused.
@@ -243,7 +233,7 @@ async def measure_set(
     shown = recorder.state.shown_questions
     # Of the others some were shown where a run was forked from one with other spares.
     kept, spares = (
-        tuple(problem for problem in part if question_of(problem.id) not in shown)
+        tuple(problem for problem in part if codec.question_of(problem.id) not in shown)
         for part in (held_out.problems, held_out.spares)
     )
     measuring, ids = evaluation.measuring, tuple(problem.id for problem in kept)
@@ -262,7 +252,7 @@ async def measure_set(
         )
         for problems in (kept, spares)
     )
-    return EvaluationFinished(
+    return events.EvaluationFinished(
         step=step,
         data=held_out.name,
         policy_version=pinned.policy_version,
@@ -284,20 +274,20 @@ async def measure_set(
     )
 
 
-def write_result(folder: Path, result: EvaluationFinished, mask: Mask = NO_SECRETS) -> None:
+def write_result(folder: Path, result: events.EvaluationFinished, mask: Mask = NO_SECRETS) -> None:
     """Write `step-NNNN-NAME.json`: the whole result, each problem's rewards included."""
-    make_folder(folder)
-    write_atomic(result_path(folder, result), format_result(result, mask))
+    appender.make_folder(folder)
+    appender.write_atomic(result_path(folder, result), format_result(result, mask))
 
 
-def format_result(result: EvaluationFinished, mask: Mask = NO_SECRETS) -> bytes:
-    return add_seal(mask.line(dumps(result)))
+def format_result(result: events.EvaluationFinished, mask: Mask = NO_SECRETS) -> bytes:
+    return seal.add_seal(mask.line(codec.dumps(result)))
 
 
-def result_path(folder: Path, result: EvaluationFinished) -> Path:
+def result_path(folder: Path, result: events.EvaluationFinished) -> Path:
     name = result.data
     if len(name.encode()) > LONGEST_NAME:  # file systems end names at 255 bytes
-        name = f"{name[: LONGEST_NAME // 4]}-{digest(name, 6)}"
+        name = f"{name[: LONGEST_NAME // 4]}-{codec.digest(name, 6)}"
     return folder / f"step-{result.step:04d}-{name}.json"
 
 
@@ -310,7 +300,7 @@ class _Try:
     key: CallKey
     pinned: PinnedVersion
     payer: str
-    emit: Callable[[TransientEvent], None]
+    emit: Callable[[events.TransientEvent], None]
     judge: Callable[[Rollout], Awaitable[Verdict]]
     under_way: set[CallKey]  # of tries that are measured with it
 
@@ -348,12 +338,12 @@ async def _make_try(measuring: MeasurementSetup, book: ScoreBook, one: _Try) -> 
 
     def on_start() -> None:
         one.under_way.add(one.key)
-        one.emit(RolloutStarted(one.key, one.problem.id))
+        one.emit(events.RolloutStarted(one.key, one.problem.id))
 
     attempt, _ = await measuring.rollouts.roll_out(
-        job, on_text=lambda text: one.emit(TextStreamed(one.key, text)), on_start=on_start
+        job, on_text=lambda text: one.emit(events.TextStreamed(one.key, text)), on_start=on_start
     )
-    rollout = Rollout.from_job(job, attempt, call_seed(measuring.seed, one.key))
+    rollout = Rollout.from_job(job, attempt, codec.call_seed(measuring.seed, one.key))
     verdict = await one.judge(rollout)
     one.under_way.discard(one.key)
     usage = attempt.usage + verdict.usage
@@ -385,7 +375,7 @@ def _progress_reporter(
     recorder: Recorder, step: int, name: str, total: int, k: int
 ) -> Callable[[CallKey, float | None], None]:
     """Tells listeners of one more rollout at each call, beginning with none."""
-    now = EvaluationProgressed(step, name, 0, total, k=k)
+    now = events.EvaluationProgressed(step, name, 0, total, k=k)
     recorder.emit(now)
 
     def report(key: CallKey, reward: float | None) -> None:
@@ -432,7 +422,7 @@ async def measure_cells(
                     found = await measure_set(
                         evaluation, recorder, book, held_out, pinned, step=step, stage=stage
                     )
-                    await recorder.record(CellMeasured(last, trained, with_library, found))
+                    await recorder.record(events.CellMeasured(last, trained, with_library, found))
             finally:
                 book.close()
 
@@ -444,9 +434,9 @@ class GroupJudge:
     already: what it is compared with would be less without it.
     """
 
-    def __init__(self, verifier: Verifier, problem: Problem, size: int) -> None:
+    def __init__(self, verifier: protocols.Verifier, problem: Problem, size: int) -> None:
         self._verifier, self._problem, self._size = verifier, problem, size
-        self._together = judges_whole_groups(verifier)
+        self._together = protocols.judges_whole_groups(verifier)
         self._arrived: dict[int, tuple[Rollout, asyncio.Future[Verdict]]] = {}
         self._missing: AnswersPending | None = None
 

@@ -12,16 +12,7 @@ from engines.core.events import EvaluationFinished
 from engines.core.frozen import frozen
 from engines.core.state.run_state import comparable_evaluations, means_by_question
 from engines.core.types import EffectVerdict
-from engines.pipeline.evaluation.statistics import (
-    RIGHT_FROM,
-    SAME,
-    ByQuestion,
-    Interval,
-    group_by_question,
-    known_rewards,
-    paired_interval_of,
-    sign_flip_test,
-)
+from engines.pipeline.evaluation import statistics
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +21,7 @@ class Comparison:
 
     questions: int
     difference: float  # in mean reward, [-1, 1]; positive when after is better
-    interval: Interval
+    interval: statistics.Interval
     better: int  # questions, as are the next two
     worse: int
     level: int
@@ -39,7 +30,9 @@ class Comparison:
     left_out: int = 0  # questions that could not be paired
 
 
-def compare(before: ByQuestion, after: ByQuestion, level: float = 0.95) -> Comparison | None:
+def compare(
+    before: statistics.ByQuestion, after: statistics.ByQuestion, level: float = 0.95
+) -> Comparison | None:
     """Pair two evaluations by question and say whether the second is better; None without a pair.
 
     The difference is the mean over questions of (mean after - mean before). The verdict is "helps"
@@ -53,10 +46,10 @@ def compare(before: ByQuestion, after: ByQuestion, level: float = 0.95) -> Compa
     if not changes:
         return None
     difference = math.fsum(changes) / len(changes)
-    interval = paired_interval_of(changes, level)
-    wins = sum(change > SAME for change in changes)
-    losses = sum(change < -SAME for change in changes)
-    p = sign_flip_test(changes)
+    interval = statistics.paired_interval_of(changes, level)
+    wins = sum(change > statistics.SAME for change in changes)
+    losses = sum(change < -statistics.SAME for change in changes)
+    p = statistics.sign_flip_test(changes)
     verdict: EffectVerdict = "cannot tell"
     if p <= 1 - level:
         # The interval and the majority can disagree: few large gains against many small losses.
@@ -77,9 +70,14 @@ def compare(before: ByQuestion, after: ByQuestion, level: float = 0.95) -> Compa
     )
 
 
-def paired_changes(before: ByQuestion, after: ByQuestion) -> tuple[float, ...]:
+def paired_changes(
+    before: statistics.ByQuestion, after: statistics.ByQuestion
+) -> tuple[float, ...]:
     """After less before in mean reward, of each question known on both sides."""
-    pairs = ((known_rewards(row), known_rewards(after.get(q, ()))) for q, row in before.items())
+    pairs = (
+        (statistics.known_rewards(row), statistics.known_rewards(after.get(q, ())))
+        for q, row in before.items()
+    )
     return tuple(math.fsum(b) / len(b) - math.fsum(a) / len(a) for a, b in pairs if a and b)
 
 
@@ -109,9 +107,9 @@ def change_of(before: float, after: float) -> Change:
     Any difference is a change: of four tries, three right after two is an improvement. An equal
     mean is right from 0.5: two of four right both times are still right, one of four still wrong.
     """
-    if abs(after - before) > SAME:
+    if abs(after - before) > statistics.SAME:
         return "improved" if after > before else "worsened"
-    return "still right" if after >= RIGHT_FROM else "still wrong"
+    return "still right" if after >= statistics.RIGHT_FROM else "still wrong"
 
 
 def diagnose(evaluations: Sequence[EvaluationFinished], since: int) -> list[HeldOutDiagnosis]:
@@ -121,7 +119,7 @@ def diagnose(evaluations: Sequence[EvaluationFinished], since: int) -> list[Held
     found = []
     for before, after in pair_evaluations(evaluations, since):
         a, b = means_by_question(before), means_by_question(after)
-        one, other = (group_by_question(e.problems, e.rewards) for e in (before, after))
+        one, other = (statistics.group_by_question(e.problems, e.rewards) for e in (before, after))
         if comparison := compare(one, other):
             means = {name: (a[name], b[name]) for name in a if name in b}
             found.append(HeldOutDiagnosis(before, after, means, comparison))

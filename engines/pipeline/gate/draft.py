@@ -7,14 +7,12 @@ which id an addition gets. Journals nothing; the gate does.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from engines.core.events import EvaluationFinished
+from engines.core import events, protocols
 from engines.core.frozen import frozen
 from engines.core.library import CommitResult, Library, Reviewed, effective_operation
-from engines.core.protocols import Linter
 from engines.core.state.run_state import RunState
 from engines.core.types import GATE, NO_USAGE, Decision, Flag, Operation, OperationKind, Usage
-from engines.pipeline.evaluation.statistics import group_by_question
-from engines.pipeline.evaluation.verdict import compare, pair_evaluations, without_last
+from engines.pipeline.evaluation import statistics, verdict
 
 
 def find_objection(
@@ -39,7 +37,7 @@ class Draft:
     base: Library
     run: str
     limit: int | None  # the most experiences the library may hold
-    linter: Linter | None
+    linter: protocols.Linter | None
     _library: Library | None = None  # None: to be made from the standing decisions
 
     @property
@@ -232,15 +230,15 @@ class Setback:
     reason: str
 
 
-def find_setback(evaluations: Sequence[EvaluationFinished], since: int) -> Setback | None:
+def find_setback(evaluations: Sequence[events.EvaluationFinished], since: int) -> Setback | None:
     """What the latest evaluation says against the last one of step `since` or before.
 
     None where no set is worse, or there is nothing to compare with. The last of several sets is
     not asked (`without_last`).
     """
-    for then, now in without_last(pair_evaluations(evaluations, since)):
-        rewards = [group_by_question(one.problems, one.rewards) for one in (then, now)]
-        found = compare(rewards[0], rewards[1])
+    for then, now in verdict.without_last(verdict.pair_evaluations(evaluations, since)):
+        rewards = [statistics.group_by_question(one.problems, one.rewards) for one in (then, now)]
+        found = verdict.compare(rewards[0], rewards[1])
         if then.library_version != now.library_version and found and found.verdict == "hurts":
             interval = f"[{found.interval.low:+.2f}, {found.interval.high:+.2f}]"
             against = f"v{now.library_version} against v{then.library_version}"

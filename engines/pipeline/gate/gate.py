@@ -14,10 +14,9 @@ from dataclasses import KW_ONLY, dataclass, replace
 from functools import partial
 
 from engines.core import events as ev
+from engines.core import library_notes, protocols
 from engines.core.errors import ConflictError, LockedError
 from engines.core.library import CommitResult, Library, OperationOutcome, Reviewed
-from engines.core.library_notes import UseCounts
-from engines.core.protocols import Linter, Reviewer
 from engines.core.state.run_state import RunState, StepState
 from engines.core.types import (
     GATE,
@@ -51,12 +50,12 @@ class Gate:
 
     recorder: Recorder
     folder: LibraryFolder
-    reviewers: Sequence[Reviewer]  # asked in turn
+    reviewers: Sequence[protocols.Reviewer]  # asked in turn
     _: KW_ONLY
     run: str
     limit: int | None = None  # the most experiences the library may hold
     clock: Callable[[], float] = time.time
-    linter: Linter | None = None
+    linter: protocols.Linter | None = None
     apply: "Apply | None" = None  # None where no engine is at hand
 
     def __post_init__(self) -> None:
@@ -121,7 +120,7 @@ class Gate:
         while needed and not await self.hold.wait_for_release(step):
             await self._ask_reviewers(step, self._people)
 
-    async def _ask_reviewers(self, step: int, reviewers: Sequence[Reviewer]) -> bool:
+    async def _ask_reviewers(self, step: int, reviewers: Sequence[protocols.Reviewer]) -> bool:
         """Let each reviewer decide what is left; returns whether a person was needed."""
         state, needed = self.recorder.state, False
         lesson = state.steps[step].lesson if step in state.steps else None
@@ -648,7 +647,7 @@ _RANKS = {"misled": 0, "used": 1, "ignored": 2}
 """Harm first: an attempt counts once for an experience, whatever else is said of it."""
 
 
-def count_uses(now: StepState, shown: Library, head: Library) -> dict[str, UseCounts]:
+def count_uses(now: StepState, shown: Library, head: Library) -> dict[str, library_notes.UseCounts]:
     """Attempts that used each experience, ignored it, were misled by it, or cited it.
 
     `shown` is the library as the step began. What `head` no longer words so is not counted.
@@ -674,7 +673,7 @@ def count_uses(now: StepState, shown: Library, head: Library) -> dict[str, UseCo
                     count(credit.experience, rollout, credit.use)
     stands = {e.id: e.text for e in head.experiences if e.id in counted}
     return {
-        e.id: UseCounts(**counted[e.id])
+        e.id: library_notes.UseCounts(**counted[e.id])
         for e in shown.experiences
         if e.id in counted and stands.get(e.id) == e.text
     }

@@ -20,6 +20,7 @@ from engines.core.errors import CallFailed, PolicyError
 from engines.core.protocols import OnText, Policy, Reservation
 from engines.core.text.tokens import prompt_tokens
 from engines.core.types import Completion, Message, Sampling, Usage, meaning_of
+from engines.policies.chat import exchange, retry
 from engines.policies.chat.endpoint import (
     CONNECT_S,
     LISTING_BYTES,
@@ -29,8 +30,6 @@ from engines.policies.chat.endpoint import (
     MakeTransport,
     is_transient,
 )
-from engines.policies.chat.exchange import Dialect, ReplyError, StreamedReply, chat_request
-from engines.policies.chat.retry import RetryHooks, Sleep, retry_call
 from engines.policies.limits import CROWDED, Slots
 
 PING_S = 30.0
@@ -51,11 +50,11 @@ class OpenAICompat:
         *,
         name: str | None = None,
         transport: MakeTransport | None = None,
-        sleep: Sleep = asyncio.sleep,
+        sleep: retry.Sleep = asyncio.sleep,
     ) -> None:
         self.settings = settings
         self.name = name or f"openai:{settings.model}"
-        self.dialect = Dialect()
+        self.dialect = exchange.Dialect()
         # What differs between its views: the slots from which it is called, the money reserved
         # for one call, and further fields of its request.
         self.slots: Slots | None = None
@@ -168,7 +167,7 @@ class _TextForwarder:
             self._on_text(new)
 
 
-class _Call(RetryHooks):
+class _Call(retry.RetryHooks):
     """One call over all its attempts: what lost ones may have cost, what happens in between."""
 
     def __init__(
@@ -188,7 +187,7 @@ class _Call(RetryHooks):
     async def complete(self, limits: EndpointSettings) -> Completion:
         for client in self._policy.clients:
             client.open()  # before the deadline: the first call pays for the import
-        return await retry_call(
+        return await retry.retry_call(
             self._ask,
             limits,
             seed=self._sampling.seed or 0,
@@ -201,7 +200,7 @@ class _Call(RetryHooks):
         """Ask once, where the endpoint has room for it."""
         policy = self._policy
         own, slots = policy.settings, policy.slots
-        self._body = chat_request(
+        self._body = exchange.chat_request(
             own.model, self._messages, self._sampling, own.max_tokens, policy.dialect
         )
         began = slots.note_request() if slots else 0
@@ -221,7 +220,7 @@ class _Call(RetryHooks):
 
     async def _ask_at(self, client: EndpointClient) -> Completion:
         own, dialect = client.settings, self._policy.dialect
-        reply = StreamedReply()
+        reply = exchange.StreamedReply()
         self._forward.restart()
         try:
             await self._read_stream(client, reply)
@@ -233,7 +232,7 @@ class _Call(RetryHooks):
             if failed.billable:
                 self._add_lost(reply)
             raise
-        except ReplyError as error:
+        except exchange.ReplyError as error:
             if reply.has_begun:  # else it is an error status that came late
                 self._add_lost(reply)
             raise EndpointFailed(
@@ -259,7 +258,7 @@ class _Call(RetryHooks):
             paid = self._estimate_usage(reply)
         return replace(completion, usage=replace(paid, cost_usd=own.cost_usd(paid)))
 
-    async def _read_stream(self, client: EndpointClient, reply: StreamedReply) -> None:
+    async def _read_stream(self, client: EndpointClient, reply: exchange.StreamedReply) -> None:
         body = {**self._body, **client.settings.extra_body, **self._policy.fields}
         try:
             async with client.stream("chat/completions", body) as chunks:
@@ -275,12 +274,12 @@ class _Call(RetryHooks):
             if not reply.is_complete:  # what breaks after the last word costs nothing
                 raise
 
-    def _add_lost(self, reply: StreamedReply) -> None:
+    def _add_lost(self, reply: exchange.StreamedReply) -> None:
         """A request was sent and this much of its reply has come."""
         lost = self._estimate_usage(reply)
         self.usage += replace(lost, cost_usd=self._policy.settings.cost_usd(lost))
 
-    def _estimate_usage(self, reply: StreamedReply) -> Usage:
+    def _estimate_usage(self, reply: exchange.StreamedReply) -> Usage:
         """What an attempt comes to, as the endpoint has counted it, and else estimated."""
         counted = reply.usage.prompt_tokens if reply.usage else 0
         return Usage(counted or self._prompt_tokens, reply.spent_tokens, 1)

@@ -22,10 +22,8 @@ from engines.core.errors import CallFailed, PolicyError, RecordError
 from engines.core.protocols import EmbeddingResult
 from engines.core.text.similarity import list_features
 from engines.core.types import NO_USAGE, Usage
-from engines.policies.chat.client import PING_S
+from engines.policies.chat import client, exchange, retry
 from engines.policies.chat.endpoint import EndpointClient, EndpointFailed, EndpointSettings
-from engines.policies.chat.exchange import is_token_count
-from engines.policies.chat.retry import Sleep, retry_call
 
 BATCH = 64
 """Texts a request: hosted services take 2,048, small local servers fewer."""
@@ -79,7 +77,7 @@ class EmbeddingClient:
         folder: Path | None,
         *,
         reserve: Reserve | None = None,
-        sleep: Sleep = asyncio.sleep,
+        sleep: retry.Sleep = asyncio.sleep,
     ) -> None:
         self.settings = settings
         self._reserve = reserve
@@ -120,7 +118,7 @@ class EmbeddingClient:
     async def ping(self) -> None:
         """Return when the model answers; PolicyError where it does not."""
         self._client.check_key()
-        limits = replace(self.settings, timeout_s=min(self.settings.timeout_s, PING_S))
+        limits = replace(self.settings, timeout_s=min(self.settings.timeout_s, client.PING_S))
         try:
             await self._call(["ping"], limits)
         except CallFailed as failed:
@@ -133,7 +131,9 @@ class EmbeddingClient:
         self, texts: list[str], limits: EndpointSettings
     ) -> tuple[list[array[float]], Usage]:
         self._client.open()  # before the deadline: the first call pays for the import
-        return await retry_call(lambda: self._try(texts), limits, about=texts[0], sleep=self._sleep)
+        return await retry.retry_call(
+            lambda: self._try(texts), limits, about=texts[0], sleep=self._sleep
+        )
 
     async def _try(self, texts: list[str]) -> tuple[list[array[float]], Usage]:
         own = self.settings
@@ -157,7 +157,7 @@ class EmbeddingClient:
         vectors = [placed[at] for at in range(len(texts))]
         usage = data.get("usage") or {}
         counted = usage.get("prompt_tokens", usage.get("total_tokens"))
-        if not is_token_count(counted):
+        if not exchange.is_token_count(counted):
             counted = sum(len(text.encode()) for text in texts) // 4
         price = self.settings.price_in_usd_per_mtok
         cost_usd = None if price is None else counted * price / 1e6

@@ -9,8 +9,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import TypeVar
 
-from engines.core.codec import seed_for
-from engines.core.errors import CallFailed
+from engines.core import codec, errors
 from engines.core.types import NO_USAGE, Usage
 from engines.core.waiting import deadline
 from engines.policies.chat.endpoint import EndpointFailed, EndpointSettings
@@ -49,7 +48,7 @@ def retry_wait_s(asked_s: float | None, attempt: int, seed: int, about: str) -> 
     the endpoint asked for a wait, that and up to a quarter more, so that not all come back at once;
     one that asks for no wait at all is given more and more, too.
     """
-    jitter = seed_for(seed, "backoff", attempt, about) / 2**31
+    jitter = codec.seed_for(seed, "backoff", attempt, about) / 2**31
     usual_s = min(LONGEST_S, FIRST_S * 2.0 ** min(attempt, 16)) * (0.5 + jitter / 2)
     if asked_s is None:
         return usual_s
@@ -96,7 +95,7 @@ async def retry_call(
                         f"the next try would be {wait_s:.3g} s from now, after the deadline of "
                         f"{own.timeout_s:g} s; {lost.text}"
                     )
-                    raise CallFailed("timeout", text, hooks.usage)
+                    raise errors.CallFailed("timeout", text, hooks.usage)
                 async with hooks.waiting(lost):
                     await sleep(wait_s)
     except asyncio.CancelledError:
@@ -106,4 +105,4 @@ async def retry_call(
             raise
         last = f" ({causes[-1]})" if causes else ""
         text = f"no whole reply from {own.url} within {own.timeout_s:g} s{last}"
-        raise CallFailed("timeout", text, hooks.usage) from None
+        raise errors.CallFailed("timeout", text, hooks.usage) from None

@@ -15,8 +15,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.nn import functional
 
-from engines.core.codec import seed_for
-from engines.core.errors import DataError
+from engines.core import codec, errors
 from engines.core.frozen import frozen
 from engines.policies.hf_local.model import LocalModel
 
@@ -63,7 +62,7 @@ def load_head(folder: Path) -> tuple[RewardHead, dict[str, Any]]:
         card = json.loads((folder / CARD).read_text("utf-8"))
         return RewardHead(**load_file(folder / HEAD)), card
     except Exception as error:  # safetensors has errors of its own for each kind of damage
-        raise DataError(
+        raise errors.DataError(
             str(folder),
             f"it holds no reward model ({error}).",
             "Train one: studio train RUNFILE --stage reward.",
@@ -75,7 +74,9 @@ def learn(local: LocalModel, rows: Sequence[JudgedAnswer]) -> tuple[RewardHead, 
     features = features_of(local, [(row.question, row.answer) for row in rows])
     rewards = torch.tensor([row.reward for row in rows])
     groups = torch.tensor([row.group for row in rows])
-    held = torch.tensor([seed_for(1, "reward", str(row.group)) % HELD_OUT == 0 for row in rows])
+    held = torch.tensor(
+        [codec.seed_for(1, "reward", str(row.group)) % HELD_OUT == 0 for row in rows]
+    )
     trial = fit_head(features[~held], rewards[~held], groups[~held])
     agreement = pair_accuracy(trial.rewards(features[held]), rewards[held], groups[held])
     return fit_head(features, rewards, groups), *agreement

@@ -14,8 +14,7 @@ from engines.core.chat_protocol import Asked, BadRequest, Reply, parse_request
 from engines.core.codec import digest, seed_for
 from engines.core.frozen import frozen
 from engines.core.types import Completion, ToolCall, Usage
-from engines.policies.rehearsal import prompt
-from engines.policies.rehearsal.reflect import Slip, chance_slips, parse_task_name, reflector_reply
+from engines.policies.rehearsal import prompt, reflect
 from engines.policies.rehearsal.solve import Draw, judge_reply, solve
 from engines.policies.rehearsal.tools import (
     Turn,
@@ -37,7 +36,7 @@ class Request:
     asked: Asked
     seed: int
     temperature: float | None
-    slips: Mapping[str, Slip]  # the words of problems at which it is careless, and how
+    slips: Mapping[str, reflect.Slip]  # the words of problems at which it is careless, and how
 
 
 def read_request(body: Any) -> Request:
@@ -51,8 +50,8 @@ def read_request(body: Any) -> Request:
     if not isinstance(temperature, int | float | None):
         raise BadRequest('"temperature" must be a number')
     slips = body.get("slips") or {}
-    if not isinstance(slips, Mapping) or not set(slips.values()) <= set(get_args(Slip)):
-        raise BadRequest(f'"slips" are of the kinds {", ".join(get_args(Slip))}')
+    if not isinstance(slips, Mapping) or not set(slips.values()) <= set(get_args(reflect.Slip)):
+        raise BadRequest(f'"slips" are of the kinds {", ".join(get_args(reflect.Slip))}')
     return Request(body, parse_request(body), seed, temperature, slips)
 
 
@@ -115,9 +114,9 @@ def _write_turn(request: Request) -> Turn:
     draw = Draw(instructions, seed, 1.0 if temperature is None else temperature)
     questions = [message.content for message in messages if message.role == "user"] or [""]
     task = questions[0]
-    if parse_task_name(instructions):
+    if reflect.parse_task_name(instructions):
         task = f"{instructions}\n\n{task}"
-    name = parse_task_name(task)
+    name = reflect.parse_task_name(task)
     # Asked for a repair, the plain JSON is given: a fence may have been what was wrong.
     repairing = questions[-1].startswith("# Task: repair")
     fenced = not repairing and seed_for(seed, "fence", digest(task)) % 3 == 0
@@ -126,8 +125,8 @@ def _write_turn(request: Request) -> Turn:
     if name:
         slips = request.slips
         if name == "extract" and not slips:
-            slips = chance_slips(seed, temperature or 0.0)
-        return Turn(reflector_reply(task, fenced, slips))
+            slips = reflect.chance_slips(seed, temperature or 0.0)
+        return Turn(reflect.reflector_reply(task, fenced, slips))
     # Before it stands the talk so far, behind it what was wrong with a reply.
     if team_prompts := [text for text in questions if is_team_prompt(text)]:
         return Turn(team_reply(team_prompts[-1], draw))

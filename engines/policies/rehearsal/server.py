@@ -21,8 +21,7 @@ from typing import Any, Literal
 import httpx2
 import orjson
 
-from engines.core.chat_protocol import BadRequest, error_body
-from engines.core.errors import ConfigError
+from engines.core import chat_protocol, errors
 from engines.core.frozen import frozen
 
 Event = MutableMapping[str, Any]
@@ -97,7 +96,7 @@ async def app(scope: Event, receive: Receive, send: Send) -> None:
 def open_listener(port: int, host: str, option: str = "") -> socket.socket:
     option = option or f"--port {port}"
     if not 0 <= port <= 65535:
-        raise ConfigError(option, "there is no such port.", "Choose one from 0 to 65535.")
+        raise errors.ConfigError(option, "there is no such port.", "Choose one from 0 to 65535.")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         return socket.create_server((host, port), family=family, backlog=1024)
@@ -105,7 +104,7 @@ def open_listener(port: int, host: str, option: str = "") -> socket.socket:
         cause = f"{host} cannot be listened on: {error.strerror or error}."
         if error.errno == errno.EADDRINUSE:
             cause = "another program listens there."
-        raise ConfigError(
+        raise errors.ConfigError(
             option, cause, "Choose another port; port 0 takes any free one."
         ) from None
 
@@ -132,7 +131,7 @@ def answer_request(method: str, path: str, body: bytes) -> EndpointReply:
         return _error_reply(404, f"there is nothing at {method} {path}")
     try:
         request = read_request(orjson.loads(body))
-    except (orjson.JSONDecodeError, BadRequest) as error:
+    except (orjson.JSONDecodeError, chat_protocol.BadRequest) as error:
         return _error_reply(400, str(error))
     model = request.body["model"]
     if model.partition(":")[0] != MODEL:
@@ -143,7 +142,7 @@ def answer_request(method: str, path: str, body: bytes) -> EndpointReply:
 
 
 def _error_reply(status: int, message: str) -> EndpointReply:
-    return _json_reply(status, error_body(status, message))
+    return _json_reply(status, chat_protocol.error_body(status, message))
 
 
 def _json_reply(status: int, value: object) -> EndpointReply:

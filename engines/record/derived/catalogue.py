@@ -17,19 +17,16 @@ from tinydb.middlewares import CachingMiddleware
 from tinydb.queries import QueryInstance
 from tinydb.storages import Storage
 
+from engines.core import events, library_notes
 from engines.core.codec import JsonObject, dumps, fields_of
 from engines.core.errors import RecordError, StudioError
-from engines.core.events import EvaluationFinished, LibraryCommitted
 from engines.core.library import Experience, Library
-from engines.core.library_notes import Effect
-from engines.core.state.fold import LibraryHistory, fold_history, fold_library_history
-from engines.core.state.run_state import OperationHistory, RunHistory
+from engines.core.state import fold, run_state
 from engines.core.types import Decision, Names, Operation, operation_step
-from engines.record.appender import make_folder, write_atomic
+from engines.record import appender, seal
 from engines.record.derived.run_state import FOLDER, derive, journal_mark, read_run
 from engines.record.journal import journal_bytes, read_journal
 from engines.record.run_dir import RunDir, Workspace
-from engines.record.seal import add_seal, read_sealed
 
 NAME = f"{FOLDER}/rows.json"
 Compare = Callable[[float], bool]
@@ -46,16 +43,16 @@ class AtomicStorage(Storage):
         self._path = path
 
     def read(self) -> dict[str, JsonObject] | None:
-        return read_sealed(self._path)
+        return seal.read_sealed(self._path)
 
     def write(self, data: dict[str, JsonObject]) -> None:
-        write_atomic(self._path, add_seal(dumps(data)))
+        appender.write_atomic(self._path, seal.add_seal(dumps(data)))
 
 
 @contextmanager
 def open_catalogue(workspace: Workspace) -> Iterator[TinyDB]:
     """The open catalogue, under a lock that keeps two writers apart."""
-    make_folder(workspace.path)
+    appender.make_folder(workspace.path)
     with FileLock(workspace.path / ".catalogue.lock", mode=0o600):
         for stale in workspace.path.glob(".catalogue.json.*.tmp"):
             stale.unlink(missing_ok=True)
@@ -254,9 +251,9 @@ _STATUS = {"approve": "approved", "edit": "edited", "reject": "rejected", "defer
 
 def run_rows(journal: Path) -> list[Row]:
     """Operations with what became of them, and evaluations."""
-    history = RunHistory()
+    history = run_state.RunHistory()
     for entry in read_journal(journal, only=_FEW):
-        fold_history(history, entry.event, entry.at)
+        fold.fold_history(history, entry.event, entry.at)
     started = history.started
     place = {"run": journal.parent.name, "library": started.library if started else ""}
     rows = [_decided_row(found, place) for found in history.operations.values()]
@@ -264,7 +261,7 @@ def run_rows(journal: Path) -> list[Row]:
     return [*map(_finish, rows)]
 
 
-def _decided_row(found: OperationHistory, place: dict[str, str]) -> Row:
+def _decided_row(found: run_state.OperationHistory, place: dict[str, str]) -> Row:
     row = _operation_row(found.operation, found.at, place)
     if found.decision is not None:
         _decide(row, found.decision, found.at)
@@ -278,7 +275,7 @@ def _decided_row(found: OperationHistory, place: dict[str, str]) -> Row:
     return row
 
 
-def _evaluation_row(found: EvaluationFinished, at: float, place: dict[str, str]) -> Row:
+def _evaluation_row(found: events.EvaluationFinished, at: float, place: dict[str, str]) -> Row:
     mean = "no reward is known" if found.mean is None else f"{found.mean:.3f}"
     text = f"{found.data} after step {found.step}: {mean} (n={found.n}, k={found.k})"
     more = {"status": f"v{found.library_version}", "step": found.step, **place}
@@ -287,12 +284,12 @@ def _evaluation_row(found: EvaluationFinished, at: float, place: dict[str, str])
 
 def library_rows(journal: Path) -> list[Row]:
     """Versions, experiences that are or were, and the operations that its commits decided."""
-    history, rows = LibraryHistory(), list[Row]()
+    history, rows = fold.LibraryHistory(), list[Row]()
     problems: dict[str, Names] = {}  # by operation
     known: dict[str, Experience] = {}
     for entry in read_journal(journal):
         event = entry.event
-        fold_library_history(history, event)
+        fold.fold_library_history(history, event)
         library, commit = history.versions[-1]
         known |= {e.id: e for e in library.experiences}
         reviewed = getattr(event, "reviewed", ())  # of commits, and of what was only rejected
@@ -333,7 +330,9 @@ def _decide(row: Row, decision: Decision, at: float) -> None:
         row["names"].append(target)
 
 
-def _version_row(event: LibraryCommitted, made: list[Row], at: float, place: dict[str, str]) -> Row:
+def _version_row(
+    event: events.LibraryCommitted, made: list[Row], at: float, place: dict[str, str]
+) -> Row:
     done = [row for row in made if row["status"] in ("approved", "edited")]
     name, problems = f"{place['library']}@{event.version}", {p for r in done for p in r["problems"]}
     text = ", ".join(f"{row['change']} {row['target'] or ''}".rstrip() for row in done)
@@ -358,7 +357,7 @@ def _experience_row(
     return _row("experience", one.id, more.pop("at"), one.text, sorted(drawn), **more)
 
 
-def _worth(effect: Effect) -> Row:
+def _worth(effect: library_notes.Effect) -> Row:
     return {"effect": effect.difference, "verdict": effect.verdict, "worth": effect.worth}
 
 

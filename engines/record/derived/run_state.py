@@ -25,8 +25,7 @@ from engines.core.state.fold import fold, fold_history
 from engines.core.state.list_row import list_row
 from engines.core.state.run_state import Live, RunHistory, RunState, StepHistory
 from engines.core.types import NO_USAGE, Tell, Usage
-from engines.record import lines
-from engines.record.appender import write_atomic
+from engines.record import appender, ledger, lines, seal
 from engines.record.journal import (
     HEAD_BYTES,
     Entry,
@@ -41,8 +40,6 @@ from engines.record.journal import (
     segment_paths,
     started_at,
 )
-from engines.record.ledger import file_usage
-from engines.record.seal import add_seal, read_sealed
 from engines.secrets.mask import NO_SECRETS, Mask
 
 FOLDER = "derived"
@@ -60,7 +57,7 @@ def derive(path: Path, made_from: Any, make: Callable[[], Any]) -> Any:
 
 def read_derived(path: Path) -> Any:
     """Return what is kept in a file; None where it is damaged, gone or of other code."""
-    kept = read_sealed(path)
+    kept = seal.read_sealed(path)
     if kept is None or kept["code"] != code_digest():
         return None
     return kept["kept"]
@@ -71,7 +68,7 @@ def keep_derived(path: Path, value: object) -> None:
     # A full disk, a folder of somebody else's, or a number too large for JSON.
     with suppress(OSError, StudioError, TypeError):
         path.parent.mkdir(mode=0o700, exist_ok=True)
-        write_atomic(path, add_seal(dumps({"code": code_digest(), "kept": value})))
+        appender.write_atomic(path, seal.add_seal(dumps({"code": code_digest(), "kept": value})))
 
 
 def journal_mark(journal: Path) -> JsonObject:
@@ -285,7 +282,7 @@ def keep_usage(records: Path) -> None:
 
 def _add(file: Path) -> list[tuple[str, JsonObject]]:
     sums: dict[tuple[str, bool], Usage] = {}
-    for policy, usage in file_usage(file):
+    for policy, usage in ledger.file_usage(file):
         key = policy, usage.cost_usd is None  # an unknown cost hides none that is known
         sums[key] = sums.get(key, NO_USAGE) + usage
     return [(policy, to_dict(usage)) for (policy, _), usage in sums.items()]

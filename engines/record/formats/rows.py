@@ -14,7 +14,7 @@ from pathlib import Path
 from engines.core.codec import JsonMapping, JsonObject, to_dict
 from engines.core.library import Experience, Library
 from engines.core.library_notes import NO_USES
-from engines.record.appender import write_atomic
+from engines.record import appender, libraries, seal, yaml_text
 from engines.record.formats.source import (
     Card,
     ForeignEntry,
@@ -22,14 +22,6 @@ from engines.record.formats.source import (
     Source,
     count_lines,
     dump_json,
-)
-from engines.record.libraries import experience_row
-from engines.record.seal import add_seal, refuse_altered
-from engines.record.yaml_text import (
-    dump_yaml,
-    escape_interpolation,
-    load_yaml,
-    unescape_interpolation,
 )
 from engines.secrets.mask import NO_SECRETS, Mask
 
@@ -180,7 +172,7 @@ def _read_own(source: Source, data: JsonObject) -> ForeignLibrary:
     if not isinstance(rows, list):
         raise source.error(_NO_LIST)
     # An agent file is written to be composed: `${` stands escaped in it.
-    unescape = unescape_interpolation if "instructions" in data else str
+    unescape = yaml_text.unescape_interpolation if "instructions" in data else str
     found: list[tuple[str, ForeignEntry]] = []
     for at, row in enumerate(rows):
         inside = f": experiences[{at}]"
@@ -215,7 +207,7 @@ def format_agent_yaml(
 
     `agent` is what the run file says of it, with `${` escaped wherever it stands for itself.
     """
-    return add_seal(format_agent_head(library, run) + format_agent_body(agent, library, mask))
+    return seal.add_seal(format_agent_head(library, run) + format_agent_body(agent, library, mask))
 
 
 def format_agent_head(library: Library, run: str) -> bytes:
@@ -231,11 +223,11 @@ def format_agent_head(library: Library, run: str) -> bytes:
 
 def format_agent_body(agent: JsonMapping, library: Library, mask: Mask) -> bytes:
     rows = [
-        {**experience_row(e), "text": escape_interpolation(mask(e.text))}
+        {**libraries.experience_row(e), "text": yaml_text.escape_interpolation(mask(e.text))}
         for e in library.experiences
     ]
     data = {**mask.tree(dict(agent)), "experiences": rows}
-    return dump_yaml(data).encode("utf-8", "replace")
+    return yaml_text.dump_yaml(data).encode("utf-8", "replace")
 
 
 def refresh_agent(path: Path, library: Library, run: str, mask: Mask = NO_SECRETS) -> None:
@@ -243,7 +235,7 @@ def refresh_agent(path: Path, library: Library, run: str, mask: Mask = NO_SECRET
 
     Raises DamagedError: it was altered, and would be sealed as if it were the studio's.
     """
-    refuse_altered(path)
-    described = load_yaml(path.read_text("utf-8"))
+    seal.refuse_altered(path)
+    described = yaml_text.load_yaml(path.read_text("utf-8"))
     described.pop("experiences", None)
-    write_atomic(path, format_agent_yaml(described, library, run, mask))
+    appender.write_atomic(path, format_agent_yaml(described, library, run, mask))

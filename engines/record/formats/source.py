@@ -19,8 +19,7 @@ from engines.core.frozen import frozen
 from engines.core.library import Library
 from engines.core.text.sanitize import one_line
 from engines.core.types import Names, Problem
-from engines.record.seal import refuse_altered
-from engines.record.yaml_text import load_yaml
+from engines.record import seal, yaml_text
 
 MOST_BYTES = 16 << 20
 LONGEST_TEXT = 100_000  # characters
@@ -76,7 +75,7 @@ class Source:
             raise self.error(f"it cannot be read ({error.strerror}).") from error
         if len(data) > MOST_BYTES:
             raise self.error(f"it is larger than {MOST_BYTES >> 20} MB.")
-        refuse_altered(self.path, data)
+        seal.refuse_altered(self.path, data)
         if not (text := self.decode(data)).strip():
             raise self.error("it is empty.")
         return text.replace("\r\n", "\n")
@@ -96,7 +95,7 @@ class Source:
         return self._parse(lambda text: json.loads(text, object_pairs_hook=self._unique_keys))
 
     def yaml(self, text: str | None = None) -> JsonObject:
-        return self._parse(load_yaml, text)
+        return self._parse(yaml_text.load_yaml, text)
 
     def _parse(self, load: Callable[[str], object], text: str | None = None) -> JsonObject:
         try:

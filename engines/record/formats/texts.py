@@ -22,8 +22,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
-from engines.core.codec import JsonMapping
-from engines.core.errors import ConfigError, DataError
+from engines.core import codec, errors
 from engines.core.library import guidance_text
 from engines.record.formats.source import (
     Card,
@@ -138,7 +137,7 @@ def merge_section(path: Path, section: bytes) -> bytes:
         gap = b"\n" * (2 - present.endswith(b"\n")) if present else b""
         return present + gap + section
     if len(begins) != 1 or len(ends) != 1 or begins > ends:
-        raise DataError(
+        raise errors.DataError(
             f"{path}:{1 + max(begins + ends)}",
             "a marker of this library has lost its other half, or stands there twice.",
             "Take what is left of its section out, then export again.",
@@ -183,7 +182,7 @@ def write_skill(card: Card, folder: Path) -> dict[str, bytes]:
     """
     name = folder.name
     if not _SKILL_NAME.fullmatch(name):
-        raise ConfigError(
+        raise errors.ConfigError(
             f"--to {folder}",
             "a skill is called as its folder: at most 64 of a-z, 0-9 and single hyphens.",
             f"Write --to {folder.parent / slug(card)}.",
@@ -307,7 +306,7 @@ def write_dspy(card: Card) -> bytes:
     return dump_json({"predict": predictor, "metadata": metadata})
 
 
-def find_predictors(data: JsonMapping) -> dict[str, Any]:
+def find_predictors(data: codec.JsonMapping) -> dict[str, Any]:
     """Return the predictors of a state of DSPy."""
     return {n: v for n, v in data.items() if isinstance(v, dict) and "signature" in v}
 
@@ -334,7 +333,7 @@ def write_gepa(card: Card) -> bytes:
     return dump_json({"best_candidate": best, "evaluation": card.data()})
 
 
-def is_candidate(data: JsonMapping) -> bool:
+def is_candidate(data: codec.JsonMapping) -> bool:
     if data.keys() & {"best_candidate", "candidates"}:
         return True
     return bool(data) and all(isinstance(value, str) for value in data.values())

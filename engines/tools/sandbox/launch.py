@@ -20,14 +20,14 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from engines.process import kernel, namespaces
-from engines.process.confinement import Limits, confine, limit_resources
-from engines.process.start import STARTED, receive_order, send
+from engines.process import confinement, kernel, namespaces, start
 
 CHECK_S, END_S = 0.1, 10.0
 TAIL = 1 << 16
 FILES = 1024
-SERVER_LIMITS = Limits(wall_s=1e9, cpu_s=1_000_000, memory_mb=4_096, disk_mb=1_024, processes=256)
+SERVER_LIMITS = confinement.Limits(
+    wall_s=1e9, cpu_s=1_000_000, memory_mb=4_096, disk_mb=1_024, processes=256
+)
 """Of a server, which lives as long as its run."""
 
 
@@ -38,7 +38,7 @@ class Launcher:
         self, order: dict[str, Any], control: socket.socket, *, keep_output: bool = True
     ) -> None:
         self._order, self._control = order, control
-        self._limits = Limits(**order["limits"])
+        self._limits = confinement.Limits(**order["limits"])
         self._folder: str = order["folder"]
         self._layers: list[str] = order["layers"]
         self._isolated = "namespaces" in self._layers
@@ -73,7 +73,7 @@ class Launcher:
             result[name] = tail.decode("utf-8", "replace")
         if why == "timeout":
             result["error"] = f"it was stopped after {self._limits.wall_s:g} s"
-        send(self._control, result)
+        start.send(self._control, result)
 
     def _fork(self, work: Callable[[], None]) -> int:
         pid = os.fork()
@@ -81,7 +81,7 @@ class Launcher:
             try:
                 work()
             except Exception as error:
-                send(self._control, {"error": str(error)[:500]})
+                start.send(self._control, {"error": str(error)[:500]})
             finally:
                 os._exit(1)
         return pid
@@ -137,7 +137,7 @@ class Launcher:
         if self._isolated and not self._networked:
             listeners.append(listen_inside(self._order["port"]).detach())
         self._confine()
-        socket.send_fds(self._control, [STARTED], listeners)
+        socket.send_fds(self._control, [start.STARTED], listeners)
         for number, descriptor in enumerate(self._theirs, start=1):
             os.dup2(descriptor, number)
         signal.signal(signal.SIGINT, signal.SIG_DFL)
@@ -151,12 +151,14 @@ class Launcher:
 
     def _confine(self) -> None:
         others = 4 if self._isolated else count_own_threads()
-        limit_resources(self._limits, processes=self._limits.processes + others, files=FILES)
+        confinement.limit_resources(
+            self._limits, processes=self._limits.processes + others, files=FILES
+        )
         if self._isolated:
             namespaces.become_nobody()
         elif self._layers:
             kernel.drop_capabilities()
-        confine(
+        confinement.confine(
             self._layers,
             readable=["/"] if self._isolated else self._readable,
             writable=[self._folder, *(["/tmp"] if self._isolated else [])],
@@ -230,11 +232,11 @@ def serve_stdio() -> None:
 
 
 def main(descriptor: int) -> None:
-    control, order = receive_order(descriptor)
+    control, order = start.receive_order(descriptor)
     try:
         Launcher(order, control).run()
     except OSError as error:
-        send(control, {"error": str(error)})
+        start.send(control, {"error": str(error)})
 
 
 if __name__ == "__main__":

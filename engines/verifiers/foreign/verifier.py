@@ -14,12 +14,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
 
-from engines.core.codec import JsonMapping, fix_surrogates
+from engines.core import codec, waiting
 from engines.core.errors import AnswersPending, CallFailed, VerifierError, lost_usage
 from engines.core.frozen import frozen
 from engines.core.settings import derived, setting
 from engines.core.types import NO_USAGE, Message, Problem, RecordRef, Role, Rollout, Usage, Verdict
-from engines.core.waiting import gather_all
 from engines.process.pool import Answer, Child, ChildMessage, ModelAccess, ProcessPool, Trouble
 from engines.process.start import ScratchFolder, kill_session, start_python
 from engines.verifiers.foreign.calls import WrongReturn, build_question, rescale_reward
@@ -139,7 +138,7 @@ class FunctionVerifier:
         if todo:
             await self.check()
             calls = [todo] if self.whole_groups else [[n] for n in todo]
-            answers = await gather_all(
+            answers = await waiting.gather_all(
                 self._call(problem, [rollouts[n] for n in call]) for call in calls
             )
             for n, verdict in zip(todo, itertools.chain(*answers), strict=True):
@@ -178,9 +177,9 @@ class FunctionVerifier:
             return [Verdict(None, error=f"failed: {text}")] * count
         return [self._verdict(result) for result in answer["results"]]
 
-    def _verdict(self, result: JsonMapping) -> Verdict:
+    def _verdict(self, result: codec.JsonMapping) -> Verdict:
         reward, metrics = result["reward"], result["metrics"]
-        critique = fix_surrogates(result["critique"]) if result["critique"] else None
+        critique = codec.fix_surrogates(result["critique"]) if result["critique"] else None
         if reward is None:
             return Verdict(None, critique, metrics)
         loaded = self._launcher.loaded
@@ -238,7 +237,7 @@ def _parse_message(given: Mapping[str, str]) -> Message:
     role = _ROLES.get(given["role"])
     if role is None:
         raise CallFailed("shape", f"no message has the role {short_text(given['role'])!r}")
-    return Message(role, fix_surrogates(given["content"]))
+    return Message(role, codec.fix_surrogates(given["content"]))
 
 
 DIED = {
@@ -278,7 +277,7 @@ class FunctionLauncher:
     def __init__(self, place: str, *, concurrency: int, load_s: float) -> None:
         self._place, self._concurrency, self._load_s = place, concurrency, load_s
         self.load: ChildMessage = {}  # the order that loads the file, in every process
-        self.loaded: JsonMapping | None = None  # function, signature and async, once known
+        self.loaded: codec.JsonMapping | None = None  # function, signature and async, once known
 
     async def start(
         self, on_message: Callable[[ChildMessage], None], on_exit: Callable[[], None]

@@ -31,30 +31,14 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from engines.core import user_code
-from engines.core.codec import JsonMapping, JsonObject
-from engines.core.user_code import VERIFIER_MODULE
-from engines.process import kernel
-from engines.process.confinement import confine
-from engines.verifiers.foreign.calls import (
-    CannotRead,
-    ChosenFunction,
-    FileRefused,
-    WrongReturn,
-    build_arguments,
-    check_columns,
-    choose_function,
-    current_ask,
-    parse_results,
-    reads_messages,
-    serve_imports,
-    unread,
-)
+from engines.core import codec, user_code
+from engines.process import confinement, kernel
+from engines.verifiers.foreign import calls
 
 MAX_SAID = 240
 """Characters of an exception's text that are passed on."""
 
-Order = JsonMapping
+Order = codec.JsonMapping
 
 
 class Channel:
@@ -70,7 +54,7 @@ class Channel:
         self.deliver: Callable[[Order], object] = self.orders.put  # called in the reading thread
         threading.Thread(target=self._listen, daemon=True).start()
 
-    def send(self, message: JsonMapping) -> None:
+    def send(self, message: codec.JsonMapping) -> None:
         line = json.dumps(message).encode() + b"\n"
         with self._sending:
             self._socket.sendall(line)
@@ -109,14 +93,14 @@ class LoadedFunction:
         self.file = str(order["file"])
         tree = _parse_source(order["source"].encode("latin-1"), self.file)
         _add_folder(str(Path(self.file).parent))
-        serve_imports(Path(self.file))
+        calls.serve_imports(Path(self.file))
         module = _execute_module(self.file, tree)
-        self.chosen: ChosenFunction = choose_function(module, order["function"])
+        self.chosen: calls.ChosenFunction = calls.choose_function(module, order["function"])
         if order["columns"] is not None:
-            check_columns(self.chosen, order["columns"])
-        self.messages = reads_messages(tree)
+            calls.check_columns(self.chosen, order["columns"])
+        self.messages = calls.reads_messages(tree)
 
-    def loaded_message(self) -> JsonObject:
+    def loaded_message(self) -> codec.JsonObject:
         name, signature = self.chosen.name, self.chosen.signature
         return {"loaded": {"function": name, "signature": signature, "async": self.chosen.is_async}}
 
@@ -132,22 +116,22 @@ class FunctionCall:
 
     def start(self) -> Any:
         """Call the function; what it returns may have to be awaited."""
-        current_ask.set(self.ask)
-        unread.set(self._unread)
+        calls.current_ask.set(self.ask)
+        calls.unread.set(self._unread)
         loaded, order = self._loaded, self._order
-        given, named = build_arguments(
+        given, named = calls.build_arguments(
             loaded.chosen, order, self._logged, as_messages=loaded.messages
         )
         return loaded.chosen.call(*given, **named)
 
-    def result_message(self, returned: Any) -> JsonObject:
+    def result_message(self, returned: Any) -> codec.JsonObject:
         if self._unread:  # the function made something of it, which is no verdict
-            raise CannotRead(self._unread[0])
+            raise calls.CannotRead(self._unread[0])
         signature, count = self._loaded.chosen.signature, len(self._order["rollouts"])
-        results = parse_results(returned, signature, count, self._logged)
+        results = calls.parse_results(returned, signature, count, self._logged)
         return {"done": self._order["call"], "results": results}
 
-    def error_message(self, error: BaseException) -> JsonObject:
+    def error_message(self, error: BaseException) -> codec.JsonObject:
         line = error_line(error, self._loaded.file, self._loaded.chosen.name)
         return {"done": self._order["call"], "error": line}
 
@@ -193,9 +177,9 @@ async def answer_calls_concurrently(loaded: LoadedFunction, channel: Channel) ->
 
 def error_line(error: BaseException, file: str, function: str) -> str:
     """An exception in one line, with the function, its file and the line there that raised it."""
-    if isinstance(error, FileRefused):
+    if isinstance(error, calls.FileRefused):
         return f"the function cannot be called: {error.cause}"
-    if isinstance(error, WrongReturn):
+    if isinstance(error, calls.WrongReturn):
         return f"{error} ({function} in {Path(file).name})"
     number = _error_line_number(error, file)
     place = f"{Path(file).name}:{number}" if number else Path(file).name
@@ -218,9 +202,11 @@ def _parse_source(source: bytes, file: str) -> ast.Module:
     try:
         return ast.parse(source, file)
     except SyntaxError as error:
-        raise FileRefused(f"it is not Python ({error.msg}).", "Mend it.", error.lineno) from error
+        raise calls.FileRefused(
+            f"it is not Python ({error.msg}).", "Mend it.", error.lineno
+        ) from error
     except ValueError as error:
-        raise FileRefused(
+        raise calls.FileRefused(
             f"it is not Python ({error_text(error)}).", "Give a Python file."
         ) from error
 
@@ -232,10 +218,10 @@ def _add_folder(folder: str) -> None:
 
 
 def _execute_module(file: str, tree: ast.Module) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(VERIFIER_MODULE, file)
+    spec = importlib.util.spec_from_file_location(user_code.VERIFIER_MODULE, file)
     assert spec is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules[VERIFIER_MODULE] = module  # dataclasses look their module up
+    sys.modules[user_code.VERIFIER_MODULE] = module  # dataclasses look their module up
     try:
         exec(compile(tree, file, "exec"), vars(module))
     except BaseException as error:
@@ -245,7 +231,7 @@ def _execute_module(file: str, tree: ast.Module) -> ModuleType:
             cause = f"an import fails ({error_text(error)})."
         else:
             cause, move = f"it raised {error_text(error)} while it was loaded.", "Mend it."
-        raise FileRefused(cause, move, _error_line_number(error, file)) from error
+        raise calls.FileRefused(cause, move, _error_line_number(error, file)) from error
     return module
 
 
@@ -267,7 +253,7 @@ def cache_folders() -> list[str]:
 def main(descriptor: int) -> None:
     kernel.die_with_parent()  # a hang may hold the GIL
     kernel.set_undumpable()  # it has the studio's keys in its environment, as the studio has
-    confine(
+    confinement.confine(
         None,
         # Its files and packages may lie anywhere, and a judge may call services.
         readable=None,
@@ -282,7 +268,7 @@ def main(descriptor: int) -> None:
     channel = Channel(descriptor)
     try:
         loaded = LoadedFunction(channel.orders.get()["load"])
-    except FileRefused as refused:
+    except calls.FileRefused as refused:
         fields = {"cause": refused.cause, "move": refused.move, "line": refused.line}
         channel.send({"refused": fields})
         return

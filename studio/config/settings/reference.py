@@ -16,8 +16,7 @@ from engines.core.types import Names
 from engines.verifiers.foreign.verifier import FunctionSettings
 from engines.verifiers.open import KINDS
 from studio.config.aliases import ALIASES
-from studio.config.settings.base import declared_settings
-from studio.config.settings.run import RunConfig
+from studio.config.settings import base, run
 
 RUN_FILE = "run file"
 COMMON = (
@@ -68,7 +67,7 @@ class Setting:
 
 def run_settings() -> Iterator[Setting]:
     """All of a run file, in its order; those of a verifier stand behind `verifier`."""
-    for setting in section_settings(RunConfig):
+    for setting in section_settings(run.RunConfig):
         yield setting
         if setting.key == "verifier.name":
             yield Setting(
@@ -102,7 +101,7 @@ def section_settings(
     `example` stands in front of every example, and `of` names what has these settings.
     """
     properties = TypeAdapter(section).json_schema()["properties"]
-    for name, declared in declared_settings(section).items():
+    for name, declared in base.declared_settings(section).items():
         key, inner = f"{prefix}{name}", declared.section
         facts = _flatten(properties[name])
         meaning = declared.meaning or (cleandoc(inner.__doc__ or "") if inner else "")

@@ -20,11 +20,9 @@ from textual.strip import Strip
 from textual.widget import Widget
 
 from engines.core.frozen import frozen
-from engines.core.text import tool_text
-from engines.core.text.sanitize import escape_unsafe
-from engines.core.text.tool_text import MARK, CallMark, ResultMark
+from engines.core.text import sanitize, tool_text
 from engines.core.types import Names
-from studio.tui.drawing import themes
+from studio.tui.drawing import lines, themes
 from studio.tui.drawing.cells import (
     GLYPHS as _SIGNS,
 )
@@ -37,7 +35,6 @@ from studio.tui.drawing.cells import (
     wrap,
     wrap_pieces,
 )
-from studio.tui.drawing.lines import Span
 
 _REGION_BYTES = 10
 """What it takes to move the cursor to a changed cell."""
@@ -64,8 +61,8 @@ class PaneModel:
 class ToolBlock:
     """One tool call; `result` is None while it runs."""
 
-    call: CallMark
-    result: ResultMark | None = None
+    call: tool_text.CallMark
+    result: tool_text.ResultMark | None = None
 
     def rows(self, width: int, *, unfolded: bool) -> list[str]:
         """Rows of at most `width` cells; at least one."""
@@ -109,22 +106,22 @@ class ToolBlock:
         """As it is copied."""
         call = tool_text.call_text(self.call.name, self.call.arguments)
         status = f"-> {self.result.status}\n" if self.result else ""
-        return escape_unsafe(f"{call}\n{status}{self._result_text}".rstrip("\n") + "\n")
+        return sanitize.escape_unsafe(f"{call}\n{status}{self._result_text}".rstrip("\n") + "\n")
 
 
 def _join_lines(text: str) -> str:
-    return escape_unsafe(" ".join(text.split()))
+    return sanitize.escape_unsafe(" ".join(text.split()))
 
 
 def _add_rail(text: str, width: int) -> list[str]:
     """Its lines, each behind a rail that says where it begins and ends."""
     text = text.strip("\n")
-    rows = wrap(escape_unsafe(text), max(1, width - 2)) if text else []
+    rows = wrap(sanitize.escape_unsafe(text), max(1, width - 2)) if text else []
     return [f"{_SIGNS.v} {row}" for row in rows]
 
 
 def _sanitize(text: str) -> str:
-    return normalize_width(escape_unsafe(text))
+    return normalize_width(sanitize.escape_unsafe(text))
 
 
 def _split_blocks(text: str) -> list[str | ToolBlock]:
@@ -134,10 +131,10 @@ def _split_blocks(text: str) -> list[str | ToolBlock]:
     for part in tool_text.split_marks(text):
         if isinstance(part, str):
             parts.append(part)
-        elif isinstance(part, ResultMark) and running.get(part.id):
+        elif isinstance(part, tool_text.ResultMark) and running.get(part.id):
             running[part.id].pop(0).result = part
-        elif isinstance(part, ResultMark):  # its call scrolled away
-            parts.append(ToolBlock(CallMark(part.id, part.name, ""), part))
+        elif isinstance(part, tool_text.ResultMark):  # its call scrolled away
+            parts.append(ToolBlock(tool_text.CallMark(part.id, part.name, ""), part))
         else:
             block = ToolBlock(part)
             parts.append(block)
@@ -190,7 +187,7 @@ class Pane:
     @property
     def has_tools(self) -> bool:
         self._take_pending()
-        return MARK in self._raw
+        return tool_text.MARK in self._raw
 
     def toggle_tools(self) -> bool:
         """Fold its tool calls, or unfold them: whether they are now."""
@@ -201,7 +198,7 @@ class Pane:
     def _take_pending(self) -> None:
         text = "".join(self.pending)
         self.pending.clear()
-        holds_mark = MARK in text or tool_text.unfinished_mark(self._raw)
+        holds_mark = tool_text.MARK in text or tool_text.unfinished_mark(self._raw)
         self._raw += text
         if len(self._raw) > MOST_CHARS:
             self._raw = tool_text.last_chars(self._raw, MOST_CHARS // 2)
@@ -590,7 +587,7 @@ class StreamCanvas(Widget, can_focus=True):
             title += f"  {above} above"
         return f"{title}  {below} below" if below else title
 
-    def _row_spans(self, id: str, y: int) -> list[Span]:
+    def _row_spans(self, id: str, y: int) -> list[lines.Span]:
         pane, box = self._panes[id], self._boxes[id]
         style = "focus" if id == self.focused_id else pane.head.state
         if self.mode == "wall":

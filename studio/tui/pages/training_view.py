@@ -9,9 +9,7 @@ from typing import Any
 from engines.core.state.run_state import RunState
 from engines.core.types import Operation, operation_step
 from studio.facts import training
-from studio.facts.training import TrainedStep
-from studio.render import training_lines
-from studio.render.lines import sparkline
+from studio.render import lines, training_lines
 from studio.secrets.sanitize import sanitize
 from studio.tui.drawing.cells import fit, pad
 from studio.tui.drawing.lines import BLANK, Line, crop_line, line, paragraph
@@ -76,7 +74,7 @@ def _row(label: str, text: str, width: int, style: str = "") -> Line:
     return line((label.ljust(_LABEL), "dim"), (fit(text, max(1, width - _LABEL)), style))
 
 
-def _last_update_line(step: TrainedStep, width: int) -> Line:
+def _last_update_line(step: training.TrainedStep, width: int) -> Line:
     """What came of the last step's update, in a word."""
     text = {
         "no update": "no contrast, none",
@@ -87,7 +85,7 @@ def _last_update_line(step: TrainedStep, width: int) -> Line:
     return _row("update", f"{step.step} {text}", width, BECAME_STYLES.get(step.update, "dim"))
 
 
-def _figure_lines(known: list[TrainedStep], width: int) -> list[Line]:
+def _figure_lines(known: list[training.TrainedStep], width: int) -> list[Line]:
     """The figures of the last update that was computed, two in a row."""
     metrics = next((step.metrics for step in reversed(known) if step.metrics), None)
     if metrics is None:
@@ -164,7 +162,7 @@ def _update_row(
         way = "same as" if was == shown else "up from" if value > past[-1] else "down from"
         change = f"{way} {was}"
     cells = max(1, min(_TREND, room))
-    curve = sparkline([*past, value][-cells:], cells)
+    curve = lines.sparkline([*past, value][-cells:], cells)
     verdict, style = "", ""
     if name in _BOUNDS:
         limit = settings.get(f"grpo.{_BOUNDS[name]}")

@@ -30,8 +30,7 @@ from textual.widgets.option_list import Option
 
 from studio.secrets.sanitize import sanitize
 from studio.tui.keymap import Key, offer_keys
-from studio.tui.terminal.frames import BEAT_S, CompactUpdate, FrameClock, compact_update
-from studio.tui.terminal.terminal import with_current_size
+from studio.tui.terminal import frames, terminal
 
 T = TypeVar("T")
 MOST_HITS = 60
@@ -60,7 +59,7 @@ class TerminalApp(App[int], inherit_bindings=False):  # Textual's own ctrl+q is 
         super().__init__(ansi_color=None)
         self.animation_level = "none"
         self.environ, self.clock = environ, clock
-        self.frame_clock = FrameClock()
+        self.frame_clock = frames.FrameClock()
         self.last_key = 0.0  # when one was pressed, by the clock
         self._is_size_told = False  # the driver said which one it began with
         # What had the focus when a key came: several may come before the first is acted on.
@@ -72,7 +71,7 @@ class TerminalApp(App[int], inherit_bindings=False):  # Textual's own ctrl+q is 
             self.last_key = self.clock()
             self._aims[event] = self.focused
         elif isinstance(event, events.Resize):
-            event = with_current_size(self, event)
+            event = terminal.with_current_size(self, event)
             self.frame_clock.buffer.forget()  # the terminal has moved its rows about
             was_told, self._is_size_told = self._is_size_told, True
             if event.size == self.size:
@@ -117,12 +116,12 @@ class TerminalApp(App[int], inherit_bindings=False):  # Textual's own ctrl+q is 
         """Begin the beat at which everything is drawn; without a terminal (tests) unpaced."""
         if hasattr(self._driver, "_writer_thread"):
             self.frame_clock.pace(self._driver, self.environ)
-        self.set_interval(BEAT_S, self.frame_clock.beat, name="clock")
+        self.set_interval(frames.BEAT_S, self.frame_clock.beat, name="clock")
 
     def _display(self, screen: Screen[Any], renderable: Any) -> None:
-        update = compact_update(renderable, self.frame_clock.buffer, self.size)
+        update = frames.compact_update(renderable, self.frame_clock.buffer, self.size)
         super()._display(screen, update)
-        if isinstance(update, CompactUpdate) and update.written:
+        if isinstance(update, frames.CompactUpdate) and update.written:
             self.frame_clock.record_written(update.written)
 
     def on_terminal_supports_synchronized_output(

@@ -21,8 +21,7 @@ from textual.strip import Strip
 from textual.widget import Widget
 
 from studio.secrets.sanitize import one_line
-from studio.tui.drawing import themes
-from studio.tui.drawing.cells import flatten
+from studio.tui.drawing import cells, themes
 from studio.tui.drawing.lines import Line, Row, Span, crop_line, line, plain_text, width_of
 from studio.tui.keymap import Key, bindings
 from studio.tui.terminal.textual_parts import FixedView
@@ -33,7 +32,7 @@ def strip_of(of: Line, width: int, base: Style, theme: str) -> Strip:
     """Exactly `width` cells of a line: the one way from a line to segments, for every terminal."""
     settled = tuple(
         # A blank where a sign could stand is not reversed, as the sign is without colours.
-        (flatten(text), style if text.strip() or style not in themes.LOUD else "")
+        (cells.flatten(text), style if text.strip() or style not in themes.LOUD else "")
         for text, style in of
     )
     segments = [

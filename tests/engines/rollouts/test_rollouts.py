@@ -226,7 +226,7 @@ async def test_a_rollout_cut_by_its_deadline_is_charged_for_the_call_that_was_cu
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ends = asyncio.timeout(None)  # when the first words have come, on a busy machine too
-    monkeypatch.setattr("engines.rollouts.manager.deadline", lambda _: ends)
+    monkeypatch.setattr("engines.core.waiting.deadline", lambda _: ends)
     async with fake_endpoint(hangs(delta(content="w" * 400))) as fake:
         policy = OpenAICompat(EndpointSettings("m", fake.base_url))
         ledger = RecordLedger(tmp_path, 1)

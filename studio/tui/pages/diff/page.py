@@ -15,20 +15,18 @@ from typing import Literal
 from textual.app import ComposeResult
 from textual.widget import Widget
 
-from engines.core.errors import StudioError
-from engines.core.events import EvaluationFinished, LessonCommitted, StepFinished
+from engines.core import errors, events
 from engines.core.frozen import frozen
 from engines.record.libraries import LibraryFolder
 from engines.record.run_dir import Workspace
 from studio.facts.library import Difference, ExperienceChange, HeldOutPair, difference
 from studio.library.references import find_version
-from studio.render import library_lines
-from studio.render.evaluation_lines import evaluation_text
+from studio.render import evaluation_lines, library_lines
 from studio.render.words import count_text, mean_reward_text
 from studio.secrets.sanitize import one_line
 from studio.session.session import EventReceived, Message, SnapshotReceived
+from studio.tui.drawing import cells
 from studio.tui.drawing import lines as drawing
-from studio.tui.drawing.cells import cell_width, fit, pad
 from studio.tui.drawing.lines import Line, Row, Span, change_spans, display_text, line, paragraph
 from studio.tui.keymap import Key
 from studio.tui.pages.lists import Choice, ListPage, Loader, Picker
@@ -39,7 +37,7 @@ Mode = Literal["side by side", "words"]
 TWO_COLUMNS = 96
 """Cells from which two columns are readable; below, they become one."""
 STYLES = {"+": "added", "-": "removed", "~": "flag", "=": "", "*": ""}
-_MOVES_A_HEAD = LessonCommitted | EvaluationFinished | StepFinished
+_MOVES_A_HEAD = events.LessonCommitted | events.EvaluationFinished | events.StepFinished
 
 
 @frozen
@@ -103,13 +101,13 @@ def load_choices(workspace: Workspace, run: str) -> list[Choice]:
         choices.append(Choice("", f"run {run}"))
         try:
             choices += _run_choices(run, workspace)
-        except StudioError as error:
+        except errors.StudioError as error:
             choices.append(Choice("", str(error)))
     for folder in workspace.libraries():
         choices.append(Choice("", f"library {folder.name}"))
         try:
             choices += _library_choices(folder)
-        except StudioError as error:
+        except errors.StudioError as error:
             choices.append(Choice("", str(error)))
     choices.append(Choice("", "other runs"))
     others = [other.run for other in workspace.runs() if other.run != run]
@@ -190,7 +188,7 @@ def head_lines(compared: Compared, mode: Mode, width: int) -> list[Line]:
 def _held_out_line(pair: HeldOutPair) -> Line:
     """A held-out set on one line: the verdict first, which stays where there is little room."""
     sides = (pair.before, pair.after)
-    rates = [evaluation_text(side) if side else "not measured" for side in sides]
+    rates = [evaluation_lines.evaluation_text(side) if side else "not measured" for side in sides]
     verdict = (f"{library_lines.verdict_text(pair)}   ", "title")
     return line((f"{display_text(pair.data)}  ", "dim"), verdict, " -> ".join(rates))
 
@@ -200,7 +198,7 @@ def change_rows(
 ) -> list[Row]:
     """The experiences that hold all words of a filter; with `same` also those that are equal."""
     entries = compared.entries
-    name_width = min(18, max((cell_width(_name_of(change)) for change in entries), default=0))
+    name_width = min(18, max((cells.cell_width(_name_of(change)) for change in entries), default=0))
     rows = []
     for change in entries:
         text = f"{_name_of(change)} {change.before or ''} {change.after or ''}"
@@ -221,9 +219,9 @@ def _entry_lines(
     sign: str, name: str, spans: Iterable[Span], width: int, name_width: int
 ) -> list[Line]:
     """`~ E14  text`, further lines under the text."""
-    prefix = f"{sign.replace('=', ' ')} {pad(name, name_width)} "
-    first, *further = paragraph(spans, max(1, width - cell_width(prefix)))
-    indent = (" " * cell_width(prefix), "")
+    prefix = f"{sign.replace('=', ' ')} {cells.pad(name, name_width)} "
+    first, *further = paragraph(spans, max(1, width - cells.cell_width(prefix)))
+    indent = (" " * cells.cell_width(prefix), "")
     return [((prefix, STYLES[sign]), *first), *((indent, *row) for row in further)]
 
 
@@ -253,7 +251,7 @@ def column_titles(compared: Compared, width: int) -> str:
         f"{display_text(side.label)}  {count_text(side.experiences, 'experience')}"
         for side in (compared.facts.a, compared.facts.b)
     )
-    return f"{pad(fit(left, half - 2), half + 1)}  {fit(right, half - 4)}"
+    return f"{cells.pad(cells.fit(left, half - 2), half + 1)}  {cells.fit(right, half - 4)}"
 
 
 class DiffPage(ListPage):

@@ -12,8 +12,7 @@ from textual.containers import Container
 from textual.content import Content
 from textual.widget import Widget
 
-from engines.core.errors import RecordError
-from engines.core.events import RolloutFinished, RolloutJudged
+from engines.core import errors, events
 from engines.core.state.run_state import RunState
 from engines.core.types import Tell, group_id, operation_step, rollout_id
 from engines.record.derived.run_state import read_step
@@ -21,10 +20,8 @@ from engines.record.run_dir import RunDir
 from studio.render.words import no_practice_text
 from studio.secrets.sanitize import one_line, sanitize
 from studio.session.session import EventReceived, Message, Session, SnapshotReceived, TextReceived
-from studio.tui.drawing.cells import fit
-from studio.tui.drawing.lines import Row, line
+from studio.tui.drawing import cells, lines
 from studio.tui.pages.inspect import view
-from studio.tui.pages.inspect.view import GroupSummary, MarkedParts, Pair, Part
 from studio.tui.pages.lists import ListPage, Loader
 from studio.tui.pages.live.view import describe_rollout
 from studio.tui.widgets.line_view import RowList
@@ -32,7 +29,7 @@ from studio.tui.widgets.line_view import RowList
 if TYPE_CHECKING:
     from studio.review.evidence import EvidenceLoader
 
-_ENDS = RolloutFinished | RolloutJudged
+_ENDS = events.RolloutFinished | events.RolloutJudged
 
 
 def open_pager(text: str, environ: Mapping[str, str] = os.environ) -> None:
@@ -87,13 +84,15 @@ class InspectPage(ListPage):
         self._turned: frozenset[str] = frozenset()  # parts that a person folded or unfolded
         self._hit = 0  # the number of the one the search stands on
         self._session: Session | None = None  # whose records are shown
-        self.reader = Loader[tuple[Session, str], GroupSummary](self, self._load_group, self._take)
+        self.reader = Loader[tuple[Session, str], view.GroupSummary](
+            self, self._load_group, self._take
+        )
         self._answers = Loader[RunDir, dict[str, str]](self, self._load_answers)
         self._forget_run()
 
     def _forget_run(self) -> None:
         """Another run is open, or none: nothing that is shown is of it."""
-        self.group: GroupSummary | None = None
+        self.group: view.GroupSummary | None = None
         self.chosen = ""  # the rollout
         self.split: tuple[str, str] | None = None  # a winner and a loser
         self.live: dict[str, str] = {}  # rollout id → text under way
@@ -137,7 +136,7 @@ class InspectPage(ListPage):
         if self.session is not None and name:
             self.reader.request((self.session, name), again=True)
 
-    def _load_group(self, key: tuple[Session, str]) -> GroupSummary:
+    def _load_group(self, key: tuple[Session, str]) -> view.GroupSummary:
         """Read the journal as far as it goes, and the records of the group. Blocks.
 
         Raises StudioError: the id means nothing in this run, or its records cannot be read.
@@ -151,7 +150,7 @@ class InspectPage(ListPage):
         if not place and target.startswith("op"):
             place = _load_evidence(run, target)
         if not place:
-            raise RecordError(
+            raise errors.RecordError(
                 target,
                 "it is no rollout, group, operation or problem of this run.",
                 "n and ] go through the rollouts.",
@@ -177,7 +176,7 @@ class InspectPage(ListPage):
             members.append(
                 describe_rollout(each, position, index, finished, verdict, is_under_way=going)
             )
-        return GroupSummary(
+        return view.GroupSummary(
             id=name,
             problem=step.problems[position],
             epoch=step.epoch,
@@ -261,11 +260,13 @@ class InspectPage(ListPage):
         if self.session is not None:
             text = no_practice_text(self.session.state)
             text = text or "no rollout yet: it stands here once the first is under way"
-        rows, title = list[Row](), "Rollouts"
+        rows, title = list[lines.Row](), "Rollouts"
         if group is not None:
             rows = view.group_rows(group, self.list_width, self.live)
-            title = fit(f"{group.id} {one_line(group.question, 80)}".rstrip(), self.list_width)
-        self.show_list(rows, self.reader, title, nothing=line(text), key=self.chosen)
+            title = cells.fit(
+                f"{group.id} {one_line(group.question, 80)}".rstrip(), self.list_width
+            )
+        self.show_list(rows, self.reader, title, nothing=lines.line(text), key=self.chosen)
         self.draw_detail()
         self._draw_text(self.text_pane)
         if self.split is not None:
@@ -301,7 +302,7 @@ class InspectPage(ListPage):
             marked.parts, pane.line_width - 2, self._turned, hits or marked.hits, marked.step
         )
         if group is not None and not rows:
-            rows = [Row("", line("not begun yet"))]
+            rows = [lines.Row("", lines.line("not begun yet"))]
         follows = name in self.live and pane.rows and pane.key == pane.rows[-1].key
         pane.show_rows(rows, rows[-1].key if follows else None)
 
@@ -310,13 +311,13 @@ class InspectPage(ListPage):
         winner, loser = self.split or (self.chosen, "")
         return loser if pane is self.other_pane else winner
 
-    def _parts(self, name: str) -> tuple[Part, ...]:
+    def _parts(self, name: str) -> tuple[view.Part, ...]:
         whole = self.group.rollouts.get(name) if self.group is not None else None
         if whole is not None:
             return view.rollout_parts(whole, calls=self._shows_calls)
         return view.live_parts(self.live[name]) if name in self.live else ()
 
-    def _compare(self) -> Pair | None:
+    def _compare(self) -> view.Pair | None:
         """A winner and a loser that part late, the chosen rollout among them, and where."""
         if self.group is None:
             return None
@@ -325,7 +326,7 @@ class InspectPage(ListPage):
         lost = tuple((name, self._parts(name)) for name in losers)
         return view.compare_sides(won, lost, self.group.question)
 
-    def _marked_parts(self, pane: RowList) -> MarkedParts:
+    def _marked_parts(self, pane: RowList) -> view.MarkedParts:
         """The parts of a rollout, marked where it parts from another if that is shown."""
         name = self._name_in(pane)
         parts = self._parts(name)
@@ -334,7 +335,7 @@ class InspectPage(ListPage):
             return view.mark_parting(parts, pair[2].winner, "added")
         if pair is not None and name == pair[1]:
             return view.mark_parting(parts, pair[2].loser, "removed")
-        return MarkedParts(parts)
+        return view.MarkedParts(parts)
 
     # -- going through the rollouts --------------------------------------------------------
 
@@ -431,7 +432,7 @@ class InspectPage(ListPage):
         return self.other_pane if self.app.focused is self.other_pane else self.text_pane
 
     @property
-    def _read_parts(self) -> tuple[Part, ...]:
+    def _read_parts(self) -> tuple[view.Part, ...]:
         return self._parts(self._name_in(self._reading_pane))
 
     def action_tokens(self) -> None:

@@ -14,15 +14,7 @@ from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from engines.core.frozen import frozen
-from engines.core.text.tool_text import (
-    CallMark,
-    call_text,
-    last_chars,
-    model_text,
-    said_text,
-    split_marks,
-    split_status,
-)
+from engines.core.text import tool_text
 from studio.render.words import acted_text, count_text, metrics_text
 from studio.secrets.sanitize import one_line
 from studio.tui.drawing.cells import fit, pad, wrap_pieces
@@ -192,13 +184,13 @@ def rollout_parts(whole: RolloutFacts, *, calls: bool = False) -> tuple[Part, ..
             case "assistant":
                 if message.reasoning:
                     out.append(_make_part("think" + key, "think", message.reasoning, "dim"))
-                if (said := said_text(message)) or not message.tool_calls:
+                if (said := tool_text.said_text(message)) or not message.tool_calls:
                     out.append(_make_part("answer" + key, message.speaker or "answer", said))
                 for at, tool_call in enumerate(message.tool_calls):
-                    asked = call_text(tool_call.name, tool_call.arguments)
+                    asked = tool_text.call_text(tool_call.name, tool_call.arguments)
                     out.append(_make_part(f"call{key}.{at}", "calls", asked))
             case "tool":
-                style = "" if split_status(message.content)[0] == "ok" else "failed"
+                style = "" if tool_text.split_status(message.content)[0] == "ok" else "failed"
                 out.append(_make_part("tool" + key, "tool", message.content.rstrip("\n"), style))
             case role:
                 out.append(_make_part(role + key, role, message.content))
@@ -230,15 +222,21 @@ def live_parts(text: str) -> tuple[Part, ...]:
     cut = len(text) > LIVE_TAIL_CHARS
     note = f"(under way; its last {LIVE_TAIL_CHARS:,} characters)" if cut else "(under way)"
     out: list[Part] = []
-    for number, part in enumerate(split_marks(last_chars(text, LIVE_TAIL_CHARS))):
+    for number, part in enumerate(
+        tool_text.split_marks(tool_text.last_chars(text, LIVE_TAIL_CHARS))
+    ):
         key, about = f"live{number}", note if not out else ""
         if isinstance(part, str):
             out.append(_make_part(key, "answer", part.strip("\n"), "", about))
-        elif isinstance(part, CallMark):
-            out.append(_make_part(key, "calls", call_text(part.name, part.arguments), "", about))
+        elif isinstance(part, tool_text.CallMark):
+            out.append(
+                _make_part(key, "calls", tool_text.call_text(part.name, part.arguments), "", about)
+            )
         else:
             style = "" if part.status == "ok" else "failed"
-            out.append(_make_part(key, "tool", model_text(part.status, part.text), style, about))
+            out.append(
+                _make_part(key, "tool", tool_text.model_text(part.status, part.text), style, about)
+            )
     return tuple(out) or (_make_part("live", "answer", "", "", note),)
 
 

@@ -14,8 +14,7 @@ from textual.app import ComposeResult
 from textual.containers import Container
 from textual.widget import Widget
 
-from engines.core.errors import StudioError
-from engines.core.events import LessonCommitted, LessonProposed, LessonReturned, StepFinished
+from engines.core import errors, events
 from engines.core.frozen import frozen
 from engines.core.library import Experience, Library
 from engines.core.library_notes import NO_USES, Effect, UseCounts
@@ -32,13 +31,12 @@ from studio.review.wording import Near, find_similar
 from studio.secrets.sanitize import one_line
 from studio.session.requests import Propose
 from studio.session.session import EventReceived, Message, Session, SnapshotReceived
+from studio.tui.drawing import cells
 from studio.tui.drawing import lines as drawing
-from studio.tui.drawing.cells import GLYPHS, cell_width, fit, pad
 from studio.tui.drawing.lines import Line, Row, Span, display_text, holds_words, line, paragraph
 from studio.tui.keymap import Key
 from studio.tui.pages.lists import ListPage, Loader
-from studio.tui.widgets.edit_box import EDIT_KEYS, EditBox
-from studio.tui.widgets.line_view import RowList
+from studio.tui.widgets import edit_box, line_view
 
 # -- who cites what ----------------------------------------------------------------------------
 
@@ -193,7 +191,7 @@ def items(contents: LibraryState, sort: str = "id") -> tuple[Item, ...]:
 
 def item_rows(listed: Sequence[Item], width: int) -> list[Row]:
     """A row each: its mark, its wording, how often it was used and misled, its worth."""
-    room = min(12, max((cell_width(display_text(item.id)) for item in listed), default=0))
+    room = min(12, max((cells.cell_width(display_text(item.id)) for item in listed), default=0))
     is_counted = any(item.counts != NO_USES for item in listed)
     is_measured = any(item.effect is not None for item in listed)
     rows = []
@@ -203,10 +201,10 @@ def item_rows(listed: Sequence[Item], width: int) -> list[Row]:
             figures = f"{f'+{item.counts.used}':>4} {f'-{item.counts.misled}':>3}"
         if is_measured:
             figures += _worth_cell(item.effect)
-        pin = GLYPHS.pinned if item.pinned else " "
-        head = f"{item.mark} {pad(display_text(item.id), room)}{pin} "
+        pin = cells.GLYPHS.pinned if item.pinned else " "
+        head = f"{item.mark} {cells.pad(display_text(item.id), room)}{pin} "
         style = MARKS[item.mark] if item.mark in "+-" else ""
-        text = fit(display_text(" ".join(item.wording.split())), width)
+        text = cells.fit(display_text(" ".join(item.wording.split())), width)
         left = line((head, MARKS[item.mark]), (text, style))
         rows.append(Row(item.id, drawing.spread(left, line((figures, "dim")), width)))
     return rows
@@ -311,9 +309,9 @@ def _use_row(rollout: str, use: Citation | None, width: int) -> Row:
     text, style = f"  {display_text(rollout)}", ""
     if use is not None:
         reward = "not judged" if use.reward is None else f"{use.reward:.2f}"
-        text = f"{use.sign} {pad(display_text(rollout), 10)} {reward}  epoch {use.epoch}"
+        text = f"{use.sign} {cells.pad(display_text(rollout), 10)} {reward}  epoch {use.epoch}"
         style = _SIGNS[use.sign]
-    return Row(rollout, line((fit(text, width), style)))
+    return Row(rollout, line((cells.fit(text, width), style)))
 
 
 def library_rows(listed: Sequence[ListedLibrary], words: str, width: int) -> list[Row]:
@@ -325,7 +323,9 @@ def library_rows(listed: Sequence[ListedLibrary], words: str, width: int) -> lis
         if facts.trouble:
             span = (f"{facts.library}  {facts.trouble}", "failed")
         if holds_words(facts.library, words):
-            rows.append(Row(facts.library, line((fit(display_text(span[0]), width), span[1]))))
+            rows.append(
+                Row(facts.library, line((cells.fit(display_text(span[0]), width), span[1])))
+            )
     return rows
 
 
@@ -335,7 +335,7 @@ def list_libraries(workspace: Workspace) -> tuple[ListedLibrary, ...]:
     for folder in workspace.libraries():
         try:
             listed.append(listed_library(folder))
-        except StudioError as error:
+        except errors.StudioError as error:
             listed.append(ListedLibrary(folder.name, trouble=str(error)))
     return tuple(listed)
 
@@ -347,8 +347,8 @@ def load_commits(key: tuple[LibraryFolder, str]) -> list[str]:
 
 # -- the page ----------------------------------------------------------------------------------
 
-_MOVES_THE_HEAD = LessonCommitted | LessonReturned
-_BRINGS_USES = StepFinished | LessonProposed | LessonCommitted
+_MOVES_THE_HEAD = events.LessonCommitted | events.LessonReturned
+_BRINGS_USES = events.StepFinished | events.LessonProposed | events.LessonCommitted
 Side = Literal["about", "uses", "history"]
 
 
@@ -381,8 +381,8 @@ class LibraryPage(ListPage):
 
     def __init__(self) -> None:
         super().__init__()
-        self.uses = RowList(id="library-uses", classes="pane")
-        self.box = EditBox(id="library-edit", classes="pane")
+        self.uses = line_view.RowList(id="library-uses", classes="pane")
+        self.box = edit_box.EditBox(id="library-edit", classes="pane")
         self.shows: Side = "about"
         self.contents: LibraryState | None = None
         self.items: tuple[Item, ...] = ()
@@ -415,7 +415,7 @@ class LibraryPage(ListPage):
         return super().panes() if self.wording is None else [self.box]
 
     def footer_keys(self) -> Sequence[Key]:
-        return () if self.wording is None else EDIT_KEYS
+        return () if self.wording is None else edit_box.EDIT_KEYS
 
     # -- what is there ---------------------------------------------------------------------
 
@@ -589,7 +589,7 @@ class LibraryPage(ListPage):
         self._near.request((item.text, others))
         return self._near.value if self._near.key == (item.text, others) else None
 
-    def on_row_list_moved(self, event: RowList.Moved) -> None:
+    def on_row_list_moved(self, event: line_view.RowList.Moved) -> None:
         if event.rows is self.list_pane and event.is_current:
             self.show_side("about")
             if self.is_open:
@@ -714,11 +714,11 @@ class LibraryPage(ListPage):
         self.wording = Wording(key, propose, self.box.text)
         self.host.draw_now()
 
-    def on_edit_box_handed_in(self, event: EditBox.HandedIn) -> None:
+    def on_edit_box_handed_in(self, event: edit_box.EditBox.HandedIn) -> None:
         event.stop()
         self._leave_box(" ".join(event.text.split()))
 
-    def on_edit_box_left(self, event: EditBox.Left) -> None:
+    def on_edit_box_left(self, event: edit_box.EditBox.Left) -> None:
         event.stop()
         self._leave_box("")
 

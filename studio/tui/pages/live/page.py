@@ -14,8 +14,8 @@ from textual.containers import Horizontal, Vertical
 from textual.events import Hide
 from textual.widget import Widget
 
+from engines.core import errors
 from engines.core import events as ev
-from engines.core.errors import StudioError
 from engines.core.state.fold import fold
 from engines.core.state.run_state import RunState
 from engines.core.text.tool_text import transcript_text
@@ -25,8 +25,8 @@ from engines.record.journal import read_journal
 from engines.record.run_dir import RunDir
 from studio.render.words import no_practice_text
 from studio.secrets.sanitize import one_line, sanitize
+from studio.session import requests
 from studio.session import session as sessions
-from studio.session.requests import Kill, ReadQuestions
 from studio.session.session import Session, TextPiece
 from studio.tui.drawing.canvas import Mode, PaneModel, StreamCanvas
 from studio.tui.drawing.lines import line, note_rows, paragraph
@@ -234,7 +234,7 @@ def load_rollout_texts(folder: Path, refs: dict[str, Sequence[RecordRef]]) -> di
     for name, records in refs.items():
         try:
             texts[name] = transcript_text(read_trajectory(folder, records))
-        except StudioError as error:
+        except errors.StudioError as error:
             texts[name] = f"its record cannot be read: {sanitize(str(error))}"
     return texts
 
@@ -536,8 +536,8 @@ class LivePage(Page):
 
     async def _read_questions(self, session: Session, problems: Sequence[str]) -> None:
         questions: Mapping[str, str] = {}
-        with contextlib.suppress(StudioError):  # its process may have just ended
-            questions = await session.send(ReadQuestions(tuple(problems)))
+        with contextlib.suppress(errors.StudioError):  # its process may have just ended
+            questions = await session.send(requests.ReadQuestions(tuple(problems)))
         for problem, question in questions.items():
             self.questions[problem] = one_line(question, _QUESTION_CHARS)
         if questions and self.is_attached:
@@ -712,7 +712,7 @@ async def _kill_rollout(host: Host, rollout: str) -> None:
         return
 
     async def end(session: Session) -> str:
-        if await session.send(Kill(rollout, session.who)):
+        if await session.send(requests.Kill(rollout, session.who)):
             return f"killed {rollout}"
         return f"{rollout} was not under way: it is queued, or has ended"
 
@@ -746,6 +746,6 @@ def load_event_history(
                 batch = current_batch(state)  # its mappings go on being filled until it is through
             if events is None or state.events <= events:
                 print_line(entry.event)
-    except StudioError as error:  # a damaged journal: 5 says so, with the move
+    except errors.StudioError as error:  # a damaged journal: 5 says so, with the move
         say(str(error))
     return tuple(texts), batch

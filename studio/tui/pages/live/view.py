@@ -32,9 +32,8 @@ from studio.render.words import (
     to_decide_text,
 )
 from studio.secrets.sanitize import one_line
-from studio.tui.drawing.canvas import Mode, PaneModel
+from studio.tui.drawing import canvas, cells
 from studio.tui.drawing.cells import GLYPHS as _SIGNS
-from studio.tui.drawing.cells import fit
 from studio.tui.drawing.lines import (
     BLANK,
     Line,
@@ -387,7 +386,9 @@ def group_line(
     room = " " * max(0, min(batch.group_size, STRIP_CELLS) - width_of(shown))
     name = (f"{batch.group(position):<6}", "")
     out = (name, *shown, (f"{room} {score:>4}", ""), mark, (" ", ""))
-    asked = fit(question or one_line(batch.problems[position], 24), max(1, width - width_of(out)))
+    asked = cells.fit(
+        question or one_line(batch.problems[position], 24), max(1, width - width_of(out))
+    )
     return (*out, (asked, "dim"))
 
 
@@ -418,7 +419,7 @@ def question_lines(name: str, question: str, width: int, most: int) -> list[Line
     """What the selected problem asks, whole where so many rows hold it."""
     out = paragraph([(f" {name}  ", "title"), (question, "")], width, " ")
     if len(out) > most:
-        last = fit(f"{plain_text(out[most - 1])} {plain_text(out[most]).strip()}", width)
+        last = cells.fit(f"{plain_text(out[most - 1])} {plain_text(out[most]).strip()}", width)
         out = [*out[: most - 1], line(last)]
     return out
 
@@ -536,13 +537,13 @@ def held_out_title(rollout: RolloutStatus) -> str:
 
 def pane_model(
     rollout: RolloutStatus,
-    mode: Mode,
+    mode: canvas.Mode,
     has_text: bool,
     *,
     acts: bool = False,
     title: str = "",
     footer: str = "",
-) -> PaneModel:
+) -> canvas.PaneModel:
     """How the canvas shows a rollout; the zoom says how much of its id.
 
     `acts`: rollouts of the batch call tools.
@@ -567,7 +568,9 @@ def pane_model(
     elif not has_text:
         waiting = {"queued": "queued", "streaming": "no text yet"}
         note = waiting.get(rollout.state, rollout.tail)
-    return PaneModel(rollout.id, title, rollout.state, rollout.tokens, said, one_line(note, 300))
+    return canvas.PaneModel(
+        rollout.id, title, rollout.state, rollout.tokens, said, one_line(note, 300)
+    )
 
 
 def status_line(

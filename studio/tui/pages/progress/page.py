@@ -17,10 +17,8 @@ from engines.core.types import group_id
 from engines.record.run_dir import Workspace
 from studio.facts.curves import RunCurves, Series, curves_key, mean_window, run_curves, running_mean
 from studio.facts.run import load_parent, load_state_with_parents, with_parent
-from studio.render.evaluation_lines import finished_text
+from studio.render import evaluation_lines, training_lines, words
 from studio.render.lines import sparkline
-from studio.render.training_lines import figure_text, held_out_change_text, step_summary
-from studio.render.words import no_practice_text, reward_rate_text
 from studio.secrets.sanitize import one_line
 from studio.tui.drawing import plot as signs
 from studio.tui.drawing.cells import fit, pad
@@ -218,7 +216,7 @@ class ProgressPage(Page):
         if self.shown is None:
             return "reading the run …"
         text = "no step is through yet: the curve begins with the first"
-        return no_practice_text(self.state) or text
+        return words.no_practice_text(self.state) or text
 
     def action_step_point(self, by: int) -> None:
         """So many points on, or back."""
@@ -291,7 +289,7 @@ class ProgressPage(Page):
     def text_to_copy(self, whole: bool) -> str:
         if whole or self.shown is None:
             return super().text_to_copy(whole)
-        return step_summary(self.shown.state, self.step, self.shown.sizes)
+        return training_lines.step_summary(self.shown.state, self.step, self.shown.sizes)
 
 
 SIDE = 9
@@ -418,7 +416,7 @@ def _value_text(series: Series, value: float) -> str:
         return f"${value:.4f}" if value < 1 else f"${value:,.2f}"
     if series.unit == "tokens":
         return f"{value:,.0f}" if value < 1e6 else f"{value / 1e6:,.2f}M"
-    return figure_text(series.name, value)
+    return training_lines.figure_text(series.name, value)
 
 
 def beside(plot: Plot, labels: Mapping[int, str], values: Mapping[int, str]) -> list[Line]:
@@ -478,9 +476,14 @@ def _legend(runs: Sequence[RunCurves], held_out: str, plot: int, width: int) -> 
 
 def detail_lines(shown: ShownRun, over: ShownRun | None, step: int, width: int) -> list[Line]:
     """The exact figures of one step, the same step of the other run, and held-out sets."""
-    out = paragraph([(step_summary(shown.state, step, shown.sizes), "")], width, "  ")
+    out = paragraph(
+        [(training_lines.step_summary(shown.state, step, shown.sizes), "")], width, "  "
+    )
     if over is not None:
-        texts = (step_summary(over.state, step, over.sizes), _measured_text(over, step))
+        texts = (
+            training_lines.step_summary(over.state, step, over.sizes),
+            _measured_text(over, step),
+        )
         text = f"{one_line(over.curves.run, 40)}: {'; '.join(filter(None, texts))}"
         out += paragraph([(text, "edited")], width, "  ")
     if measured := _measured_text(shown, step):
@@ -492,7 +495,7 @@ def detail_lines(shown: ShownRun, over: ShownRun | None, step: int, width: int) 
 
 def _measured_text(run: ShownRun, step: int) -> str:
     found = (e for e in run.state.evaluations if e.step == step)
-    return one_line("; ".join(f"{e.data} {finished_text(e)}" for e in found), 400)
+    return one_line("; ".join(f"{e.data} {evaluation_lines.finished_text(e)}" for e in found), 400)
 
 
 class ProgressStrip(Chrome):
@@ -515,8 +518,8 @@ def strip_line(curves: RunCurves, width: int) -> Line:
     text = "no step is through yet"
     if points:
         of = f"step {points[-1].step} of {curves.steps_planned}"
-        text = f"{reward_rate_text(points[-1].value, points[-1].n)}, {of}"
-    measured = "; ".join(held_out_change_text(series) for series in curves.held_out)
+        text = f"{words.reward_rate_text(points[-1].value, points[-1].n)}, {of}"
+    measured = "; ".join(training_lines.held_out_change_text(series) for series in curves.held_out)
     right = line((f"  held out {one_line(measured, 400)}", "approved") if measured else "")
     room = min(_MOST_BARS, width - len(f" {name}  {text}") - width_of(right))
     high = 1.0 if curves.practice.unit == "reward" else None

@@ -16,9 +16,8 @@ from textual.binding import BindingType
 
 from engines.core.errors import StudioError
 from engines.core.types import Decision, DecisionAction, Flag, Operation
-from studio.review import decider, wording
+from studio.review import decider, undo, wording
 from studio.review.decider import Decider, Pair
-from studio.review.undo import ActionResult, renew_decision
 from studio.secrets.sanitize import sanitize
 from studio.session.requests import Commit, Drop, Mend, TryOperations
 from studio.session.session import Session
@@ -152,7 +151,7 @@ class DecidingPage(Page):
         self.app.call_after_refresh(drafts.save)
         return not outcome.failed
 
-    def _show_outcome(self, outcome: ActionResult) -> None:
+    def _show_outcome(self, outcome: undo.ActionResult) -> None:
         """Say what came of it, and go where it leads, unless the person went elsewhere."""
         panes, queue = self.shown, self.queue
         self.host.tell(outcome.text, "failed" if outcome.failed else "")
@@ -184,7 +183,7 @@ class DecidingPage(Page):
             return
         text, current = text.strip(), self.queue.current_item(item)
         if current is not None and current.decision is not None:
-            again = renew_decision(current.decision)
+            again = undo.renew_decision(current.decision)
             self.submit([(op, replace(again, reason=text, reviewer=host.person))])
             return
         notes.pop(op.id, None)

@@ -14,17 +14,15 @@ from textual.widgets import TextArea
 from engines.core.types import DecisionAction
 from studio.session.session import Disconnected, Message, Session
 from studio.tui.keymap import Key
-from studio.tui.pages.review.decisions import RewordingPage
-from studio.tui.pages.review.view import MODES, SORTS, rollout_of
-from studio.tui.widgets.edit_box import EditBox
-from studio.tui.widgets.line_view import RowList
+from studio.tui.pages.review import decisions, view
+from studio.tui.widgets import edit_box, line_view
 
 _OF_REPLAYS = tuple(
     f"review.{name}" for name in ("next", "previous", "evidence", "open", "words", "more", "sort")
 )
 
 
-class ReviewPage(RewordingPage):
+class ReviewPage(decisions.RewordingPage):
     scope = "review"
 
     def __init__(self) -> None:
@@ -66,7 +64,7 @@ class ReviewPage(RewordingPage):
         self.change.draw_legend()
         self.change.draw()
 
-    def on_row_list_moved(self, event: RowList.Moved) -> None:
+    def on_row_list_moved(self, event: line_view.RowList.Moved) -> None:
         event.stop()
         if event.rows is self.shown.operations:
             self.host.drafts.cursor = event.key
@@ -77,11 +75,11 @@ class ReviewPage(RewordingPage):
         event.stop()
         self.keep_draft()
 
-    def on_edit_box_left(self, event: EditBox.Left) -> None:
+    def on_edit_box_left(self, event: edit_box.EditBox.Left) -> None:
         event.stop()
         self.leave_box()
 
-    def on_edit_box_answered(self, event: EditBox.Answered) -> None:
+    def on_edit_box_answered(self, event: edit_box.EditBox.Answered) -> None:
         """A key came while the text in the box may not change."""
         event.stop()
         if event.goes_back:
@@ -89,7 +87,7 @@ class ReviewPage(RewordingPage):
         else:
             self.host.tell("nothing was typed: a question or a check is open", "flag")
 
-    def on_edit_box_handed_in(self, event: EditBox.HandedIn) -> None:
+    def on_edit_box_handed_in(self, event: edit_box.EditBox.HandedIn) -> None:
         event.stop()
         self.hand_in(event.text, anyway=event.anyway)
 
@@ -175,17 +173,19 @@ class ReviewPage(RewordingPage):
             opened.focus(scroll_visible=False)
             return
         if what == "sort":
-            self.queue.sort = SORTS[(SORTS.index(self.queue.sort) + 1) % len(SORTS)]
+            self.queue.sort = view.SORTS[(view.SORTS.index(self.queue.sort) + 1) % len(view.SORTS)]
             self.host.tell(f"sorted: {self.queue.sort}")
         elif what == "more":
             self.change.shows_all = not self.change.shows_all
         else:
-            self.change.mode = MODES[(MODES.index(self.change.mode) + 1) % len(MODES)]
+            self.change.mode = view.MODES[
+                (view.MODES.index(self.change.mode) + 1) % len(view.MODES)
+            ]
             self.host.tell(f"the change by {self.change.mode}")
         self.draw()
 
     def action_open(self) -> None:
-        name = rollout_of(self.shown.evidence.key)
+        name = view.rollout_of(self.shown.evidence.key)
         if not name:
             self.host.tell("no rollout is behind it, or it is still being read")
             return

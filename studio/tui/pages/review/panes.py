@@ -19,8 +19,7 @@ from studio.tui.drawing.lines import Line
 from studio.tui.keymap import Key
 from studio.tui.page import Page
 from studio.tui.pages.review.view import Item
-from studio.tui.widgets.edit_box import ASK_KEYS, EDIT_KEYS, MEND_KEYS, EditBox
-from studio.tui.widgets.line_view import Chrome, LineView, RowList
+from studio.tui.widgets import edit_box, line_view
 
 _ASKING = "y approves it, e goes back to the text"
 
@@ -43,7 +42,7 @@ class Editing:
         return f"{self.item.id}>{self.target}" if self.target else self.item.id
 
 
-class ChangeView(LineView):
+class ChangeView(line_view.LineView):
     """Knows which change stands on the screen: keys decide nothing that was never drawn."""
 
     def __init__(self) -> None:
@@ -67,7 +66,7 @@ class ChangeView(LineView):
         return super().render_line(y)
 
 
-class TabRows(RowList):
+class TabRows(line_view.RowList):
     """A list that shares its place with others where there is no room for all."""
 
     def __init__(self, panes: "ReviewPanes", id: str) -> None:
@@ -85,10 +84,10 @@ class TabRows(RowList):
 class ReviewPanes:
     def __init__(self, page: Page) -> None:
         self._page = page
-        self.operations = RowList(id="review-ops", classes="pane")
-        self.legend = Chrome(id="review-legend")
+        self.operations = line_view.RowList(id="review-ops", classes="pane")
+        self.legend = line_view.Chrome(id="review-legend")
         self.change = ChangeView()
-        self.box = EditBox(id="review-edit", classes="pane")
+        self.box = edit_box.EditBox(id="review-edit", classes="pane")
         self.evidence = TabRows(self, "review-evidence")
         self.similar = TabRows(self, "review-similar")
         self.opened_evidence = False
@@ -157,8 +156,8 @@ class ReviewPanes:
         if self.editing is None:
             return ()
         if self.box.asks:
-            return ASK_KEYS
-        return EDIT_KEYS if self.editing.item.unparsed is None else MEND_KEYS
+            return edit_box.ASK_KEYS
+        return edit_box.EDIT_KEYS if self.editing.item.unparsed is None else edit_box.MEND_KEYS
 
     def open_box(self, editing: Editing, text: str) -> None:
         several = editing.item.unparsed is not None

@@ -10,14 +10,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import field
 from typing import TYPE_CHECKING
 
-from engines.core.errors import StudioError
+from engines.core import errors, library_notes
 from engines.core.frozen import frozen
 from engines.core.library import Library
-from engines.core.library_notes import NO_MARK, NotesMark
 from engines.core.state.run_state import RunState
 from engines.core.types import UnparsedReply
-from studio.review.decider import Decider, Draft
-from studio.review.wording import Near, find_alike
+from studio.review import decider, wording
 from studio.secrets.sanitize import one_line
 from studio.session.session import Session
 from studio.tui.drawing.cells import GLYPHS
@@ -38,7 +36,7 @@ class Findings:
     """The findings about one operation."""
 
     groups: "tuple[GroupEvidence, ...]" = ()
-    near: tuple[Near, ...] = ()
+    near: tuple[wording.Near, ...] = ()
     answers: Mapping[str, str] = field(default_factory=dict)  # by rollout id, once opened
 
 
@@ -57,7 +55,9 @@ class ReviewLoader:
 
     def __init__(self, page: Page) -> None:
         self._page = page
-        self._base = Loader[tuple[str, int, NotesMark], Library](page, self._load_base)
+        self._base = Loader[tuple[str, int, library_notes.NotesMark], Library](
+            page, self._load_base
+        )
         self.findings = Loader[FindingsRequest, Findings](
             page, lambda wanted: self.load_findings(wanted)
         )
@@ -94,7 +94,7 @@ class ReviewLoader:
         """Have the library read as it is, with its notes as far as they have come."""
         state = self._page.state
         if self._session is not None and state is not None and state.started is not None:
-            mark = state.current.notes if state.current is not None else NO_MARK
+            mark = state.current.notes if state.current is not None else library_notes.NO_MARK
             self._base.request((state.started.library, state.base_version, mark))
 
     async def load_reply(self, unparsed: UnparsedReply) -> str | None:
@@ -109,7 +109,7 @@ class ReviewLoader:
 
     # -- in a thread -------------------------------------------------------------------------
 
-    def _load_base(self, key: tuple[str, int, NotesMark]) -> Library:
+    def _load_base(self, key: tuple[str, int, library_notes.NotesMark]) -> Library:
         return self._page.host.workspace.library(key[0]).at(key[1])
 
     def _open_evidence(self) -> "EvidenceLoader":
@@ -127,7 +127,7 @@ class ReviewLoader:
         assert op is not None
         groups = self._open_evidence().operation_groups(op)
         answers = self._load_answers(groups) if wanted.opened else {}
-        near = find_alike(op, item.decision, item.after or item.before, wanted.texts)
+        near = wording.find_alike(op, item.decision, item.after or item.before, wanted.texts)
         return Findings(groups, near, answers)
 
     def _load_answers(self, groups: "Sequence[GroupEvidence]") -> dict[str, str]:
@@ -135,7 +135,7 @@ class ReviewLoader:
         for witness in (witness for group in groups for witness in group.witnesses):
             try:
                 messages = self._open_evidence().messages(witness)
-            except StudioError:
+            except errors.StudioError:
                 continue  # one lost record; its last words are in the journal
             replies = [m.content for m in messages if m.role == "assistant"]
             answers[witness.id] = replies[-1] if replies else ""
@@ -149,13 +149,13 @@ class ItemQueue:
         self._page, self._panes, self._loader = page, panes, loader
         self._list = panes.operations
         self.sort = view.SORTS[0]
-        self.draft = Draft({})
+        self.draft = decider.Draft({})
         self.stamp = 0  # changes when the draft's texts do
         self.reset()
 
     def reset(self) -> None:
         """Another run is shown, or none."""
-        self.decider = Decider()
+        self.decider = decider.Decider()
         self.everything: list[Item] = []  # whatever the filter shows
         self.items: list[Item] = []  # as they are listed
         self.has_new_lesson = False  # or a commit was made: the cursor goes to what is open
@@ -195,9 +195,9 @@ class ItemQueue:
         self._say_counts(words)
 
     def _make_items(self, state: RunState) -> list[Item]:
-        base, draft = self._loader.base, Draft({})
+        base, draft = self._loader.base, decider.Draft({})
         if base is not None:
-            draft = Draft({e.id: e.text for e in base.experiences}, {*base.pinned_ids})
+            draft = decider.Draft({e.id: e.text for e in base.experiences}, {*base.pinned_ids})
         draft.apply(state.reviewed_operations)
         self.stamp += draft.texts != self.draft.texts
         self.draft = draft

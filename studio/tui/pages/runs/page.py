@@ -10,15 +10,12 @@ from typing import TYPE_CHECKING
 
 from engines.core.frozen import frozen
 from engines.record.run_dir import Workspace
-from studio.render.library_lines import date_text
-from studio.render.training_lines import learned_text, row_curve
-from studio.render.words import to_decide_text
+from studio.render import library_lines, training_lines, words
 from studio.secrets.sanitize import one_line
+from studio.tui import header, page
 from studio.tui.drawing.cells import cell_width as cells
 from studio.tui.drawing.cells import fit
 from studio.tui.drawing.lines import Line, Row, Span, holds_words, labelled_lines, line, width_of
-from studio.tui.header import tokens_text
-from studio.tui.page import resume_run
 from studio.tui.pages.lists import ListPage, Loader
 
 if TYPE_CHECKING:
@@ -104,7 +101,7 @@ class RunsPage(WorkspacePage):
             self.host.tell(text, "failed")
         else:
             how, why = str(row.get("ending")), str(row.get("reason"))
-            self.run_worker(resume_run(self.host, run.run, how, why))
+            self.run_worker(page.resume_run(self.host, run.run, how, why))
 
     def action_mark(self) -> None:
         run = self._readable_run()
@@ -231,7 +228,7 @@ def runs_rows(
 def state_span(run: KnownRun) -> Span:
     """Where a run stands and the key that goes on from there."""
     row, shown = run.listed.row, run.listed.shown
-    status, waiting = shown.status, to_decide_text(row["open"], row.get("later", 0))
+    status, waiting = shown.status, words.to_decide_text(row["open"], row.get("later", 0))
     if status == "damaged":
         return "damaged: studio doctor", "failed"
     if shown.curation_status:
@@ -257,7 +254,9 @@ def detail_lines(run: KnownRun, width: int) -> list[Line]:
         facts["damage"] = shown.next
         facts["next"] = "studio doctor says what is wrong; studio doctor --repair mends it."
     elif shown.curation_status:
-        facts["curates"] = f"{row['curates']}; {shown.curation_status}; {learned_text(row)}"
+        facts["curates"] = (
+            f"{row['curates']}; {shown.curation_status}; {training_lines.learned_text(row)}"
+        )
     else:
         scripted = "rehearsal, " if row["rehearsal"] else ""
         epochs = [
@@ -279,8 +278,9 @@ def detail_lines(run: KnownRun, width: int) -> list[Line]:
             spent.append(f"${row['cost_usd']:.4f}")
         if row["losses"]:
             spent.append(f"{row['losses']} lost")
-        facts["spent"] = f"{', '.join(spent)}; {steps}; {learned_text(row)}"
-        facts["when"] = f"began {date_text(row['began'])}, last heard of {date_text(row['last'])}"
+        facts["spent"] = f"{', '.join(spent)}; {steps}; {training_lines.learned_text(row)}"
+        last = library_lines.date_text(row["last"])
+        facts["when"] = f"began {library_lines.date_text(row['began'])}, last heard of {last}"
         facts["ended"] = str(row["reason"] or "")
     out = [line((one_line(run.run, 60), "title"), "  ", state_span(run))]
     for label, text in facts.items():
@@ -315,12 +315,14 @@ def _cells(run: KnownRun) -> tuple[str, ...]:
         back.model if back else "-",
         back.data if back else "-",
         "-" if run.listed.shown.curation_status else f"{row['epoch']}/{row['epochs']}",
-        f"v{row['version']}" if row.get("policy_version") is None else learned_text(row),
-        row_curve(row["curve"], 12) or "-",
+        f"v{row['version']}"
+        if row.get("policy_version") is None
+        else training_lines.learned_text(row),
+        training_lines.row_curve(row["curve"], 12) or "-",
         "-" if reward is None else f"{scripted}{reward:.3f}",
         f"{scripted}{back.measured[0].last:.3f}" if back and back.measured else "-",
-        f"${cost:.2f}" if cost is not None else f"{tokens_text(row['tokens'])} tok",
-        date_text(row.get("began", 0.0))[:10] or "-",
+        f"${cost:.2f}" if cost is not None else f"{header.tokens_text(row['tokens'])} tok",
+        library_lines.date_text(row.get("began", 0.0))[:10] or "-",
     )
     return tuple(one_line(text, 80) for text in texts)
 
