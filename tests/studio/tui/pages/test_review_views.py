@@ -394,7 +394,7 @@ def test_no_sign_of_a_standing_is_a_key_name() -> None:
     for drawn_signs in (signs, list(in_ascii.text)):
         assert len(set(drawn_signs)) == len(signs)
         assert not {*drawn_signs} & {key.key_text for key in KEYS}
-    legend = lines_text(legend_lines((), GLYPHS))
+    legend = lines_text(legend_lines(()))
     assert all(sign in legend for sign in signs)
 
 
@@ -412,5 +412,5 @@ def test_dialogs_show_each_operation_whole_with_its_flags() -> None:
     assert "- Look two times at it." in text[2]
     edited = Decision("op1.2", "edit", text="Look four times.", reason="clearer", reviewer="sam")
     item = Item("op1.2", change, edited, before=texts["E1"])
-    lines = lines_text([*decided_lines([item], 60, GLYPHS)])
+    lines = lines_text([*decided_lines([item], 60)])
     assert "✎ edited" in lines and "{+four+}" in lines and "because clearer" in lines
