@@ -826,7 +826,7 @@ FAULTS = (
     Fault(
         "the doctor mends where a living process writes",
         "engines/record/repair.py",
-        "        with write_lock(folder):\n            return cut_with_backup(path, end)",
+        "        with lock.write_lock(folder):\n            return cut_with_backup(path, end)",
         "        return cut_with_backup(path, end)",
         (
             "tests/studio/workspace/test_doctor.py::test_nothing_is_repaired_where_a_process_writes_and_all_is_elsewhere",

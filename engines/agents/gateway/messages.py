@@ -5,15 +5,15 @@ from typing import Any
 
 import orjson
 
-from engines.core import chat_protocol
 from engines.core import chat_protocol as fields
+from engines.core.chat_protocol import Asked, BadRequest
 from engines.core.codec import JsonMapping, JsonObject
 from engines.core.types import Completion, Message
 
 _STOP = {"cut": "max_tokens", "filtered": "refusal", "calls": "tool_use", "ended": "end_turn"}
 
 
-def parse_request(body: JsonMapping) -> chat_protocol.Asked:
+def parse_request(body: JsonMapping) -> Asked:
     system = fields.read_text(body.get("system"), '"system"')
     messages = [Message("system", system)] if system else []
     for message in fields.read_objects(body, "messages"):
@@ -25,7 +25,7 @@ def _parse_message(message: JsonMapping) -> Iterator[Message]:
     """The messages that one of theirs is: each result of a tool is one, then what was said."""
     role, content = message.get("role"), message.get("content")
     if role not in ("user", "assistant"):
-        raise chat_protocol.BadRequest(f'"role" is {role!r}; known: user, assistant')
+        raise BadRequest(f'"role" is {role!r}; known: user, assistant')
     if isinstance(content, str):
         yield Message(role, content)
         return
@@ -49,7 +49,7 @@ def _parse_message(message: JsonMapping) -> Iterator[Message]:
 class Reply:
     """Writes one reply: whole, or as a stream's `begin`, `text` and `end`."""
 
-    def __init__(self, asked: chat_protocol.Asked, model: str, mark: str, created: int) -> None:
+    def __init__(self, asked: Asked, model: str, mark: str, created: int) -> None:
         self._head = {"id": f"msg_{mark}", "type": "message", "role": "assistant", "model": model}
 
     def whole(self, reply: Completion) -> JsonObject:

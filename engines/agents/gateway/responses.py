@@ -4,20 +4,20 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from engines.core import chat_protocol, codec
 from engines.core import chat_protocol as fields
+from engines.core.chat_protocol import Asked, BadRequest
+from engines.core.chat_protocol import error_body as error_body
+from engines.core.codec import JsonMapping
 from engines.core.types import Completion, Message
 
 _INCOMPLETE = {"cut": "max_output_tokens", "filtered": "content_filter"}
 _UNSET = ("error", "incomplete_details", "instructions", "metadata", "temperature", "top_p")
 
 
-def parse_request(body: codec.JsonMapping) -> chat_protocol.Asked:
+def parse_request(body: JsonMapping) -> Asked:
     for name in ("previous_response_id", "conversation", "background", "prompt"):
         if body.get(name):
-            raise chat_protocol.BadRequest(
-                f'"{name}" is not offered, since nothing is stored: send all of it'
-            )
+            raise BadRequest(f'"{name}" is not offered, since nothing is stored: send all of it')
     if isinstance(text := body.get("input"), str):
         body = {**body, "input": [{"role": "user", "content": text}]}
     instructions = fields.read_text(body.get("instructions"), '"instructions"')
@@ -31,15 +31,13 @@ def parse_request(body: codec.JsonMapping) -> chat_protocol.Asked:
     return fields.read_request(body, messages)
 
 
-def _parse_item(item: codec.JsonMapping) -> Iterator[Message]:
+def _parse_item(item: JsonMapping) -> Iterator[Message]:
     match item.get("type", "message"):
         case "message":
             role: Any = item.get("role")
             role = "system" if role == "developer" else role
             if role not in ("system", "user", "assistant"):
-                raise chat_protocol.BadRequest(
-                    f'"role" is {role!r}; known: system, developer, user, assistant'
-                )
+                raise BadRequest(f'"role" is {role!r}; known: system, developer, user, assistant')
             yield Message(role, fields.read_text(item.get("content")))
         case "function_call":
             given = item.get("arguments", "")
@@ -51,13 +49,13 @@ def _parse_item(item: codec.JsonMapping) -> Iterator[Message]:
         case "reasoning":
             pass  # ours, as `GuidedTry` puts it back where the reply was kept whole
         case kind:
-            raise chat_protocol.BadRequest(f"an input item of the type {kind!r} is not offered")
+            raise BadRequest(f"an input item of the type {kind!r} is not offered")
 
 
 class Reply:
     """Writes one reply: whole, or as a stream's `begin`, `text` and `end`."""
 
-    def __init__(self, asked: chat_protocol.Asked, model: str, mark: str, created: int) -> None:
+    def __init__(self, asked: Asked, model: str, mark: str, created: int) -> None:
         self._mark, self._number = mark, 0
         self._place = {"item_id": f"msg_{mark}", "output_index": 0, "content_index": 0}
         self._head = {

@@ -24,8 +24,11 @@ from weakref import WeakSet
 import orjson
 
 from engines.agents.gateway import messages, responses
-from engines.core import chat_protocol, codec, errors, protocols
 from engines.core import chat_protocol as chat
+from engines.core.chat_protocol import Asked, BadRequest
+from engines.core.codec import dumps
+from engines.core.errors import CallFailed
+from engines.core.protocols import OnText, Policy
 from engines.core.types import Completion, meaning_of
 
 MOST_BYTES = 32_000_000
@@ -47,10 +50,8 @@ class Answerer(Protocol):
     """Answers the calls of a gateway, as `GuidedTry` does."""
 
     @property
-    def policy(self) -> protocols.Policy: ...
-    async def answer(
-        self, asked: chat_protocol.Asked, on_text: protocols.OnText | None
-    ) -> Completion: ...
+    def policy(self) -> Policy: ...
+    async def answer(self, asked: Asked, on_text: OnText | None) -> Completion: ...
     def end(self, reason: str) -> None: ...
 
 
@@ -139,9 +140,7 @@ class Gateway:
     def knows(self, token: bytes) -> bool:
         return not self.token or hmac.compare_digest(token, self.token.encode())
 
-    def _ask(
-        self, asked: chat_protocol.Asked, on_text: protocols.OnText | None
-    ) -> asyncio.Task[Completion]:
+    def _ask(self, asked: Asked, on_text: OnText | None) -> asyncio.Task[Completion]:
         self.replaced.update(asked.given.keys())
         coming = self.guided.answer(asked, on_text)
         call = asyncio.get_running_loop().create_task(coming, context=self._context.copy())
@@ -179,7 +178,7 @@ class Gateway:
             try:
                 given = orjson.loads(body)
                 asked = api.parse_request(given if isinstance(given, dict) else {})
-            except (orjson.JSONDecodeError, chat_protocol.BadRequest) as error:
+            except (orjson.JSONDecodeError, BadRequest) as error:
                 await refuse(400, str(error))
                 return
             mark, now = secrets.token_hex(12), int(time.time())
@@ -187,7 +186,7 @@ class Gateway:
             await self._reply(asked, reply, receive, send, refuse)
 
     async def _reply(
-        self, asked: chat_protocol.Asked, reply: Any, receive: Receive, send: Send, refuse: Refuse
+        self, asked: Asked, reply: Any, receive: Receive, send: Send, refuse: Refuse
     ) -> None:
         """A stream's text goes out as it comes; its head waits for that, as a refusal has its own.
 
@@ -258,9 +257,7 @@ class _Connection(asyncio.Protocol):
 def _failure(call: asyncio.Task[Completion]) -> str:
     """What to say of a call without a usable reply; "" for one that has one."""
     if error := call.exception():
-        shown = isinstance(
-            error, errors.CallFailed
-        )  # of what ends the run a program is told no more
+        shown = isinstance(error, CallFailed)  # of what ends the run a program is told no more
         return str(error) if shown else "the try has ended"
     finish = call.result().finish
     broken = meaning_of(finish) == "broken"
@@ -290,7 +287,7 @@ async def _send_json(send: Send, status: int, value: object) -> None:
     if status != 200:  # the policy has tried again as often as it makes sense
         headers.append((b"x-should-retry", b"false"))
     await send({"type": "http.response.start", "status": status, "headers": headers})
-    await _send_body(send, codec.dumps(value), last=True)
+    await _send_body(send, dumps(value), last=True)
 
 
 async def _begin_stream(send: Send, reply: Any, has_text: bool) -> bytes:

@@ -64,7 +64,7 @@ def test_runs_are_listed_where_nothing_can_be_written(
     def refuse(path: Path) -> None:
         raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
 
-    monkeypatch.setattr("engines.record.derived.catalogue.make_folder", refuse)
+    monkeypatch.setattr("engines.record.appender.make_folder", refuse)
     assert studio("runs", "list", workspace=practised) == usual
 
 
