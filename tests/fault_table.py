@@ -1283,4 +1283,18 @@ FAULTS = (
         "0].append(record)",
         ("tests/studio/session/test_replay.py",),
     ),
+    Fault(
+        "an archive is not compared with what was packed",
+        "studio/workspace/archive.py",
+        "if _read(temporary, lambda _: None) != packed:",
+        "if _read(temporary, lambda _: None) == {}:",
+        ("tests/studio/workspace/test_archive.py",),
+    ),
+    Fault(
+        "a commit of another step than was looked at is made",
+        "studio/session/server.py",
+        "if step != state.step:",
+        "if step > state.step:",
+        ("tests/studio/session/test_live.py",),
+    ),
 )

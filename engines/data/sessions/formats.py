@@ -338,8 +338,16 @@ def _atif_reward(found: JsonObject, path: Path) -> JsonObject:
 
 MOVE = "Give a .eval or .json log as inspect writes it."
 # By name, since zstd's are its own; encrypted or unknown ones are refused by the rest.
-_DAMAGED = {"BadZipFile", "EOFError", "ZstdError", "LZMAError", "error"}
-_DAMAGED |= {"RuntimeError", "NotImplementedError", "OSError"}
+_DAMAGED = {
+    "BadZipFile",
+    "EOFError",
+    "ZstdError",
+    "LZMAError",
+    "error",
+    "RuntimeError",
+    "NotImplementedError",
+    "OSError",
+}
 GRADES = {"c": 1.0, "p": 0.5, "i": 0.0, "n": 0.0, "yes": 1.0, "true": 1.0, "no": 0.0, "false": 0.0}
 _ZSTANDARD = 93
 _ATTACHED = re.compile(r"attachment://([0-9a-f]{32})")

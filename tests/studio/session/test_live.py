@@ -559,6 +559,14 @@ def a_commit(screen: Screen) -> Commit:
     return Commit(screen.session.state.step, screen.session.who)
 
 
+async def test_a_commit_of_another_step_than_was_looked_at_is_refused(process: Process) -> None:
+    async with a_screen(process.run) as screen:
+        for step in (screen.session.state.step - 1, screen.session.state.step + 1):
+            with pytest.raises(ConflictError, match="is under way by now"):
+                await screen.session.send(Commit(step, screen.session.who))
+    assert process.journalled(ev.OperationDecided) == []
+
+
 def a_timed() -> Decision:
     return Decision("op1.1", "approve", reviewer="ann", took_s=1.25)
 

@@ -8,11 +8,14 @@ import json
 import os
 import tarfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from engines.core.errors import RecordError
 from engines.record.lock import write_lock
 from engines.record.run_dir import Workspace
+from studio.workspace.archive import archive_run
 from tests.support.processes import SMALL, running
 from tests.support.run_studio import studio
 
@@ -62,6 +65,24 @@ def test_without_the_flag_the_run_stays(practised: Path, run: Path, tmp_path: Pa
     other = tmp_path / "other"
     assert studio("runs", "restore", str(to), workspace=other).code == 0
     assert contents(other / "runs/rehearsal") == contents(run)
+
+
+def test_a_file_that_is_written_while_it_is_packed_keeps_the_run(
+    practised: Path, run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add = tarfile.TarFile.add
+
+    def write_first(tar: tarfile.TarFile, name: Path, *args: Any, **options: Any) -> None:
+        if Path(name).name == "journal.jsonl":
+            with Path(name).open("ab") as journal:
+                journal.write(b"x")
+        add(tar, name, *args, **options)
+
+    monkeypatch.setattr(tarfile.TarFile, "add", write_first)
+    workspace = Workspace(practised)
+    with pytest.raises(RecordError, match="not what was packed"):
+        archive_run(workspace.run("rehearsal"), workspace, remove=True)
+    assert run.exists() and not list((practised / "archives").iterdir())
 
 
 def test_an_archived_run_is_listed_and_keeps_its_name(practised: Path) -> None:
