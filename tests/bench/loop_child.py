@@ -41,13 +41,13 @@ def peak_mb() -> float:
 
 
 def studio(arguments: list[str]) -> dict[str, Any]:
-    import studio.run.headless
     from engines.core.events import DurableEvent, StepFinished, TransientEvent
+    from engines.pipeline import step
     from engines.pipeline.context import RunContext
     from engines.pipeline.step import Ending
     from studio.cli import run
 
-    practise = studio.run.headless.practise
+    practise = step.practise
     found: dict[str, Any] = {}
 
     async def measured(practice: RunContext) -> Ending:
@@ -65,7 +65,7 @@ def studio(arguments: list[str]) -> dict[str, Any]:
         found.update(looks=looks, ending=ending, lost=dict(practice.recorder.state.lost))
         return ending
 
-    studio.run.headless.practise = measured
+    step.practise = measured
     with contextlib.redirect_stdout(sys.stderr):
         found["exit"] = run(arguments)
     return found | {"peak_mb": peak_mb(), **looked()}

@@ -173,7 +173,7 @@ async def serving(arguments: argparse.Namespace) -> None:
 
 def _timed(practice: RunContext, decided: list[float]) -> None:
     """Note how long the gate takes until a decision is on disk, in milliseconds."""
-    decide = practice.gate.decide
+    decide = practice.gate.decide_all
 
     async def timed(*arguments: Any, **named: Any) -> Any:
         began = time.perf_counter()
@@ -182,7 +182,7 @@ def _timed(practice: RunContext, decided: list[float]) -> None:
         finally:
             decided.append((time.perf_counter() - began) * 1000)
 
-    practice.gate.decide = timed  # type: ignore[method-assign]
+    practice.gate.decide_all = timed  # type: ignore[method-assign]
 
 
 def main() -> None:
