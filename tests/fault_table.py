@@ -697,7 +697,7 @@ FAULTS = (
     Fault(
         "a piece of a text from before it was asked for again is taken for its rest",
         "studio/tui/pages/live/page.py",
-        "        elif piece.offset == self._known.get(name):",
+        "        elif piece.offset == pane.received:",
         "        elif piece.offset:",
         (
             "tests/studio/tui/pages/test_live.py"
@@ -717,6 +717,23 @@ FAULTS = (
         '_ZERO_STAGE") == "3"',
         '_ZERO_STAGE") == "4"',
         ("tests/studio/test_launch.py",),
+    ),
+    Fault(
+        "what is followed below the wall stays as it was when the cursor came to it",
+        "studio/tui/drawing/canvas.py",
+        "        names = [id, _FOLLOWED] if id == self.focused_id else [id]\n",
+        "        names = [id]\n",
+        (
+            "tests/studio/tui/pages/test_live.py"
+            "::test_a_narrow_screen_has_a_strip_of_groups_and_follows_the_rollout_at_the_cursor",
+        ),
+    ),
+    Fault(
+        "the strip of a narrow screen begins with the first group, wherever the cursor is",
+        "studio/tui/pages/live/view.py",
+        "canvas.visible_range(len(rows), room, chosen)",
+        "canvas.visible_range(len(rows), room, 0)",
+        ("tests/studio/tui/pages/test_live_view.py",),
     ),
     Fault(
         "rows of the canvas are drawn as they were before their text came",

@@ -46,9 +46,9 @@ class Attachment:
         host: Host,
         navigation: Navigation,
         *,
-        session: Session | None = None,
-        run: str | None = None,
-        starting: "StartingProcess | None" = None,
+        session: Session | None,
+        run: str | None,
+        starting: "StartingProcess | None",
     ) -> None:
         self._app, self._host, self._navigation = app, host, navigation
         self.session = session
@@ -80,10 +80,13 @@ class Attachment:
             eta = self._throughput.steps.remaining_text(session.state)
         if self.is_living and not is_held:
             rate = self._throughput.rate(self._host.clock())
+        driver = session.controller if session is not None else ""
+        if driver == self._host.person:
+            driver = "another screen"
         return header.SessionStatus(
             living=self.is_living,
             drives=session is not None and session.controls,
-            driver=self._who_drives(session),
+            driver=driver,
             starting=self.starting is not None or bool(self._arguments),
             starting_stage=self.starting.stage if self.starting is not None else "",
             opening=session is not None and session.state.started is None,
@@ -95,10 +98,6 @@ class Attachment:
             pace_tokens_per_s=session.pace_tokens_per_s if session is not None else None,
             eta=eta,
         )
-
-    def _who_drives(self, session: Session | None) -> str:
-        who = session.controller if session is not None else ""
-        return "another screen" if who == self._host.person else who
 
     # -- starting ------------------------------------------------------------------------
 

@@ -34,8 +34,8 @@ def facts(app: Any) -> dict[str, Any]:
     """What the process used so far."""
     page = app.navigation.page("live")
     canvas = page.wall.canvas
-    ids = [id for id in canvas._panes if page.streams.has_text(id)]
-    texts = {id: canvas.pane_text(id) for id in ids}
+    received = {id: canvas._panes[id].received for id in canvas._order}
+    texts = {id: canvas.pane_text(id) for id, chars in received.items() if chars}
     return {
         "at": time.monotonic(),
         "cpu_s": time.process_time(),
@@ -45,7 +45,7 @@ def facts(app: Any) -> dict[str, Any]:
         "theme": app.theme,
         "rss_mb": rss_mb(),
         "on_screen": list(canvas.visible_ids),
-        "chars": sum(page.streams._known.values()),
+        "chars": sum(received.values()),
         "texts": {id: hashlib.sha256(text.encode()).hexdigest() for id, text in texts.items()},
         "handled_ms": _handled_ms[:],
         "decided_ms": _decided_ms[:],

@@ -42,7 +42,10 @@ ROWS = 400
 """Wrapped rows of a text that are kept at least, and twice as many at most."""
 MOST_CHARS = 64_000
 """Of a text as it came; the first half of a longer one is dropped."""
+LEAST_WALL_ROWS = 11
+"""A wall of so many rows leaves some for the text of the focused pane below it."""
 Mode = Literal["wall", "group", "solo"]
+_FOLLOWED = "followed"  # the pane below the wall; no rollout is called so
 
 
 @frozen
@@ -156,6 +159,8 @@ class Pane:
         self.shown: list[str] = []  # rows as they are drawn
         self.above = 0  # rows of the text before those
         self.pending: list[str] = []  # what came since it was drawn
+        self.received = 0  # characters of the text
+        self.is_read = False  # whether the text is that of the record, or is going to be
         self._width, self._unfolds = 20, False
         self._raw = ""  # as it came, with marks
         self._top = 0
@@ -164,20 +169,25 @@ class Pane:
     def feed(self, text: str) -> None:
         if text:
             self.pending.append(text)
+            self.received += len(text)
 
     def reset(self, text: str) -> None:
-        self.pending, self._raw, self._top = [], "", 0
+        self.pending, self.received, self._raw, self._top = [], 0, "", 0
         self._clear_rows()
         self.feed(text)
 
     # -- the text, and its rows ----------------------------------------------------------------
 
     @property
+    def raw(self) -> str:
+        """All that is kept, as it came."""
+        return self._raw + "".join(self.pending)
+
+    @property
     def text(self) -> str:
         """All that is kept, as it is copied."""
-        self._take_pending()
         out = ""
-        for part in _split_blocks(self._raw):
+        for part in _split_blocks(self.raw):
             if isinstance(part, str):
                 out += _sanitize(part)
             else:
@@ -186,8 +196,7 @@ class Pane:
 
     @property
     def has_tools(self) -> bool:
-        self._take_pending()
-        return tool_text.MARK in self._raw
+        return tool_text.MARK in self.raw
 
     def toggle_tools(self) -> bool:
         """Fold its tool calls, or unfold them: whether they are now."""
@@ -317,9 +326,10 @@ class Pane:
         """Such as `r0 + 812t`, and how many rows of the text are above those in view."""
         model = self.head
         tokens = f" {model.tokens}t" if model.tokens is not None else ""
-        footer = f" {model.footer}" if with_footer and model.footer else ""
+        footer = f" {model.footer}".rstrip() if with_footer else ""
         above = f"  {self.above} above" if self.above and model.state != "queued" else ""
-        return f"{model.title} {getattr(_SIGNS, model.state, '?')}{tokens}{footer}{above}"
+        sign = getattr(_SIGNS, model.state, "?")
+        return f"{model.title.strip()} {sign}{tokens}{footer}{above}"
 
 
 class StreamCanvas(Widget, can_focus=True):
@@ -330,12 +340,13 @@ class StreamCanvas(Widget, can_focus=True):
     class Changed(Message):
         """Other panes are in view, or keys mean another one."""
 
-    def __init__(self, *, id: str | None = None) -> None:
+    def __init__(self, *, id: str) -> None:
         super().__init__(id=id)
         self.follow = True
         self.mode: Mode = "group"
         self.focused_id = ""  # the pane that keys mean
         self._caption = ""  # the line above the wall
+        self._follows_below = False  # whether the wall leaves room for the focused text
         self._panes: dict[str, Pane] = {}
         self._order: Names = ()
         self._boxes: dict[str, Box] = {}  # of the panes on screen
@@ -349,13 +360,16 @@ class StreamCanvas(Widget, can_focus=True):
     @property
     def visible_ids(self) -> Names:
         """Panes that are drawn, in reading order."""
-        return tuple(self._boxes)
+        return tuple(id for id in self._order if id in self._boxes)
 
     @property
     def is_dirty(self) -> bool:
         """Whether a flush would draw something."""
         panes = (self._panes[id] for id in self._boxes)
         return any(pane.pending or pane.head != pane.model for pane in panes)
+
+    def pane(self, id: str) -> Pane | None:
+        return self._panes.get(id)
 
     def pane_text(self, id: str) -> str:
         """What is kept of a pane's text, sanitized."""
@@ -370,10 +384,10 @@ class StreamCanvas(Widget, can_focus=True):
         """Show these in this order, and forget texts of others; cheap where nothing changed."""
         order = tuple(model.id for model in models)
         for model in models:
-            if (pane := self._panes.get(model.id)) is None:
+            if model.id not in self._panes:
                 self._panes[model.id] = Pane(model)
-            else:
-                pane.model = model
+            for name in self._names_of(model.id):
+                self._panes[name].model = model
         if order == self._order:
             return
         self._panes = {id: self._panes[id] for id in order}
@@ -382,25 +396,34 @@ class StreamCanvas(Widget, can_focus=True):
             self.focused_id = order[0] if order else ""
         self._arrange()
 
-    def set_mode(self, mode: Mode, caption: str = "") -> None:
-        """Zoom: one line each below a caption, a grid, or the focused one alone."""
+    def set_mode(self, mode: Mode, caption: str = "", *, follows_below: bool = False) -> None:
+        """Zoom: one line each below a caption, a grid, or the focused one alone.
+
+        `follows_below`: below the lines stands the text of the focused one, where there is room.
+        """
         if mode != self.mode:
             self.follow = True
-        if (mode, caption) != (self.mode, self._caption):
-            self.mode, self._caption = mode, caption
+        layout = mode, caption, follows_below
+        if layout != (self.mode, self._caption, self._follows_below):
+            self.mode, self._caption, self._follows_below = layout
             self._arrange()
 
     # -- text --------------------------------------------------------------------------------
 
     def feed(self, id: str, text: str) -> None:
         """Keep text for the next flush; that of a pane that is not there is dropped."""
-        if (pane := self._panes.get(id)) is not None:
-            pane.feed(text)
+        for name in self._names_of(id):
+            self._panes[name].feed(text)
 
     def reset(self, id: str, text: str = "") -> None:
-        if (pane := self._panes.get(id)) is not None:
-            pane.reset(text)
-            self._repaint(id)
+        for name in self._names_of(id):
+            self._panes[name].reset(text)
+            self._repaint(name)
+
+    def _names_of(self, id: str) -> list[str]:
+        """The panes that show a text: its own, and that below the wall if it is the focused one."""
+        names = [id, _FOLLOWED] if id == self.focused_id else [id]
+        return [name for name in names if name in self._panes]
 
     def flush(self, budget: int | None = None) -> int:
         """Bring what is drawn up to date; returns about how many bytes that takes.
@@ -429,7 +452,7 @@ class StreamCanvas(Widget, can_focus=True):
 
     def focus_pane(self, id: str) -> None:
         """Let keys mean this pane, and bring it on screen."""
-        if id in self._panes and id != self.focused_id:
+        if id in self._order and id != self.focused_id:
             self.focused_id, self.follow = id, True
             self._arrange()
 
@@ -494,15 +517,25 @@ class StreamCanvas(Widget, can_focus=True):
     def _arrange(self) -> None:
         columns, rows = self.size
         at = self._order.index(self.focused_id) if self._order else 0
+        self._panes.pop(_FOLLOWED, None)
+        followed_rows = 0
         if self.mode == "solo":
             boxes = [Box(at, 0, 0, columns, rows)] if self._order and columns and rows else []
         elif self.mode == "wall":
+            if self._follows_below and self._order and rows >= LEAST_WALL_ROWS:
+                followed_rows = max(5, rows // 3)
             top = 1 if self._caption else 0
-            in_view = visible_range(len(self._order), rows - top if columns else 0, at)
+            room = rows - top - followed_rows if columns else 0
+            in_view = visible_range(len(self._order), room, at)
             boxes = [Box(index, 0, y, columns, 1) for y, index in enumerate(in_view, top)]
         else:
             boxes = grid(len(self._order), columns, rows, at)
         self._boxes = {self._order[box.index]: box for box in boxes}
+        if followed_rows:
+            focused = self._panes[self.focused_id]
+            self._panes[_FOLLOWED] = followed = Pane(focused.model)
+            followed.feed(focused.raw)
+            self._boxes[_FOLLOWED] = Box(at, 0, rows - followed_rows, columns, followed_rows)
         self._bands = {}
         for id, box in self._boxes.items():
             for y in range(box.y, box.y + box.height):
@@ -529,7 +562,7 @@ class StreamCanvas(Widget, can_focus=True):
         above = pane.above
         has_new_title = pane.model != pane.head
         pane.head = pane.model
-        if self.mode == "wall":
+        if box.height == 1:
             pane.lead, text = pane.wall_parts(box.width)
             new, left, top = [pane.lead + text], box.x, box.y
         else:
@@ -581,7 +614,7 @@ class StreamCanvas(Widget, can_focus=True):
     def _wall_title(self) -> str:
         """The caption of the wall, and how many panes are above and below those in view."""
         shown = [box.index for box in self._boxes.values()] or [-1]
-        above, below = max(0, shown[0]), len(self._order) - 1 - shown[-1]
+        above, below = max(0, min(shown)), len(self._order) - 1 - max(shown)
         title = f" {self._caption}"
         if above:
             title += f"  {above} above"
@@ -590,12 +623,13 @@ class StreamCanvas(Widget, can_focus=True):
     def _row_spans(self, id: str, y: int) -> list[lines.Span]:
         pane, box = self._panes[id], self._boxes[id]
         style = "focus" if id == self.focused_id else pane.head.state
-        if self.mode == "wall":
+        if box.height == 1:
             drawn = pane.shown[0] if pane.shown else ""
             text = pad(drawn[len(pane.lead) :], box.width - cell_width(pane.lead))
             return [(pane.lead, style), (text, "")]
         if y == box.y:
             title = pane.title(with_footer=not _has_footer(pane, box))
+            title += " (follow)" if id == _FOLLOWED else ""
             border = _SIGNS.top_border(title, box.width)
             inner = border[3:].rstrip(_SIGNS.h + _SIGNS.tr).rstrip()
             return [(border[:3], ""), (inner, style), (border[3 + len(inner) :], "")]
@@ -650,7 +684,7 @@ def grid(count: int, width: int, height: int, focus: int = 0) -> list[Box]:
     return boxes
 
 
-def visible_range(count: int, height: int, focus: int = 0) -> range:
+def visible_range(count: int, height: int, focus: int) -> range:
     """The panes that have a line on the wall, the focused one among them."""
     shown = min(count, max(0, height))
     top = min(max(0, focus - shown // 2), count - shown)

@@ -63,8 +63,8 @@ class EditBox(TextArea):
     class Left(Message):
         """Escape; the text is kept by who opened the box."""
 
-    def __init__(self, *, id: str | None = None, classes: str | None = None) -> None:
-        super().__init__(id=id, classes=classes, highlight_cursor_line=False)
+    def __init__(self, *, id: str) -> None:
+        super().__init__(id=id, classes="pane", highlight_cursor_line=False)
         make_compact(self)
         self.cursor_blink = False
         self.several_lines = False

@@ -145,38 +145,34 @@ _NOTHING: Line = (("Nothing has happened since this screen was opened.", "dim"),
 class Activity(LineView):
     """A pane of lines with their times; `clock_text` writes seconds since the epoch, or now."""
 
-    def __init__(self, *, id: str | None = None, classes: str | None = None) -> None:
+    def __init__(self, *, id: str, classes: str) -> None:
         super().__init__(id=id, classes=classes)
         self.border_title = Text("Activity")
         self.clock_text: Callable[[float | None], str] = lambda at: time.strftime(
             "%H:%M:%S", time.localtime(at)
         )
         self._entries: deque[Line] = deque(maxlen=_KEPT)
-        self._changed = True
 
     def say(self, text: str, style: str = "") -> None:
         """Put a line at the end; it is drawn with `draw`."""
         self._entries.append(self._make_line(text, style, None))
-        self._changed = True
 
     def prepend_history(self, before: Iterable[tuple[float, str]]) -> None:
         """Put what happened earlier before what is there."""
         since = list(self._entries)
         self._entries.clear()
         self._entries.extend([*(self._make_line(text, "", at) for at, text in before), *since])
-        self._changed = True
 
     def clear_lines(self) -> None:
         self._entries.clear()
-        self._changed = True
 
     def draw(self) -> None:
         """Show what came since; at the end of it where the end was in sight."""
-        if not self._changed:
+        lines = list(self._entries) or [_NOTHING]
+        if lines == self.lines:
             return
-        self._changed = False
         at_end = round(self.scroll_y) >= len(self.lines) - self.size.height
-        self.show_lines(list(self._entries) or [_NOTHING])
+        self.show_lines(lines)
         if at_end:
             self.show_end()
 
@@ -195,7 +191,7 @@ class Chrome(Widget):
 
     DEFAULT_CSS = "Chrome { height: 2; }"
 
-    def __init__(self, *, id: str | None = None) -> None:
+    def __init__(self, *, id: str) -> None:
         super().__init__(id=id)
         self.lines: list[Line] = []
 

@@ -218,7 +218,7 @@ def _worth_cell(effect: Effect | None) -> str:
     return f"{100 * effect.difference:>+5.0f} {sure}"
 
 
-def title_text(contents: LibraryState, total: int, listed: int, labels: str = "") -> str:
+def title_text(contents: LibraryState, total: int, listed: int, labels: str) -> str:
     """`lib v13  prod v9  34 experiences  748 tokens a call`; with a draft's version, if any."""
     library, draft = contents.library, contents.draft
     version = f"v{library.version}"
@@ -340,11 +340,6 @@ def list_libraries(workspace: Workspace) -> tuple[ListedLibrary, ...]:
     return tuple(listed)
 
 
-def load_commits(key: tuple[LibraryFolder, str]) -> list[str]:
-    """Return what concerned an experience of a library, as it is printed. Blocks."""
-    return history_lines(history_facts(*key), rejections=False)
-
-
 # -- the page ----------------------------------------------------------------------------------
 
 _MOVES_THE_HEAD = events.LessonCommitted | events.LessonReturned
@@ -358,10 +353,6 @@ class Versions:
 
     libraries: tuple[Library, ...]
     labels: Mapping[str, int]
-
-
-def load_versions(folder: LibraryFolder) -> Versions:
-    return Versions(folder.versions(), dict(folder.labels()))
 
 
 @frozen
@@ -382,7 +373,7 @@ class LibraryPage(ListPage):
     def __init__(self) -> None:
         super().__init__()
         self.uses = line_view.RowList(id="library-uses", classes="pane")
-        self.box = edit_box.EditBox(id="library-edit", classes="pane")
+        self.box = edit_box.EditBox(id="library-edit")
         self.shows: Side = "about"
         self.contents: LibraryState | None = None
         self.items: tuple[Item, ...] = ()
@@ -392,13 +383,18 @@ class LibraryPage(ListPage):
         self._name = ""  # of the library that is shown
         self._chosen = ""  # a library of the workspace, where no run is open
         self._is_due = self._count_due = True
-        self._versions = Loader[LibraryFolder, Versions](self, load_versions)
+        self._versions = Loader[LibraryFolder, Versions](
+            self, lambda folder: Versions(folder.versions(), dict(folder.labels()))
+        )
         self._libraries = Loader[Workspace, tuple[ListedLibrary, ...]](self, list_libraries)
         self._citations = Loader[RunDir, dict[str, Citation]](self, read_citations)
         self._near = Loader[tuple[str, tuple[tuple[str, str], ...]], tuple[Near, ...]](
             self, lambda key: find_similar(*key)
         )
-        self._commits = Loader[tuple[LibraryFolder, str], list[str]](self, load_commits)
+        # What concerned an experience, as it is printed.
+        self._commits = Loader[tuple[LibraryFolder, str], list[str]](
+            self, lambda key: history_lines(history_facts(*key), rejections=False)
+        )
 
     def compose(self) -> ComposeResult:
         with Container(id="library-panes"):

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar
 
@@ -139,50 +139,36 @@ class BatchCursor:
 
 
 class Streams:
-    """Texts of the rollouts that are looked at: streamed, and from the records once they ended."""
+    """Brings texts to the canvas: streamed, and from the records once a rollout has ended."""
 
     def __init__(self, page: "LivePage") -> None:
         self._page = page
-        self._known: dict[str, int] = {}  # rollout → characters that are here
-        self._read: set[str] = set()  # rollouts whose records are here, or are being read
         self._subscribed: frozenset[str] = frozenset()
-        self._panes: frozenset[str] = frozenset()
-
-    def has_text(self, rollout: str) -> bool:
-        return self._known.get(rollout, 0) > 0
 
     def add_piece(self, piece: TextPiece) -> bool:
         """Take a piece in; False where nobody looks at its rollout."""
-        name = piece.rollout
-        if name not in self._panes:
+        canvas = self._page.wall.canvas
+        pane = canvas.pane(piece.rollout)
+        if pane is None:
             return False
         if piece.offset == 0:
-            self._page.wall.canvas.reset(name, piece.text)
-        elif piece.offset == self._known.get(name):
-            self._page.wall.canvas.feed(name, piece.text)
-        else:
-            return True  # sent before the text was asked for again, from its beginning
-        self._known[name] = piece.offset + len(piece.text)
+            canvas.reset(piece.rollout, piece.text)
+        elif piece.offset == pane.received:  # else it was sent before all was asked for again
+            canvas.feed(piece.rollout, piece.text)
         return True
 
     def reset(self, name: str) -> None:
         """It begins again: what it said before is worth nothing any more."""
-        self._read.discard(name)
-        if self._known.pop(name, 0):
-            self._page.wall.canvas.reset(name)
+        canvas = self._page.wall.canvas
+        if (pane := canvas.pane(name)) is not None:
+            pane.is_read = False
+            canvas.reset(name)
 
     def handle_snapshot(self, anew: bool) -> None:
         """The session knows nothing of what was subscribed to, or is another one."""
         self._subscribed = frozenset()
         if anew:
-            self.set_panes(())
-
-    def set_panes(self, panes: Collection[str]) -> None:
-        """The canvas has panes for these alone from now on, and forgets the texts of others."""
-        self._panes = frozenset(panes)
-        self._read &= self._panes
-        for name in self._known.keys() - self._panes:
-            del self._known[name]
+            self._page.wall.canvas.set_panes(())
 
     def subscribe(self) -> None:
         """Ask for the text under way of what is on screen, and read what has ended."""
@@ -190,27 +176,19 @@ class Streams:
         ended: dict[str, Sequence[RecordRef]] = {}
         names = page.wall.canvas.visible_ids
         for name in names if page.is_open and page.cursor.is_showing_streams else ():
-            rollout = page.cursor.rollout(name)
-            if rollout is None:
+            rollout, pane = page.cursor.rollout(name), page.wall.canvas.pane(name)
+            if rollout is None or pane is None:
                 continue
             if not rollout.has_ended:
                 running.add(name)
-            elif name not in self._read and rollout.refs:
+            elif not pane.is_read and rollout.refs:
                 ended[name] = rollout.refs
-        self._subscribe(running)
+                pane.is_read = True
+        if page.session is not None and running != self._subscribed:
+            self._subscribed = frozenset(running)
+            page.session.subscribe(self._subscribed)
         if ended:
-            self._read |= ended.keys()
             page.run_worker(self.read_records(ended), group="texts")
-
-    def unsubscribe(self) -> None:
-        """Nobody looks: ask for no text."""
-        self._subscribe(())
-
-    def _subscribe(self, rollouts: Collection[str]) -> None:
-        session, names = self._page.session, frozenset(rollouts)
-        if session is not None and names != self._subscribed:
-            self._subscribed = names
-            session.subscribe(names)
 
     async def read_records(self, refs: dict[str, Sequence[RecordRef]]) -> None:
         session = self._page.session
@@ -220,9 +198,7 @@ class Streams:
         if session is not self._page.session or not self._page.is_attached:
             return  # another run, or the screen was left meanwhile
         for name, text in texts.items():
-            if name in self._panes:
-                self._page.wall.canvas.reset(name, text)
-                self._known[name] = len(text)
+            self._page.wall.canvas.reset(name, text)
         self._page.host.redraw_soon()
 
 
@@ -246,12 +222,12 @@ class RolloutWall(Vertical):
 
     def __init__(self, page: "LivePage") -> None:
         super().__init__(id="live-right")
-        self._page, self._cursor, self._streams = page, page.cursor, page.streams
+        self._page, self._cursor = page, page.cursor
+        self.canvas = StreamCanvas(id="live-streams")
         self.placeholder = LineView(id="live-told", classes="pane")
         self.question = Chrome(id="live-question")  # what the selected problem asks
 
     def compose(self) -> ComposeResult:
-        self.canvas = StreamCanvas(id="live-streams")
         self._page.host.frame_clock.canvas = self.canvas
         yield Chrome(id="live-now")
         yield self.question
@@ -268,18 +244,16 @@ class RolloutWall(Vertical):
         self.placeholder.display = not cursor.is_showing_streams
         if not cursor.is_showing_streams:
             canvas.set_panes(())
-            self._streams.set_panes(())
             self._draw_placeholder(state)
             return
-        batch, rollouts = cursor.batch, cursor.shown_rollouts()
-        self._streams.set_panes([rollout.id for rollout in rollouts])
+        batch = cursor.batch
         caption = f"Wall  step {batch.step}" if batch else "Wall"
         if batch is not None and batch.acts:
             caption += f"  {view.ACTS_MEANING}"
         if cursor.is_measuring and (evaluating := self._page.tracker.evaluating):
             caption = f"Held-out problems of {one_line(evaluating.data, 40)}"
-        canvas.set_mode(cursor.mode, caption)
-        canvas.set_panes([self._pane_model(rollout) for rollout in rollouts])
+        canvas.set_mode(cursor.mode, caption, follows_below=cursor.is_narrow)
+        canvas.set_panes([self._pane_model(rollout) for rollout in cursor.shown_rollouts()])
         self._draw_question()
 
     def _draw_question(self) -> None:
@@ -301,7 +275,7 @@ class RolloutWall(Vertical):
 
     def _pane_model(self, rollout: RolloutStatus) -> PaneModel:
         tracker, batch, title = self._page.tracker, self._cursor.batch, ""
-        node = tracker.places.get(rollout.id, "")
+        node, pane = tracker.places.get(rollout.id, ""), self.canvas.pane(rollout.id)
         footer = f"on {one_line(node, 40)}" if node else ""
         if rollout.problem:
             title = view.held_out_title(rollout)
@@ -309,7 +283,7 @@ class RolloutWall(Vertical):
         return view.pane_model(
             rollout,
             self._cursor.mode,
-            self._streams.has_text(rollout.id),
+            pane is not None and pane.received > 0,
             acts=batch is not None and batch.acts,
             title=title,
             footer=footer,
@@ -415,6 +389,7 @@ class LivePage(Page):
         self._place = (0, "")  # step and ending of the run at the last look
         self._clock = StageClock()
         self._progress = ProgressStrip(id="live-progress")
+        self._strip = Chrome(id="live-strip")  # the groups where there is no room for their list
         self._groups, self._facts = RowList(id="live-groups"), LineView(id="live-facts")
         self._facts.can_focus = False
         self._left = Vertical(self._groups, self._facts, id="live-left", classes="pane")
@@ -429,6 +404,7 @@ class LivePage(Page):
 
     def compose(self) -> ComposeResult:
         yield self._progress
+        yield self._strip
         with Horizontal(id="live-top"):
             yield self._left
             yield self.wall
@@ -467,14 +443,19 @@ class LivePage(Page):
         cursor.show_groups([place[0] for place in places if place is not None])
         if cursor.is_measuring:
             rows = []
-        if not rows:
+        if rows:
+            chosen = cursor.shown_groups.index(cursor.position)
+            strip = view.strip_line(rows, chosen, self.app.size.width)
+        else:
             nothing = no_practice_text(state) or "none under way"
             if cursor.is_measuring:
                 nothing = "held-out problems are measured"
             elif batch and self.filter_text:
                 nothing = f"none holds {one_line(self.filter_text, 16)!r}"
             rows = note_rows(paragraph([(nothing, "dim")], width))
+            strip = ((" ", ""), *rows[0].line)
         self._groups.show_rows(rows, cursor.group)
+        self._strip.show_line(0, strip)
         title = f"Groups {len(batch.problems)}" if batch and batch.problems else "Groups"
         if self._groups.size and (more := self._groups.more_text()):
             title += f"  {more}"
@@ -500,6 +481,8 @@ class LivePage(Page):
         """Which panes there are, from the size of the terminal and of the batch."""
         size = self.app.size
         self._left.display = not self.cursor.is_narrow
+        has_strip = self.cursor.is_narrow and size.height >= 20
+        self._strip.display = has_strip and self.cursor.is_showing_streams
         self._left.styles.width = 34 if size.width < 120 else 40 if size.width < 170 else 56
         self.activity.display = size.height >= 20
         self.activity.styles.height = 6 if size.height >= 30 else 4
@@ -521,7 +504,7 @@ class LivePage(Page):
             self.wall.choose(place[0])
 
     def on_hide(self, event: Hide) -> None:
-        self.streams.unsubscribe()
+        self.streams.subscribe()  # to nothing, as it is not open any more
 
     def _load_questions(self) -> None:
         """Ask the run's process what the problems in view ask, once for each."""

@@ -38,6 +38,7 @@ from studio.tui.drawing.lines import (
     BLANK,
     Line,
     Row,
+    Span,
     legend_line,
     line,
     paragraph,
@@ -49,7 +50,6 @@ from studio.tui.pages.training_view import panel_lines
 
 WON = 0.5
 """The least reward that counts as won, as in the evidence of an operation."""
-UNDER_WAY = ("streaming", "queued")
 
 
 @frozen
@@ -72,7 +72,7 @@ class RolloutStatus:
 
     @property
     def has_ended(self) -> bool:
-        return self.state not in UNDER_WAY
+        return self.state not in ("streaming", "queued")
 
 
 @frozen
@@ -95,11 +95,6 @@ class Batch:
         return sum(self.sizes)
 
     @property
-    def group_size(self) -> int:
-        """Of the largest group."""
-        return max(self.sizes, default=0)
-
-    @property
     def acts(self) -> bool:
         """Whether any try that has ended called a tool, or gave more than one reply."""
         return any(rollout.acts for rollout in self.rollouts.values())
@@ -117,11 +112,6 @@ class Batch:
         step, position, index = map(int, match.groups())
         known = position < len(self.problems) and index < self.sizes[position]
         return (position, index) if step == self.step and known else None
-
-    def records(self) -> dict[str, tuple[RecordRef, ...]]:
-        """Of each problem where a rollout that has ended is recorded, if one is."""
-        found = {at: one.refs for (at, _), one in self.rollouts.items() if one.refs}
-        return {problem: found.get(at, ()) for at, problem in enumerate(self.problems)}
 
     def group(self, position: int) -> str:
         return group_id(self.step, position)
@@ -336,7 +326,6 @@ _ACTS_CELLS = len("12/11!")
 ACTS_MEANING = "4/3: turns/tool calls, ! failed"
 _ORDER = ("won", "lost", "streaming", "queued", "error", "open")
 _STYLES = {"error": "failed", "open": "flag"}
-NO_QUESTIONS: Mapping[str, str] = {}
 SKIPPED: tuple[GroupOutcome, ...] = ("all-right", "all-equal", "all-wrong", "unjudged")
 
 
@@ -359,18 +348,8 @@ def rollout_glyphs(tries: Sequence[RolloutStatus]) -> Line:
     )
 
 
-def group_line(
-    batch: Batch,
-    position: int,
-    under_way: Set[str],
-    *,
-    question: str = "",
-    width: int = 60,
-) -> Line:
-    """`s3p0  ++-+>>>>  3/4 =  A shop sells`: won of those with a reward, whether it is skipped.
-
-    Without a question the problem's id stands in its place.
-    """
+def group_line(batch: Batch, position: int, under_way: Set[str]) -> Line:
+    """`s3p0  ++-+>>>>  3/4 =`: won of those with a reward, whether it is skipped."""
     tries = batch.group_rollouts(position, under_way)
     known = sum(one.state in ("won", "lost") for one in tries)
     won = sum(one.state == "won" for one in tries)
@@ -383,22 +362,18 @@ def group_line(
     elif through is not None and through.outcome == "failed":
         mark = (f" {_SIGNS.error}", "failed")
     shown = rollout_glyphs(tries)
-    room = " " * max(0, min(batch.group_size, STRIP_CELLS) - width_of(shown))
+    room = " " * max(0, min(max(batch.sizes), STRIP_CELLS) - width_of(shown))
     name = (f"{batch.group(position):<6}", "")
-    out = (name, *shown, (f"{room} {score:>4}", ""), mark, (" ", ""))
-    asked = cells.fit(
-        question or one_line(batch.problems[position], 24), max(1, width - width_of(out))
-    )
-    return (*out, (asked, "dim"))
+    return (name, *shown, (f"{room} {score:>4}", ""), mark, (" ", ""))
 
 
 def group_rows(
     batch: Batch | None,
     under_way: Set[str],
-    filter_text: str = "",
+    filter_text: str,
     *,
-    questions: Mapping[str, str] = NO_QUESTIONS,
-    width: int = 60,
+    questions: Mapping[str, str],
+    width: int,
 ) -> list[Row]:
     """A row for each group; its key is the group's id."""
     if batch is None:
@@ -407,12 +382,28 @@ def group_rows(
     for position, problem in enumerate(batch.problems):
         through = batch.reflections.get(position)
         asked = questions.get(problem, "")
-        shown = group_line(batch, position, under_way, question=asked, width=width)
-        row = Row(batch.group(position), shown)
+        shown = group_line(batch, position, under_way)
+        # Without a question the problem's id stands in its place.
+        text = cells.fit(asked or one_line(problem, 24), max(1, width - width_of(shown)))
+        row = Row(batch.group(position), (*shown, (text, "dim")))
         words = f"{plain_text(row.line)} {problem} {asked} {through.outcome if through else ''}"
         if filter_text.casefold() in words.casefold():
             rows.append(row)
     return rows
+
+
+def strip_line(rows: Sequence[Row], chosen: int, width: int) -> Line:
+    """As many groups beside each other as fit, without their questions; the chosen one is there."""
+    end: Line = (("[ ] group", "dim"),)
+    each = width_of(rows[chosen].line[:-1]) + len("| ")
+    room = (width - width_of(end)) // each
+    spans: list[Span] = [(" ", "")]
+    for number in canvas.visible_range(len(rows), room, chosen):
+        name, *others, _question = rows[number].line
+        if number == chosen:
+            name = (name[0], "focus")
+        spans += [name, *others, ("| ", "dim")]
+    return (*spans, *end)
 
 
 def question_lines(name: str, question: str, width: int, most: int) -> list[Line]:
@@ -432,22 +423,18 @@ def legend_lines() -> list[Line]:
     ]
 
 
-def _stages(batch: Batch) -> list[tuple[str, int, int]]:
+def stage_lines(batch: Batch, state: RunState, width: int) -> list[Line]:
     """How many of how many are through each stage; demonstrations are learnt from as they are."""
-    if not batch.size:
-        return []
-    return [
+    room = max(6, min(14, width - 20))
+    stages = (
         ("rollout", len(batch.rollouts), batch.size),
         ("judged", len(batch.verdicts), batch.size),
         ("reflected", len(batch.reflections), len(batch.problems)),
-    ]
-
-
-def stage_lines(batch: Batch, state: RunState, width: int) -> list[Line]:
-    room = max(6, min(14, width - 20))
+    )
     out = [
         line((f"{name:<11}", "dim"), (_SIGNS.bar(done, of, room), "bar"), f" {done}/{of}")
-        for name, done, of in _stages(batch)
+        for name, done, of in stages
+        if batch.size
     ]
     what = "update" if state.trains_at(batch.step) else "operations"
     return [*out, line((f"{what:<11}", "dim"), _operations_text(batch, state))]
@@ -586,7 +573,9 @@ def status_line(
     `doing` is what goes on between two steps.
     """
     if line_facts.starting:
-        return line((f" starting the run: {starting_text(line_facts)}", "title"))
+        # It says what takes time as soon as it knows.
+        stage = one_line(line_facts.starting_stage, 160) or "reading the run file …"
+        return line((f" starting the run: {stage}", "title"))
     if line_facts.opening:
         return line((" opening the run …", "title"))
     if state is None or state.started is None:
@@ -626,11 +615,6 @@ def status_line(
         on = f", on {one_line(evaluating.data, 40)}"  # last: where it is cut, the panes name it
         return line((f" evaluating {when}: ", "title"), f"{done}{mean}{on}")
     return line((f" {doing or _progress_text(state, batch)}", "title"))
-
-
-def starting_text(line_facts: SessionStatus) -> str:
-    """What a process that starts does; it says so itself as soon as it takes time."""
-    return one_line(line_facts.starting_stage, 160) or "reading the run file …"
 
 
 def _progress_text(state: RunState, batch: Batch | None) -> str:

@@ -87,7 +87,7 @@ class ReviewPanes:
         self.operations = line_view.RowList(id="review-ops", classes="pane")
         self.legend = line_view.Chrome(id="review-legend")
         self.change = ChangeView()
-        self.box = edit_box.EditBox(id="review-edit", classes="pane")
+        self.box = edit_box.EditBox(id="review-edit")
         self.evidence = TabRows(self, "review-evidence")
         self.similar = TabRows(self, "review-similar")
         self.opened_evidence = False

@@ -56,7 +56,7 @@ class ReviewLoader:
     def __init__(self, page: Page) -> None:
         self._page = page
         self._base = Loader[tuple[str, int, library_notes.NotesMark], Library](
-            page, self._load_base
+            page, lambda key: page.host.workspace.library(key[0]).at(key[1])
         )
         self.findings = Loader[FindingsRequest, Findings](
             page, lambda wanted: self.load_findings(wanted)
@@ -108,9 +108,6 @@ class ReviewLoader:
         return source.reply
 
     # -- in a thread -------------------------------------------------------------------------
-
-    def _load_base(self, key: tuple[str, int, library_notes.NotesMark]) -> Library:
-        return self._page.host.workspace.library(key[0]).at(key[1])
 
     def _open_evidence(self) -> "EvidenceLoader":
         if self._evidence is None:

@@ -167,6 +167,43 @@ async def test_the_wall_gives_each_rollout_a_line_below_a_caption() -> None:
         assert drawn(app.canvas)[0].rstrip() == " Wall  g03  4 above  1 below"
 
 
+async def test_below_the_wall_the_focused_text_is_followed_where_there_is_room() -> None:
+    app = Stage()
+    async with app.run_test(size=(40, 12)) as pilot:
+        app.canvas.set_mode("wall", "Wall", follows_below=True)
+        app.canvas.set_panes(some_panes(9, footer="1.0    "))
+        app.canvas.feed("p0", "first\nsecond")
+        app.canvas.feed("p1", "another\ntext")
+        app.canvas.flush()
+        assert [row.rstrip() for row in drawn(app.canvas)] == [
+            " Wall  3 below",
+            "r0 >        1.0     second |",
+            "r1 >        1.0     text |",
+            *(f"r{at} >        1.0" for at in range(2, 6)),
+            "┌─ r0 > 1.0 (follow) ──────────────────┐",
+            "│first                                 │",
+            "│second |                              │",
+            "│                                      │",
+            "└──────────────────────────────────────┘",
+        ]
+        app.canvas.feed("p0", " third")
+        app.canvas.flush()
+        assert "second third |" in drawn(app.canvas)[9]
+        app.canvas.set_panes(some_panes(9, state="won", footer="1.0    "))
+        app.canvas.flush()
+        assert "r0 + 1.0 (follow)" in drawn(app.canvas)[7]
+        app.canvas.move_focus(0, 1)
+        assert "r1 + 1.0 (follow)" in drawn(app.canvas)[7]
+        assert "another" in drawn(app.canvas)[8]
+        app.canvas.reset("p1", "again")
+        assert "again" in drawn(app.canvas)[8]
+        await pilot.click(app.canvas, offset=(5, 9))  # the box is no rollout of its own
+        assert app.canvas.focused_id == "p1"
+        assert app.canvas.visible_ids == tuple(f"p{at}" for at in range(6))
+        await pilot.resize_terminal(40, 9)
+        assert "(follow)" not in "".join(drawn(app.canvas))
+
+
 async def test_the_wall_shows_how_the_last_line_begins_and_says_where_it_is_cut() -> None:
     app = Stage()
     async with app.run_test(size=(40, 3)):
@@ -295,10 +332,10 @@ async def test_a_full_repaint_changes_no_cell(mode: str, theme: str) -> None:
     pieces = ("word ", "\n", "中文", "e\u0301", "[b]", "\x1b[2J", "long" * 12, "x", "\u0301")
     chance = random.Random(7)
     app = Stage(theme=theme)
-    async with app.run_test(size=(44, 9)) as pilot:
-        screen = pyte.Screen(44, 9)
+    async with app.run_test(size=(44, 12)) as pilot:
+        screen = pyte.Screen(44, 12)
         stream = pyte.Stream(screen)
-        app.canvas.set_mode(mode)  # type: ignore[arg-type]
+        app.canvas.set_mode(mode, follows_below=True)  # type: ignore[arg-type]
         app.canvas.set_panes(some_panes(6))
         await pilot.pause()
         compositor = app.screen._compositor
@@ -329,7 +366,7 @@ async def test_a_full_repaint_changes_no_cell(mode: str, theme: str) -> None:
 
 
 def _cells(screen: pyte.Screen) -> list[list[object]]:
-    return [[screen.buffer[y][x] for x in range(44)] for y in range(9)]
+    return [[screen.buffer[y][x] for x in range(44)] for y in range(12)]
 
 
 @given(

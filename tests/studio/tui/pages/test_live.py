@@ -230,6 +230,43 @@ async def test_on_the_wall_down_is_the_next_rollout_and_across_the_next_group(
         assert live.page.wall.canvas.focused_id == "s1p0r3"
 
 
+async def test_a_narrow_screen_has_a_strip_of_groups_and_follows_the_rollout_at_the_cursor(
+    tmp_path: Path,
+) -> None:
+    async with watching(tmp_path, NARROW) as live:
+        strip = live.screen.splitlines()[3]
+        assert strip.startswith(" s1p0  -+--  1/4   | s1p1  >>>>  0/0   | s1p2  ....        | [ ]")
+        await live.press("right_square_bracket")
+        await live.stream(TextPiece("s1p1r0", 0, "one\ntwo"), TextPiece("s1p1r1", 0, "other\ntext"))
+        assert "─ p1r0 > (follow) ─" in live.screen and "│one " in live.screen
+        await live.stream(TextPiece("s1p1r0", 7, " three"))
+        assert "│two three |" in live.screen
+        await live.press("j")
+        assert "─ p1r1 > (follow) ─" in live.screen and "│other " in live.screen
+        await live.press("right_square_bracket")
+        assert "s1p1  >>>>  0/0   | s1p2  ....        | s1p3 " in live.screen
+        assert "─ p2r0 . (follow) ─" in live.screen and "│queued " in live.screen
+        await live.press("z")
+        assert "(follow)" not in live.screen and "s1p3  ...." in live.screen
+
+
+@pytest.mark.parametrize("size", [WIDE, (60, 16)])
+async def test_the_wall_of_a_wide_or_a_small_screen_stands_alone(
+    tmp_path: Path, size: tuple[int, int]
+) -> None:
+    async with watching(tmp_path, size) as live:
+        if size == WIDE:
+            await live.press("z", "z")
+        assert live.page.wall.canvas.mode == "wall"
+        assert "(follow)" not in live.screen and "[ ] group" not in live.screen
+
+
+async def test_the_strip_says_why_there_are_no_groups(tmp_path: Path) -> None:
+    async with watching(tmp_path, NARROW) as live:
+        await live.press("slash", *"zebra", "enter")
+        assert "none holds 'zebra'" in live.screen.splitlines()[3]
+
+
 async def test_space_opens_a_rollout_under_way_alone_and_escape_leaves_it(tmp_path: Path) -> None:
     async with watching(tmp_path) as live:
         await live.press("right_square_bracket", "enter")
@@ -657,16 +694,13 @@ async def test_a_rate_falls_on_the_screen_although_nothing_comes_any_more(tmp_pa
 
 async def test_a_screen_that_is_left_while_it_reads_breaks_nothing(tmp_path: Path) -> None:
     class Gone:
-        """The page once it was taken down: it has no canvas any more."""
+        """The page once it was taken down: it has no canvas any more, and nothing is brought."""
 
         session = FakeSession(held_workspace(tmp_path).run("mine"))
         is_attached = False
 
     page = cast(LivePage, Gone())
-    streams = Streams(page)
-    streams.set_panes(["s1p0r0"])
-    await streams.read_records({"s1p0r0": ()})
-    assert not streams.has_text("s1p0r0")
+    await Streams(page).read_records({"s1p0r0": ()})
 
 
 async def test_held_out_tries_stream_in_panes_with_their_problem_and_their_reward(

@@ -8,7 +8,7 @@ from engines.core.state.run_state import RunState
 from engines.core.types import CallKey, Reflection, Usage, Verdict
 from studio.report.progress import LinePrinter
 from studio.tui.drawing.cells import cell_width
-from studio.tui.drawing.lines import Line, plain_text
+from studio.tui.drawing.lines import Line, Row, plain_text, width_of
 from studio.tui.header import SessionStatus
 from studio.tui.pages.live.view import (
     MOST_SHOWN,
@@ -24,6 +24,7 @@ from studio.tui.pages.live.view import (
     rollout_glyphs,
     run_summary_lines,
     status_line,
+    strip_line,
 )
 from tests.support.builders import a_lesson, a_rollout_finished, a_run, a_step, an_operation
 
@@ -55,6 +56,10 @@ def of(state: RunState) -> Batch:
 
 def text(lines: list[Line]) -> str:
     return "\n".join(plain_text(line) for line in lines)
+
+
+def list_groups(batch: Batch, words: str = "") -> list[Row]:
+    return group_rows(batch, set(), words, questions={}, width=60)
 
 
 def test_every_state_of_a_try_has_a_glyph_of_its_own() -> None:
@@ -96,9 +101,20 @@ def test_a_large_group_is_told_in_numbers() -> None:
 
 def test_the_filter_keeps_groups_whose_line_or_outcome_holds_it() -> None:
     state = a_state(reflected(1, "all-wrong"))
-    assert [row.key for row in group_rows(of(state), set(), "ALL-WRONG")] == ["s1p1"]
-    assert [row.key for row in group_rows(of(state), set(), "p0")] == ["s1p0"]
-    assert group_rows(of(state), set(), "nothing holds this") == []
+    assert [row.key for row in list_groups(of(state), "ALL-WRONG")] == ["s1p1"]
+    assert [row.key for row in list_groups(of(state), "p0")] == ["s1p0"]
+    assert list_groups(of(state), "nothing holds this") == []
+
+
+def test_the_strip_holds_the_chosen_group_and_as_many_beside_it_as_fit() -> None:
+    batch = of(a_state(*judged(0, 0, 1.0), reflected(0, "all-right")))
+    rows = list_groups(batch) * 4  # as if it had eight groups
+    at_start, at_end = strip_line(rows, 0, 80), strip_line(rows, 7, 80)
+    assert at_start[1] == ("s1p0  ", "focus")
+    assert plain_text(at_start).startswith(" s1p0  +...  1/1 = | s1p1  ....        | s1p0 ")
+    assert [text for text, style in at_end if style == "focus"] == ["s1p1  "]
+    assert width_of(at_start) <= 80 and width_of(strip_line(rows, 3, 60)) <= 60
+    assert plain_text(at_start).endswith("[ ] group")
 
 
 def test_stages_count_rollouts_verdicts_groups_and_operations() -> None:
