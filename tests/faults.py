@@ -17,6 +17,7 @@ import argparse
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -75,24 +76,28 @@ def run_tests(
     """Run tests in a tree, whose code is what they import."""
     command = [sys.executable, "-m", "pytest", "-q", "--tb=no", "-rfE", "-p", "no:xdist"]
     command += [f"--timeout={TEST_LIMIT_S}", *options, *tests]
+    process = subprocess.Popen(
+        command,
+        cwd=tree,
+        env={**os.environ, "PYTHONPATH": str(tree)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+    )
     try:
-        done = subprocess.run(
-            command,
-            cwd=tree,
-            env={**os.environ, "PYTHONPATH": str(tree)},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            timeout=limit_s,
-            check=False,
-        )
+        written, _ = process.communicate(timeout=limit_s)
     except subprocess.TimeoutExpired:
         return TestRun(-1, ("a test that never ended",), "")
-    output = done.stdout.decode(errors="replace")
+    finally:
+        with suppress(ProcessLookupError):  # with the children that a fault may leave at work
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    output = written.decode(errors="replace")
     told = [line for line in output.splitlines() if line.startswith(("FAILED ", "ERROR "))]
     failed = [line.partition(" ")[2].partition(" - ")[0] for line in told]
     if "+ Timeout +" in output:  # pytest ends on the spot then, without its list of failures
         failed.append("a test that waited for ever")
-    return TestRun(done.returncode, tuple(failed), output)
+    return TestRun(process.returncode, tuple(failed), output)
 
 
 def needed_tests(faults: Sequence[Fault]) -> list[str]:
