@@ -1,7 +1,7 @@
 """The prompt templates: where they are, and their strict rendering.
 
-A prompt is a Markdown file with front matter that lists its variables and what its reply must be. It
-stands in the folder `prompts` of the package that asks with it, one of `PACKAGES`.
+A prompt is a Markdown file with front matter that lists its variables and what its reply must be.
+It stands in the folder `prompts` of the package that asks with it, one of `PACKAGES`.
 """
 
 import re
