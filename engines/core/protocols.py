@@ -47,7 +47,7 @@ OnText = Tell
 
 
 class Policy(Protocol):
-    """A model that answers."""
+    """A model that answers. One that subclasses this need not say that it holds nothing."""
 
     @property
     def name(self) -> str:
@@ -60,8 +60,10 @@ class Policy(Protocol):
 
     async def ping(self) -> None:
         """Return when the model answers; raises PolicyError, with endpoint and cause, else."""
+        return
 
-    async def aclose(self) -> None: ...
+    async def aclose(self) -> None:
+        return
 
 
 class TryPolicy(Policy, Protocol):
@@ -126,6 +128,10 @@ class Ledger(Protocol):
         The seed of `sampling` is replaced by the one that follows from the key. The
         record is on disk when this returns. Raises what `Policy.complete` raises.
         """
+
+
+class TryLedger(Ledger, Protocol):
+    """The ledger as rollouts use it: what tools say is recorded, too."""
 
     async def run_tools(
         self,
@@ -294,6 +300,7 @@ class Embedder(Protocol):
 
     async def ping(self) -> None:
         """Return when the model answers; raises PolicyError else."""
+        return
 
 
 class Reviewer(Protocol):

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from engines.core import errors, waiting
 from engines.core.frozen import frozen
-from engines.core.protocols import Agent, Ledger, OnText, Policy
+from engines.core.protocols import Agent, OnText, Policy, TryLedger
 from engines.core.text import citations, tool_text
 from engines.core.types import (
     NO_USAGE,
@@ -39,7 +39,7 @@ class RecordedPolicy:
     """
 
     inner: Policy
-    ledger: Ledger
+    ledger: TryLedger
     key: CallKey
     again: bool = False  # ask also for what is recorded, see `Ledger.ask`
     turn: int = 0
@@ -172,7 +172,7 @@ class RolloutManager:
 
     agent: Agent
     policy: Policy
-    ledger: Ledger
+    ledger: TryLedger
     slots: Slots
     task_timeout_s: float
     cleared: Callable[[], Awaitable[None]] | None = None  # None: nothing ever pauses

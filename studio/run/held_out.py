@@ -11,7 +11,7 @@ from typing import Any
 from engines.core.codec import JsonMapping, digest, question_of
 from engines.core.errors import ConfigError, DamagedError, DataError, StudioError
 from engines.core.library import Library
-from engines.core.protocols import Ledger, Linter, Verifier
+from engines.core.protocols import Linter, Verifier
 from engines.core.settings import LEAST_TRIED
 from engines.core.state.run_state import RunState
 from engines.core.types import NO_USAGE, Flag, Operation, Problem, Tell, Usage, rollout_id
@@ -118,7 +118,7 @@ def score_book_opener(
 def measuring_setup(
     config: RunConfig,
     roles: models.Roles,
-    ledger: Ledger,
+    ledger: RecordLedger,
     shared: Slots,
     verifier: Verifier,
     *,

@@ -378,7 +378,7 @@ def embedding_endpoint(config: RunConfig, wanted: EmbeddingConfig) -> EndpointSe
 def make_rollouts(
     config: RunConfig,
     roles: Roles,
-    ledger: Ledger,
+    ledger: RecordLedger,
     slots: Slots,
     *,
     wait: Callable[[], Awaitable[None]] | None = None,
@@ -618,9 +618,9 @@ def open_run_verifier(
     with _locate_errors(loaded):
         spec, folders = config.verifier.spec, verifier_folders(loaded, workspace)
         columns = shared_columns(*sets)
-        if (dispatcher := roles.acting.dispatcher) and roles.remote and not loads_weights(spec):
+        if (pool := roles.acting.worker_pool) and roles.remote and not loads_weights(spec):
             roles.remote.want_verifier(spec, folders, columns, judging)
-            return MaskedAnswers(dispatcher.verifier(), loaded.mask)
+            return MaskedAnswers(pool.verifier(), loaded.mask)
         grading = roles.acting.grading() if grades_tasks(spec) else None
         verifier = open_verifier(
             spec,

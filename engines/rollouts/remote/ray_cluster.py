@@ -1,6 +1,6 @@
 """Workers from a Ray cluster; the one file that imports ray.
 
-Ray places workers, restarts nodes and scales; which try goes where is the dispatcher's. What
+Ray places workers, restarts nodes and scales; which rollout goes where is the pool's. What
 travels is in arguments of calls between processes: never in an environment, a file or a log.
 """
 
@@ -27,14 +27,15 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy as Nod
 from engines.core.codec import JsonObject
 from engines.core.errors import StudioError, WorkerLost
 from engines.core.frozen import frozen
-from engines.rollouts.remote.dispatcher import Item, OpenParts, PackedError, Worker
+from engines.rollouts.remote.line import Item, PackedError
+from engines.rollouts.remote.worker import OpenParts, Worker
 
 REACH_S = 5.0
 """To reach the head of a cluster."""
 START_S = 15.0
 """To start a process on a node."""
 MOST_CALLS = 10_000
-"""Of one worker at a time: what it has under way is bounded by the dispatcher."""
+"""Of one worker at a time: what it has under way is bounded by the pool."""
 
 
 @frozen
@@ -76,7 +77,7 @@ class RayCluster:
         # What it says on the way would stand in the screen; errors come as such.
         logging.getLogger("ray").setLevel(logging.ERROR)
         # Ray 2.60 prints what befalls its processes on standard output, and no option stops it:
-        # that is our data's. The dispatcher says which worker was lost, and why.
+        # that is our data's. The pool says which worker was lost, and why.
         ray._private.worker.print_worker_logs = lambda *_: None
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
