@@ -209,10 +209,11 @@ class Toolbox(Protocol):
 
 
 class Verifier(Protocol):
-    """Scores attempts."""
+    """Scores attempts. One that subclasses this need not say that it loads or holds nothing."""
 
     async def check(self) -> None:
         """Return when it can be used at all, before anything is spent; raises VerifierError."""
+        return
 
     async def verify(self, problem: Problem, rollouts: Sequence[Rollout]) -> Sequence[Verdict]:
         """Judge rollouts of one problem, aligned with them; never raises for an answer.
@@ -221,7 +222,8 @@ class Verifier(Protocol):
         says that there was nothing to judge.
         """
 
-    async def aclose(self) -> None: ...
+    async def aclose(self) -> None:
+        return
 
 
 def judges_whole_groups(verifier: Verifier) -> bool:
