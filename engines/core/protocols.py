@@ -304,6 +304,9 @@ class Embedder(Protocol):
         """Return when the model answers; raises PolicyError else."""
         return
 
+    async def aclose(self) -> None:
+        return
+
 
 class Reviewer(Protocol):
     """Decides operations."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from engines.core import errors, waiting
 from engines.core.frozen import frozen
-from engines.core.protocols import Agent, OnText, Policy, TryLedger
+from engines.core.protocols import Agent, OnText, Policy, TryLedger, TryPolicy
 from engines.core.text import citations, tool_text
 from engines.core.types import (
     NO_USAGE,
@@ -32,8 +32,8 @@ TRAJECTORY_CHARS = 4_000_000
 
 
 @dataclass(slots=True)
-class RecordedPolicy:
-    """A `TryPolicy`, bound to one try: its calls are turns 0, 1, … of one key, in the ledger.
+class RecordedPolicy(TryPolicy):
+    """Bound to one try: its calls are turns 0, 1, … of one key, in the ledger.
 
     `refs` are those of its replies and of what its tools said, in the order of the conversation.
     """
@@ -140,12 +140,6 @@ class RecordedPolicy:
             raise
         self.usage += reply.usage
         return reply, ref
-
-    async def ping(self) -> None:
-        await self.inner.ping()
-
-    async def aclose(self) -> None:
-        """The policy outlives the try; whoever opened it closes it."""
 
 
 class _RunningRollout:

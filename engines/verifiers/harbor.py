@@ -9,7 +9,6 @@ import asyncio
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from engines.agents import programs
 from engines.core.frozen import frozen
@@ -28,7 +27,6 @@ class HarborVerifier(Verifier):
 
     runner: programs.ProgramRunner
     kept: Path
-    limits: Any = None  # of the runner
 
     async def verify(self, problem: Problem, rollouts: Sequence[Rollout]) -> tuple[Verdict, ...]:
         return tuple([await self._verify_one(problem, rollout) for rollout in rollouts])
@@ -61,9 +59,7 @@ class HarborVerifier(Verifier):
         env = {f"STUDIO_{name.upper()}": str(folder / name) for name in ("app", "tests", "logs")}
         env |= {"PATH": f"{Path(sys.executable).parent}:/usr/local/bin:/usr/bin:/bin"}
         env |= {"HOME": str(folder), "TMPDIR": str(folder), "LANG": "C.UTF-8"}
-        program: programs.Program = await self.runner.start_program(
-            _START, folder=folder, env=env, limits=self.limits
-        )
+        program: programs.Program = await self.runner.start_program(_START, folder=folder, env=env)
         try:
             return await program.wait()
         finally:

@@ -176,7 +176,7 @@ class _Parts:
     sets: tuple[HeldOutSet, ...]
     pool: tuple[Problem, ...]  # operations are tried on these
     verifier: protocols.Verifier
-    embedder: cassette.OpenEmbedder | None
+    embedder: protocols.Embedder | None
     agent_facts: dict[str, Any]
 
 

@@ -309,9 +309,9 @@ class ChosenFunction:
         )
 
 
-def detect_signature(names: Sequence[str]) -> Signature | None:
+def detect_signature(names: list[str]) -> Signature | None:
     """Tell the framework by parameter names; None where none fits."""
-    if names[:1] == ["sample"] or names[:1] == ("sample",):
+    if names[:1] == ["sample"]:
         return "youtu"
     if "completions" in names or "completion_ids" in names:
         return "trl"
