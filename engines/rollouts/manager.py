@@ -238,14 +238,6 @@ class RolloutManager:
                 attempt = replace(attempt, answer=judged)
             return attempt, recorded.conversation
 
-    async def rejoin_batch(self, job: Job) -> None:
-        """Take part once more with a try whose result is known; nothing comes of it.
-
-        What a policy that decodes many tries at once gives the others depends, by rounding,
-        on who is among them. Its replies are taken from the records, and asked for beside.
-        """
-        await self.roll_out(job)
-
 
 def _failed_attempt(reason: str, usage: Usage, began: float) -> Attempt:
     return Attempt(

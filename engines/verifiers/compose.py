@@ -221,36 +221,36 @@ def count_steps(text: str) -> int:
     return sum("=" in line or bool(_LABEL.match(line)) for line in text.splitlines())
 
 
+@frozen
 class ShapedVerifier:
     """Shapes the rewards of another verifier, which stand in the metrics under its `name`."""
 
-    def __init__(
-        self, shape: LengthPenalty | StepBonus, name: str, inner: protocols.Verifier
-    ) -> None:
-        self._shape, self._name, self._inner = shape, name, inner
+    shape: LengthPenalty | StepBonus
+    name: str
+    inner: protocols.Verifier
 
     @property
     def whole_groups(self) -> bool:
-        return protocols.judges_whole_groups(self._inner)
+        return protocols.judges_whole_groups(self.inner)
 
     async def check(self) -> None:
-        await self._inner.check()
+        await self.inner.check()
 
     async def verify(self, problem: Problem, rollouts: Sequence[Rollout]) -> tuple[Verdict, ...]:
-        verdicts = await self._inner.verify(problem, rollouts)
+        verdicts = await self.inner.verify(problem, rollouts)
         pairs = zip(rollouts, verdicts, strict=True)
         return tuple(self._shape_verdict(rollout.attempt, verdict) for rollout, verdict in pairs)
 
     async def aclose(self) -> None:
-        await self._inner.aclose()
+        await self.inner.aclose()
 
     def _shape_verdict(self, attempt: Attempt, verdict: Verdict) -> Verdict:
         """What was not judged, or could not be, stays so: its error passes through."""
-        metrics = {f"{self._name}/{name}": value for name, value in verdict.metrics.items()}
+        metrics = {f"{self.name}/{name}": value for name, value in verdict.metrics.items()}
         reward, critique, error = verdict.reward, verdict.critique, verdict.error
         if reward is not None:
-            metrics = {self._name: reward, **metrics}
-            shaped = self._shape.shape_reward(reward, attempt)
+            metrics = {self.name: reward, **metrics}
+            shaped = self.shape.shape_reward(reward, attempt)
             if isinstance(shaped, str):
                 reward, error = None, f"failed: {shaped}"
             else:

@@ -617,18 +617,18 @@ class CannotRead(Exception):
         super().__init__(text)
 
 
+@frozen
 class Template:
     """A Jinja template. CannotRead: that package is not installed."""
 
-    def __init__(self, text: str) -> None:
-        self._text = text
+    text: str
 
     def render(self, **fields: Any) -> str:
         try:
             import jinja2
         except ImportError as error:
             raise CannotRead("a template needs the package jinja2") from error
-        return str(jinja2.Template(self._text).render(**fields))
+        return str(jinja2.Template(self.text).render(**fields))
 
 
 class FileUtils:
