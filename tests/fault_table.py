@@ -416,6 +416,13 @@ FAULTS = (
         ("tests/engines/record/test_scores.py",),
     ),
     Fault(
+        "what a lost worker had asked is given up, and asked and paid for once more",
+        "engines/rollouts/remote/worker_pool.py",
+        "                await asyncio.wait(self.calls)\n",
+        "                pass\n",
+        ("tests/engines/rollouts/remote/test_lost_workers.py",),
+    ),
+    Fault(
         "what a call that failed may have cost is forgotten with its rollout",
         "engines/rollouts/manager.py",
         "attempt = _failed_attempt(failure, recorded.usage, began)",

@@ -17,6 +17,7 @@ import argparse
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -33,7 +34,9 @@ ROOT = Path(__file__).parents[1]
 TEST_LIMIT_S = 60
 """For one test: a fault may make it wait for ever, which is a way of being caught."""
 RUN_LIMIT_S = 900
-"""For one call of pytest, where a fault stops even that limit from working."""
+"""For the one call of pytest without any fault."""
+FAULT_LIMIT_S = 200
+"""For a call with a fault: a test's own limit ends with its failure, and what follows may hang."""
 
 Outcome = Literal["caught", "NOT CAUGHT", "no such text", "no such tests", "no import"]
 
@@ -67,28 +70,34 @@ def copy_tracked_files(target: Path) -> None:
             shutil.copy2(ROOT / name, target / name)
 
 
-def run_tests(tree: Path, tests: Iterable[str], *options: str) -> TestRun:
+def run_tests(
+    tree: Path, tests: Iterable[str], *options: str, limit_s: float = RUN_LIMIT_S
+) -> TestRun:
     """Run tests in a tree, whose code is what they import."""
     command = [sys.executable, "-m", "pytest", "-q", "--tb=no", "-rfE", "-p", "no:xdist"]
     command += [f"--timeout={TEST_LIMIT_S}", *options, *tests]
+    process = subprocess.Popen(
+        command,
+        cwd=tree,
+        env={**os.environ, "PYTHONPATH": str(tree)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+    )
     try:
-        done = subprocess.run(
-            command,
-            cwd=tree,
-            env={**os.environ, "PYTHONPATH": str(tree)},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            timeout=RUN_LIMIT_S,
-            check=False,
-        )
+        written, _ = process.communicate(timeout=limit_s)
     except subprocess.TimeoutExpired:
         return TestRun(-1, ("a test that never ended",), "")
-    output = done.stdout.decode(errors="replace")
+    finally:
+        with suppress(ProcessLookupError):  # with the children that a fault may leave at work
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    output = written.decode(errors="replace")
     told = [line for line in output.splitlines() if line.startswith(("FAILED ", "ERROR "))]
     failed = [line.partition(" ")[2].partition(" - ")[0] for line in told]
     if "+ Timeout +" in output:  # pytest ends on the spot then, without its list of failures
         failed.append("a test that waited for ever")
-    return TestRun(done.returncode, tuple(failed), output)
+    return TestRun(process.returncode, tuple(failed), output)
 
 
 def needed_tests(faults: Sequence[Fault]) -> list[str]:
@@ -138,7 +147,7 @@ def try_fault(tree: Path, fault: Fault, failing: frozenset[str]) -> Row:
     skipped = [f"--deselect={test}" for test in failing]
     write_code(path, code.replace(fault.text, fault.becomes))
     try:
-        run = run_tests(tree, fault.tests, "-x", *skipped)
+        run = run_tests(tree, fault.tests, "-x", *skipped, limit_s=FAULT_LIMIT_S)
     finally:
         write_code(path, code)
     outcome, by = judge_run(run)

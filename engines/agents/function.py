@@ -20,14 +20,14 @@ from engines.core.types import Attempt, Completion, Job, Message, Problem, Sampl
 Asked = str | Sequence[Message | codec.JsonMapping]
 
 
+@frozen
 class Model:
     """What the function is given: the policy, with the library in front of what it asks.
 
     Calls are recorded and paid for once; made at the same time, they wait for each other.
     """
 
-    def __init__(self, guided: guided_try.GuidedTry) -> None:
-        self.guided = guided
+    guided: guided_try.GuidedTry
 
     async def ask(
         self, messages: Asked, tools: Sequence[codec.JsonMapping] | None = None
@@ -39,15 +39,16 @@ class Model:
         return (await self.ask(text)).text
 
 
+@frozen
 class BlockingModel:
     """The same for a function that is not async, which runs in a thread."""
 
-    def __init__(self, model: Model, loop: asyncio.AbstractEventLoop) -> None:
-        self._model, self._loop = model, loop
+    model: Model
+    loop: asyncio.AbstractEventLoop
 
     def ask(self, messages: Asked, tools: Sequence[codec.JsonMapping] | None = None) -> Completion:
-        work = self._model.ask(messages, tools)
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+        work = self.model.ask(messages, tools)
+        return asyncio.run_coroutine_threadsafe(work, self.loop).result()
 
     def __call__(self, text: str) -> str:
         return self.ask(text).text

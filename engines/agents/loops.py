@@ -7,7 +7,7 @@ from contextlib import AsyncExitStack
 from dataclasses import replace
 
 from engines.agents.open import AgentNeeds
-from engines.core.errors import CallFailed, ConfigError
+from engines.core.errors import CallFailed
 from engines.core.frozen import frozen
 from engines.core.protocols import OnText, Policy, Toolbox, ToolTry, TryPolicy
 from engines.core.text import maths, tool_text
@@ -101,8 +101,6 @@ def system_messages(instructions: str, guidance: str) -> tuple[Message, ...]:
     return (Message("system", system),) if system else ()
 
 
-MAX_TURNS = 100
-
 # Blanks of one line only: `\s` would reach over lines.
 _REQUEST = re.compile(r"^[ \t]*calc:(.*)$", re.MULTILINE)
 
@@ -120,14 +118,6 @@ class CalculatorLoop:
     instructions: str
     sampling: Sampling
     max_turns: int = 2
-
-    def __post_init__(self) -> None:
-        if not 1 <= self.max_turns <= MAX_TURNS:
-            raise ConfigError(
-                "agent.max_turns",
-                f"it is {self.max_turns}, not from 1 to {MAX_TURNS}.",
-                "Set it to 2, for one calculation and an answer.",
-            )
 
     async def attempt(self, job: Job, policy: Policy, on_text: OnText | None = None) -> Attempt:
         messages = first_messages(self.instructions, job)

@@ -10,7 +10,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from engines.core import errors, protocols
+from engines.core import protocols
 from engines.core.frozen import frozen
 from engines.core.types import Sampling, Tell
 
@@ -56,13 +56,7 @@ class AgentNeeds:
 
 
 def open_agent(kind: str, needs: AgentNeeds) -> protocols.Agent:
-    """Make an agent of one of `KINDS`. Raises ConfigError."""
-    if kind not in KINDS:
-        raise errors.ConfigError(
-            "agent.kind",
-            f'there is no agent of the kind "{kind}".',
-            f"{errors.did_you_mean(kind, KINDS)}Known: {', '.join(KINDS)}.",
-        )
+    """Make an agent of one of `KINDS`."""
     module, _, function = KINDS[kind].opener.partition(":")
     agent: protocols.Agent = getattr(import_module(module), function)(needs)
     return agent

@@ -11,10 +11,10 @@ import re
 import shutil
 import socket
 import stat
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from math import isfinite
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 from engines.core.codec import digest
 from engines.core.types import Problem
@@ -45,22 +45,9 @@ class Program(Protocol):
 class ProgramRunner(Protocol):
     """Starts programs, each in a box of its own."""
 
-    async def start_program(
-        self,
-        argv: Sequence[str],
-        *,
-        folder: Path,
-        env: Mapping[str, str],
-        readable: Sequence[Path] = (),
-        stdin: bytes = b"",
-        network: Literal["none", "public"] = "none",
-        port: int = 8080,
-        limits: Any = None,
-    ) -> Any:
-        """A `Program` in `folder`, the one place where it may write, with `env` alone.
-
-        With network "none" it reaches 127.0.0.1:`port` and nothing else.
-        """
+    @property
+    def start_program(self) -> Callable[..., Awaitable[Any]]:
+        """Starts a `Program`; takes what `Sandbox.start_program` takes."""
 
 
 MOST_CHARS = 1_000_000

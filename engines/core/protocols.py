@@ -47,7 +47,7 @@ OnText = Tell
 
 
 class Policy(Protocol):
-    """A model that answers."""
+    """A model that answers. One that subclasses this need not say that it holds nothing."""
 
     @property
     def name(self) -> str:
@@ -60,8 +60,10 @@ class Policy(Protocol):
 
     async def ping(self) -> None:
         """Return when the model answers; raises PolicyError, with endpoint and cause, else."""
+        return
 
-    async def aclose(self) -> None: ...
+    async def aclose(self) -> None:
+        return
 
 
 class TryPolicy(Policy, Protocol):
@@ -126,6 +128,10 @@ class Ledger(Protocol):
         The seed of `sampling` is replaced by the one that follows from the key. The
         record is on disk when this returns. Raises what `Policy.complete` raises.
         """
+
+
+class TryLedger(Ledger, Protocol):
+    """The ledger as rollouts use it: what tools say is recorded, too."""
 
     async def run_tools(
         self,
@@ -203,10 +209,11 @@ class Toolbox(Protocol):
 
 
 class Verifier(Protocol):
-    """Scores attempts."""
+    """Scores attempts. One that subclasses this need not say that it loads or holds nothing."""
 
     async def check(self) -> None:
         """Return when it can be used at all, before anything is spent; raises VerifierError."""
+        return
 
     async def verify(self, problem: Problem, rollouts: Sequence[Rollout]) -> Sequence[Verdict]:
         """Judge rollouts of one problem, aligned with them; never raises for an answer.
@@ -215,7 +222,8 @@ class Verifier(Protocol):
         says that there was nothing to judge.
         """
 
-    async def aclose(self) -> None: ...
+    async def aclose(self) -> None:
+        return
 
 
 def judges_whole_groups(verifier: Verifier) -> bool:
@@ -294,6 +302,10 @@ class Embedder(Protocol):
 
     async def ping(self) -> None:
         """Return when the model answers; raises PolicyError else."""
+        return
+
+    async def aclose(self) -> None:
+        return
 
 
 class Reviewer(Protocol):

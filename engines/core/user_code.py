@@ -2,7 +2,7 @@
 
 import importlib
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
@@ -22,12 +22,12 @@ def is_loaded_by_us(module: str) -> bool:
     return module == VERIFIER_MODULE or module.startswith(_OWN)
 
 
-def load_function(place: str, named: str, folders: Sequence[Path] = ()) -> Callable[..., Any]:
-    """What FILE.py:NAME (the file in the first of the folders) or MODULE:NAME names."""
+def load_function(place: str, named: str) -> Callable[..., Any]:
+    """What FILE.py:NAME or MODULE:NAME names."""
     source, _, name = named.rpartition(":")
     try:
         if source.endswith(".py"):
-            module = _load_file(_find_file(place, source, folders))
+            module = _load_file(_find_file(place, Path(source).expanduser()))
         else:
             module = importlib.import_module(source)
     except ConfigError:
@@ -54,17 +54,12 @@ def error_text(error: BaseException) -> str:
     return f"{type(error).__name__}: {said}" if said else type(error).__name__
 
 
-def _find_file(place: str, source: str, folders: Sequence[Path]) -> Path:
-    for folder in folders or (Path(),):
-        if (path := folder / Path(source).expanduser()).is_file():
-            return path.resolve()
-    names = sorted({path.name for folder in folders for path in folder.glob("*.py")})
-    searched = ", ".join(map(str, folders)) or "the current folder"
-    raise ConfigError(
-        place,
-        f"there is no file {source}.",
-        f"{did_you_mean(Path(source).name, names)}Searched: {searched}.",
-    )
+def _find_file(place: str, path: Path) -> Path:
+    if not path.is_file():
+        names = [beside.name for beside in path.parent.glob("*.py")]
+        move = f"{did_you_mean(path.name, names)}Searched: {path.parent.absolute()}."
+        raise ConfigError(place, f"there is no file {path}.", move)
+    return path.resolve()
 
 
 def _load_file(path: Path) -> ModuleType:

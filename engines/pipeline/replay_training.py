@@ -272,6 +272,10 @@ def last_answer(messages: Sequence[Message], cited: Sequence[str] | None) -> str
     return without_citations(messages[-1].content, cited or ()) if messages else None
 
 
+KEPT_CHECKPOINTS = 3
+"""Besides that of the best step."""
+
+
 @frozen
 class Checkpoints:
     """Where checkpoints go, how often, and how many stay."""
@@ -280,7 +284,6 @@ class Checkpoints:
     folder: Path  # below it
     save: Callable[[Path], Awaitable[str]]  # the engine's whole state, atomically; its digest
     every_steps: int | None = None  # None: at the end of each epoch
-    keep: int = 3  # besides the best; the doctor takes it from here, too
     tell: Tell = lambda _: None
 
     def is_due(self, step: int, *, ends_epoch: bool, last: bool) -> bool:
@@ -299,8 +302,8 @@ class Checkpoints:
             await asyncio.to_thread(self._remove, self.root / saved.folder)
 
     def removable_checkpoints(self, state: RunState) -> tuple[ev.CheckpointSaved, ...]:
-        """All but the newest `keep`, at least one, and that of the best step so far."""
-        older = state.checkpoints[: -max(1, self.keep)]
+        """All but the newest, and that of the best step so far."""
+        older = state.checkpoints[:-KEPT_CHECKPOINTS]
         return tuple(saved for saved in older if saved.step != state.best_step)
 
     def _remove(self, folder: Path) -> None:

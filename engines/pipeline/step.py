@@ -173,7 +173,10 @@ async def _practise_rollout(
             raise
     else:
         if batch.rejoin:
-            await practice.rollouts.rejoin_batch(practice.job(key, problem, batch.library))
+            # Its result is known, and nothing comes of it: its replies are taken from the records,
+            # and asked for beside. What a policy that decodes many tries at once gives the others
+            # depends, by rounding, on who is among them.
+            await practice.rollouts.roll_out(practice.job(key, problem, batch.library))
         rollout = load_rollout(practice.records, now, done)
 
     known = now.verdicts.get((position, index))

@@ -197,8 +197,6 @@ BEAT_S = 0.1
 """Between two pieces: screens are told no more often."""
 CHARS_PER_TOKEN = 4
 
-Sleep = Callable[[float], Awaitable[None]]
-
 
 @frozen
 class StreamPacedPolicy(WrappedPolicy):
@@ -211,7 +209,7 @@ class StreamPacedPolicy(WrappedPolicy):
 
     tokens_per_s: float
     cleared: Callable[[], Awaitable[object]] | None = None
-    sleep: Sleep = asyncio.sleep
+    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
 
     async def complete(
         self, messages: Sequence[Message], sampling: Sampling, on_text: OnText | None = None

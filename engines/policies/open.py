@@ -126,8 +126,13 @@ def load_local(
     place = f"policy 'hf:{settings.path}'"
     _check_packages(settings, place)
     folder = _find_folder(settings.path, place)
-    if settings.adapter is not None:
-        _check_adapter(settings.adapter)
+    adapter = settings.adapter
+    if adapter is not None and not (adapter / "adapter_config.json").is_file():
+        raise PolicyError(
+            f"adapter {adapter}",
+            "there is no adapter_config.json." if adapter.is_dir() else "it is no folder.",
+            "Write a folder that PEFT wrote, such as one of a checkpoint.",
+        )
     from engines.policies.hf_local.building import build_model
 
     return build_model(settings, folder, place, tell)
@@ -168,13 +173,3 @@ def _find_folder(path: str, place: str) -> Path | None:
             "Write the folder of a transformers model; an adapter is named as policy.adapter.",
         )
     return folder
-
-
-def _check_adapter(adapter: Path) -> None:
-    if not (adapter / "adapter_config.json").is_file():
-        cause = "there is no adapter_config.json." if adapter.is_dir() else "it is no folder."
-        raise PolicyError(
-            f"adapter {adapter}",
-            cause,
-            "Write a folder that PEFT wrote, such as one of a checkpoint.",
-        )

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from difflib import unified_diff
 from itertools import islice
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import orjson
 
@@ -369,11 +369,11 @@ class RecordingPolicy(WrappedPolicy):
 
 
 @frozen
-class PlayedPolicy:
+class PlayedPolicy(protocols.Policy):
     """Answers from a cassette; no model is opened."""
 
-    name: str
     cassette: Cassette
+    name: str  # last, since the property of the protocol looks like a default
 
     async def complete(
         self,
@@ -387,18 +387,6 @@ class PlayedPolicy:
             on_text(reply.text)
         return replace(reply, usage=free_usage(reply.usage))
 
-    async def ping(self) -> None:
-        """Nothing is asked."""
-
-    async def aclose(self) -> None:
-        """Nothing was opened."""
-
-
-class OpenEmbedder(protocols.Embedder, Protocol):
-    """An embedding model that somebody has to close."""
-
-    async def aclose(self) -> None: ...
-
 
 class TapedEmbedder:
     """An embedding model on its way to a cassette, or in its place (`open_inner` is not called)."""
@@ -408,7 +396,7 @@ class TapedEmbedder:
         name: str,
         cassette: Cassette,
         reserve: Reserve,
-        open_inner: Callable[[Reserve], OpenEmbedder],
+        open_inner: Callable[[Reserve], protocols.Embedder],
     ) -> None:
         self.name, self._cassette, self._reserve = name, cassette, reserve
         self._inner = None if cassette.plays else open_inner(reserve)
@@ -480,7 +468,7 @@ class TapedToolbox:
         reply = await self.cassette.play("tool", request)
         for asked in reply.get("asked", ()):
             messages = [from_dict(Message, message) for message in asked["messages"]]
-            policy = PlayedPolicy(asked["policy"], self.cassette)
+            policy = PlayedPolicy(self.cassette, asked["policy"])
             with suppress(errors.CallFailed):  # the tool made something of it
                 await within.ask(policy, messages, from_dict(Sampling, asked["sampling"]))
         result = from_dict(ToolResult, reply["result"])

@@ -137,7 +137,7 @@ class _Calls:
 
 @dataclass(eq=False)
 class RecordLedger:
-    """Implements `engines.core.protocols.Ledger` on a folder of record files.
+    """Implements `engines.core.protocols.TryLedger` on a folder of record files.
 
     Nothing is opened or written until something is asked.
     """

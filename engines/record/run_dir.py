@@ -4,6 +4,7 @@ import os
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from engines.core.errors import ConflictError, RecordError, suggest_name
 from engines.core.frozen import frozen
@@ -15,43 +16,33 @@ from engines.secrets.mask import NO_SECRETS, Mask
 
 
 @frozen
+class Below:
+    """What has this name in the folder of whoever has it as an attribute."""
+
+    name: str
+
+    def __get__(self, owner: Any, _: object) -> Path:
+        folder: Path = owner.path
+        return folder / self.name
+
+
+@frozen
 class RunDir:
     """`runs/<run-id>` of a workspace."""
 
     path: Path
+    journal = Below("journal.jsonl")
+    records = Below("records")
+    run_file = Below("run.yaml")
+    agent_file = Below("agent.yaml")
+    # The agent as it did best on the held-out sets; only where some were measured.
+    best_agent_file = Below("agent-best.yaml")
+    log = Below("studio.log")
+    socket = Below("control.sock")
 
     @property
     def run(self) -> str:
         return self.path.name
-
-    @property
-    def journal(self) -> Path:
-        return self.path / "journal.jsonl"
-
-    @property
-    def records(self) -> Path:
-        return self.path / "records"
-
-    @property
-    def run_file(self) -> Path:
-        return self.path / "run.yaml"
-
-    @property
-    def agent_file(self) -> Path:
-        return self.path / "agent.yaml"
-
-    @property
-    def best_agent_file(self) -> Path:
-        """The agent as it did best on the held-out sets; only where some were measured."""
-        return self.path / "agent-best.yaml"
-
-    @property
-    def log(self) -> Path:
-        return self.path / "studio.log"
-
-    @property
-    def socket(self) -> Path:
-        return self.path / "control.sock"
 
     def started_at(self) -> float:
         """When the run started: the time stamp of its first entry, cheaply; 0.0 without one."""
@@ -80,35 +71,13 @@ class Workspace:
 
     path: Path
     mask: Mask = NO_SECRETS
-
-    @property
-    def runs_folder(self) -> Path:
-        return self.path / "runs"
-
-    @property
-    def datasets(self) -> Path:
-        return self.path / "datasets"
-
-    @property
-    def configs(self) -> Path:
-        return self.path / "configs"
-
-    @property
-    def evaluations(self) -> Path:
-        return self.path / "evaluations"
-
-    @property
-    def verifiers(self) -> Path:
-        return self.path / "verifiers"
-
-    @property
-    def archives(self) -> Path:
-        """Runs packed into a file each, and notes on those that are only there."""
-        return self.path / "archives"
-
-    @property
-    def catalogue(self) -> Path:
-        return self.path / "catalogue.json"
+    runs_folder = Below("runs")
+    datasets = Below("datasets")
+    configs = Below("configs")
+    evaluations = Below("evaluations")
+    verifiers = Below("verifiers")
+    archives = Below("archives")  # runs packed into a file each, and notes on those only there
+    catalogue = Below("catalogue.json")
 
     def library(self, name: str) -> LibraryFolder:
         return LibraryFolder(self.path / "libraries" / name, self.mask)

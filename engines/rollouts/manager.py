@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from engines.core import errors, waiting
 from engines.core.frozen import frozen
-from engines.core.protocols import Agent, Ledger, OnText, Policy
+from engines.core.protocols import Agent, OnText, Policy, TryLedger, TryPolicy
 from engines.core.text import citations, tool_text
 from engines.core.types import (
     NO_USAGE,
@@ -32,14 +32,14 @@ TRAJECTORY_CHARS = 4_000_000
 
 
 @dataclass(slots=True)
-class RecordedPolicy:
-    """A `TryPolicy`, bound to one try: its calls are turns 0, 1, … of one key, in the ledger.
+class RecordedPolicy(TryPolicy):
+    """Bound to one try: its calls are turns 0, 1, … of one key, in the ledger.
 
     `refs` are those of its replies and of what its tools said, in the order of the conversation.
     """
 
     inner: Policy
-    ledger: Ledger
+    ledger: TryLedger
     key: CallKey
     again: bool = False  # ask also for what is recorded, see `Ledger.ask`
     turn: int = 0
@@ -141,12 +141,6 @@ class RecordedPolicy:
         self.usage += reply.usage
         return reply, ref
 
-    async def ping(self) -> None:
-        await self.inner.ping()
-
-    async def aclose(self) -> None:
-        """The policy outlives the try; whoever opened it closes it."""
-
 
 class _RunningRollout:
     """A rollout that can be killed. `cut` has no time limit: it expires when somebody says so."""
@@ -172,7 +166,7 @@ class RolloutManager:
 
     agent: Agent
     policy: Policy
-    ledger: Ledger
+    ledger: TryLedger
     slots: Slots
     task_timeout_s: float
     cleared: Callable[[], Awaitable[None]] | None = None  # None: nothing ever pauses
@@ -243,14 +237,6 @@ class RolloutManager:
                 )
                 attempt = replace(attempt, answer=judged)
             return attempt, recorded.conversation
-
-    async def rejoin_batch(self, job: Job) -> None:
-        """Take part once more with a try whose result is known; nothing comes of it.
-
-        What a policy that decodes many tries at once gives the others depends, by rounding,
-        on who is among them. Its replies are taken from the records, and asked for beside.
-        """
-        await self.roll_out(job)
 
 
 def _failed_attempt(reason: str, usage: Usage, began: float) -> Attempt:

@@ -212,9 +212,9 @@ def usage_text(schema: JsonMapping) -> str:
     return f"It takes: {', '.join(names[:20])}." if names else "It takes no arguments: {}"
 
 
-def shown_value(value: Any, limit: int = 60) -> str:
+def shown_value(value: Any) -> str:
     text = json.dumps(value, ensure_ascii=False, default=str)
-    return text if len(text) <= limit else f"{text[: limit - 1]}…"
+    return text if len(text) <= 60 else f"{text[:59]}…"
 
 
 def _read_object(text: str) -> JsonObject:

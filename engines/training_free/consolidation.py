@@ -517,27 +517,29 @@ class Consolidator:
         return self._room_left.render(held=str(held), limit=str(limit), left=str(share))
 
 
+@dataclass(slots=True)
 class _AccountedReply:
     """Reads replies about some proposals, and asks for those that no object names."""
 
-    def __init__(self, shown: Sequence[Candidate], library: Library, bound: int) -> None:
-        self._shown, self._library, self._bound = shown, library, bound
-        self._first: tuple[ConsolidationRow, ...] = ()
+    shown: Sequence[Candidate]
+    library: Library
+    bound: int
+    first: tuple[ConsolidationRow, ...] = ()
 
     def parse(self, text: str) -> ParsedReply[ConsolidationRow]:
-        known = range(1, len(self._shown) + 1)
-        parsed = parse_consolidation(text, self._library, known=known, bound=self._bound)
+        known = range(1, len(self.shown) + 1)
+        parsed = parse_consolidation(text, self.library, known=known, bound=self.bound)
         rows = parsed.items
-        if self._first and rows and not _named(self._first) & _named(rows):
-            rows = (*self._first, *rows)  # asked for what was missing, it sent only that
-        self._first = self._first or rows
+        if self.first and rows and not _named(self.first) & _named(rows):
+            rows = (*self.first, *rows)  # asked for what was missing, it sent only that
+        self.first = self.first or rows
         asked = self.question(rows)
         return replace(parsed, items=rows, problems=parsed.problems + ((asked,) if asked else ()))
 
     def question(self, rows: Sequence[ConsolidationRow]) -> str:
         """What to ask about the proposals that no row names, with their texts; "" for none."""
         named = _named(rows)
-        left = {n: one.proposal for n, one in enumerate(self._shown, 1) if n not in named}
+        left = {n: one.proposal for n, one in enumerate(self.shown, 1) if n not in named}
         if not left:
             return ""
         numbers = ", ".join(map(str, left))

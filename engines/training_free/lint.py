@@ -632,7 +632,7 @@ def plain_numbers(text: str) -> str:
     return _SPOKEN.sub(_write_digits, text)
 
 
-def find_numbers(plain: str) -> Iterator[tuple[frozenset[Fraction], int, re.Match[str]]]:
+def find_numbers(plain: str) -> Iterator[_Number]:
     """What each number may be, how many digits tell anything, and where; 25 % is 0.25, too."""
     for match in _NUMBER.finditer(plain):
         whole, under, percent = match.groups()

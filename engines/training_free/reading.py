@@ -10,7 +10,7 @@ anyway, is a note: recorded, and no reason to ask again.
 import asyncio
 import re
 from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeVar
 
 from engines.core import codec, errors, library_notes, protocols, waiting
@@ -439,14 +439,14 @@ def _changes(rows: Iterable[object]) -> list[Suggestion]:
     return [row for row in rows if isinstance(row, Suggestion) and row.kind != "keep"]
 
 
+@dataclass(slots=True)
 class _Reading:
     """Reads the rows of one reply, and notes what it leaves out of them."""
 
-    def __init__(self, library: Library, sources: str, known: Sequence[int]) -> None:
-        self._library = library
-        self._sources = sources
-        self._known = known
-        self._notes: list[str] = []
+    library: Library
+    sources: str
+    known: Sequence[int]
+    notes: list[str] = field(default_factory=list)
 
     def read_rows(
         self, found: FoundObjects, read: Callable[[_Fields], Sequence[_Row]]
@@ -454,14 +454,14 @@ class _Reading:
         items: list[_Row] = []
         problems, notes = list(found.problems), list(found.notes)
         for number, row in enumerate(found.rows, 1):
-            self._notes = []
+            self.notes = []
             try:
                 if isinstance(row, ReplyProblem):
                     raise row
                 items += read(_name_fields(row))
             except ReplyProblem as problem:
                 problems.append(f"Object {number}: {problem}")
-            notes += [f"Object {number}: {note}" for note in self._notes]
+            notes += [f"Object {number}: {note}" for note in self.notes]
         problems, notes = problems[:MAX_PROBLEMS], notes[:MAX_PROBLEMS]
         return ParsedReply(tuple(items), tuple(problems), tuple(notes), found.unclosed)
 
@@ -472,14 +472,14 @@ class _Reading:
         if kind in ("add", "modify") and not text:
             raise ReplyProblem(f'"experience" must be a text, since the operation is {kind}.')
         if kind == "add" and target is not None:
-            if self._library.get(target) is not None:
+            if self.library.get(target) is not None:
                 raise ReplyProblem(f'add takes no id; to change {target}, use "modify".')
             target = None
-        if kind != "add" and self._library.get(target) is None:
+        if kind != "add" and self.library.get(target) is None:
             raise ReplyProblem(self._unknown(target))
-        sources = fields.get(self._sources)
-        if sources is None and self._sources == "attempts":
-            sources = list(self._known)
+        sources = fields.get(self.sources)
+        if sources is None and self.sources == "attempts":
+            sources = list(self.known)
         same_as = [name for name in self._read_ids(fields, "same_as") if name != target]
         conflicts = [name for name in self._read_ids(fields, "conflicts_with") if name != target]
         return Suggestion(
@@ -500,20 +500,20 @@ class _Reading:
         for use in _USES:
             if use == said:
                 return [CreditRow(name, use, numbers) for name in names]
-        self._notes.append(f'"use" must be used, ignored or misled, not {said!r:.40}.')
+        self.notes.append(f'"use" must be used, ignored or misled, not {said!r:.40}.')
         return []
 
     def read_doubt(self, fields: _Fields) -> list[DoubtRow]:
         reason = _line(fields.get("doubt")) or _line(fields.get("reason"))
         if numbers := self._read_numbers(fields.get("attempts")):
             return [DoubtRow(reason, numbers)]
-        self._notes.append("a doubt must name the attempts it is about.")
+        self.notes.append("a doubt must name the attempts it is about.")
         return []
 
     def read_drop(self, fields: _Fields) -> list[DropRow]:
         if numbers := self._read_numbers(fields.get("drop", fields.get("proposals"))):
             return [DropRow(numbers, _line(fields.get("reason")))]
-        self._notes.append('"drop" must name proposals.')
+        self.notes.append('"drop" must name proposals.')
         return []
 
     def _read_ids(self, fields: _Fields, name: str) -> Names:
@@ -522,10 +522,10 @@ class _Reading:
         for entry in as_list(fields.get(name)):
             try:
                 target = parse_experience_id(entry)
-                if target is not None and self._library.get(target) is None:
+                if target is not None and self.library.get(target) is None:
                     raise ReplyProblem(self._unknown(target))
             except ReplyProblem as problem:
-                self._notes.append(f'"{name}": {problem}')
+                self.notes.append(f'"{name}": {problem}')
             else:
                 ids |= {target: None} if target else {}
         return tuple(ids)
@@ -535,16 +535,16 @@ class _Reading:
         numbers: dict[int, None] = {}
         for entry in as_list(value):
             match = _NUMBER.fullmatch(str(entry).strip())
-            if match and int(match[1]) in self._known:
+            if match and int(match[1]) in self.known:
                 numbers[int(match[1])] = None
             else:
-                known = ", ".join(map(str, self._known))
-                note = f'"{self._sources}" names {entry!r:.40}, and there are {known}.'
-                self._notes.append(note)
+                known = ", ".join(map(str, self.known))
+                note = f'"{self.sources}" names {entry!r:.40}, and there are {known}.'
+                self.notes.append(note)
         return tuple(numbers)
 
     def _unknown(self, target: str | None) -> str:
-        ids = ", ".join(e.id for e in self._library.experiences) or "it is empty"
+        ids = ", ".join(e.id for e in self.library.experiences) or "it is empty"
         return f"{target or 'no id'} is not in the library ({ids})."
 
 

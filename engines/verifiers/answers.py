@@ -6,7 +6,6 @@ and one that backtracks without end would stop the whole run. A problem with opt
 choice; a response that names two options chooses none.
 """
 
-import asyncio
 import importlib.util
 import re
 import string
@@ -25,6 +24,7 @@ from engines.process.pool import ForkLauncher, ProcessPool, Trouble
 from engines.verifiers.stated_answer import (
     TAIL_CHARS,
     WRAPPED,
+    EachVerifier,
     StatedAnswer,
     ascii_notation,
     find_stated_answer,
@@ -33,7 +33,6 @@ from engines.verifiers.stated_answer import (
     strip_tex,
     strip_thoughts,
     trouble_verdict,
-    unjudgeable_verdict,
     wrong_verdict,
 )
 
@@ -68,30 +67,24 @@ class TextSettings:
             )
 
 
-class TextVerifier:
+class TextVerifier(EachVerifier):
+    """Judges by words. A process starts with the first answer that needs one."""
+
     def __init__(self, settings: TextSettings | None = None) -> None:
         self._settings = settings or TextSettings()
         regex = self._settings.mode == "regex"
         self._pool = pattern_pool() if regex else None
 
-    async def check(self) -> None:
-        """Nothing to load: processes start with the first answer that needs them."""
-
-    async def verify(self, problem: Problem, rollouts: Sequence[Rollout]) -> tuple[Verdict, ...]:
-        as_choice = self._settings.mode in ("exact", "choice")
-        if as_choice and (verdicts := judge_choices(problem, rollouts)):
-            return verdicts
-        expected = tuple(find_stated_answer(text).text for text in problem.accepted_answers)
-        judged = (self._judge(rollout, expected) for rollout in rollouts)
-        return tuple(await asyncio.gather(*judged))
-
     async def aclose(self) -> None:
         if self._pool:
             await self._pool.aclose()
 
-    async def _judge(self, rollout: Rollout, expected: Sequence[str]) -> Verdict:
-        if trouble := unjudgeable_verdict(rollout, expected):
-            return trouble
+    async def judge(self, problem: Problem, rollout: Rollout) -> Verdict:
+        if problem.options and self._settings.mode in ("exact", "choice"):
+            return judge_choice(problem, rollout)
+        expected = [find_stated_answer(text).text for text in problem.accepted_answers]
+        if not expected:
+            return Verdict(None)
         response = strip_thoughts(rollout.attempt.answer or "")
         stated = find_stated_answer(response)
         text = stated.text[-TAIL_CHARS:]
@@ -189,28 +182,20 @@ _NUMBER = re.compile(r"(?:[A-Za-z]\s*=\s*)?([-+]?\d{1,15}(?:\.\d{1,15}|/0*[1-9]\
 
 
 def judge_choice(problem: Problem, rollout: Rollout) -> Verdict:
-    """Return the verdict on one rollout, also where its problem has no options."""
-    if verdicts := judge_choices(problem, [rollout]):
-        return verdicts[0]
-    return Verdict(None, error="failed: the problem has no options; give its row a list of choices")
-
-
-def judge_choices(problem: Problem, rollouts: Sequence[Rollout]) -> tuple[Verdict, ...]:
-    """The verdicts on a problem with options; none where it has none."""
+    """Return the verdict on one rollout by the option that it names."""
     options = problem.options
     if not options:
-        return ()
+        error = "failed: the problem has no options; give its row a list of choices"
+        return Verdict(None, error=error)
     right = {choose_option(answer, options) for answer in problem.accepted_answers} - {None}
+    if not right:
+        return Verdict(None)
+    response = rollout.attempt.answer or ""
+    chosen = choose_option(response, options)
+    if chosen in right:
+        return Verdict(1.0, f"chose {chosen}")
     expected = [f"{letter}. {options[letter]}" for letter in sorted(filter(None, right))]
-
-    def judge(rollout: Rollout) -> Verdict:
-        response = rollout.attempt.answer or ""
-        chosen = choose_option(response, options)
-        if chosen in right:
-            return Verdict(1.0, f"chose {chosen}")
-        return wrong_verdict(chosen or find_stated_answer(response).text, expected)
-
-    return tuple(unjudgeable_verdict(one, expected) or judge(one) for one in rollouts)
+    return wrong_verdict(chosen or find_stated_answer(response).text, expected)
 
 
 def choose_option(response: str, options: Mapping[str, str]) -> str | None:
@@ -325,7 +310,7 @@ class MathSettings:
     allow_set_relation_comp: bool = derived(True)  # -2 < x < 7 answers a set, too
 
 
-class MathVerifier:
+class MathVerifier(EachVerifier):
     """Judges by math-verify. Nothing starts before `start` or the first answer that needs it.
 
     Raises VerifierError: math-verify is not installed.
@@ -351,22 +336,15 @@ class MathVerifier:
         """Return when the checking processes are up; VerifierError where they cannot be."""
         await self._pool.start()
 
-    async def check(self) -> None:
-        """Nothing to load: processes start with the first answer that needs them."""
-
-    async def verify(self, problem: Problem, rollouts: Sequence[Rollout]) -> tuple[Verdict, ...]:
-        if verdicts := judge_choices(problem, rollouts):
-            return verdicts
-        expected = tuple(_parse_expected(text) for text in problem.accepted_answers)
-        judged = (self._judge(rollout, expected) for rollout in rollouts)
-        return tuple(await asyncio.gather(*judged))
-
     async def aclose(self) -> None:
         await self._pool.aclose()
 
-    async def _judge(self, rollout: Rollout, expected: Sequence[StatedAnswer]) -> Verdict:
-        if trouble := unjudgeable_verdict(rollout, expected):
-            return trouble
+    async def judge(self, problem: Problem, rollout: Rollout) -> Verdict:
+        if problem.options:
+            return judge_choice(problem, rollout)
+        expected = [_parse_expected(text) for text in problem.accepted_answers]
+        if not expected:
+            return Verdict(None)
         stated = _find_answer(rollout.attempt.answer or "")
         if not any(_NOT.search(gold.text) for gold in expected):
             stated = StatedAnswer(strip_denial(stated.text), stated.marker)

@@ -22,22 +22,13 @@ from engines.verifiers import answers, stated_answer
 
 
 @frozen
-class EachVerifier:
-    """Judges rollouts one by one, where there is nothing to load or to wait for."""
+class PlainVerifier(stated_answer.EachVerifier):
+    """Judges by a function that has nothing to load or to wait for."""
 
-    judge: Callable[[Problem, Rollout], Verdict]
+    function: Callable[[Problem, Rollout], Verdict]
 
-    async def check(self) -> None:
-        """Nothing to load."""
-
-    async def verify(self, problem: Problem, rollouts: Sequence[Rollout]) -> tuple[Verdict, ...]:
-        return tuple(
-            stated_answer.unjudgeable_verdict(rollout, (problem,)) or self.judge(problem, rollout)
-            for rollout in rollouts
-        )
-
-    async def aclose(self) -> None:
-        """Nothing is open."""
+    async def judge(self, problem: Problem, rollout: Rollout) -> Verdict:
+        return self.function(problem, rollout)
 
 
 @frozen
@@ -141,13 +132,11 @@ class LearnedSettings:
 
 
 @frozen
-class LearnedVerifier:
+class LearnedVerifier(protocols.Verifier):
     """`about` says from what it was learned, and how often it agrees with that."""
 
     score: Score
     about: str
-
-    async def check(self) -> None: ...
 
     async def verify(self, problem: Problem, rollouts: Sequence[Rollout]) -> Sequence[Verdict]:
         judged = [r for r in rollouts if r.attempt.answer]
@@ -159,8 +148,6 @@ class LearnedVerifier:
         }
         nothing = "failed: there is no answer to judge"
         return [found.get(id(one), Verdict(None, error=nothing)) for one in rollouts]
-
-    async def aclose(self) -> None: ...
 
 
 FORMAT_CHARS = 64_000
@@ -234,36 +221,36 @@ def count_steps(text: str) -> int:
     return sum("=" in line or bool(_LABEL.match(line)) for line in text.splitlines())
 
 
+@frozen
 class ShapedVerifier:
     """Shapes the rewards of another verifier, which stand in the metrics under its `name`."""
 
-    def __init__(
-        self, shape: LengthPenalty | StepBonus, name: str, inner: protocols.Verifier
-    ) -> None:
-        self._shape, self._name, self._inner = shape, name, inner
+    shape: LengthPenalty | StepBonus
+    name: str
+    inner: protocols.Verifier
 
     @property
     def whole_groups(self) -> bool:
-        return protocols.judges_whole_groups(self._inner)
+        return protocols.judges_whole_groups(self.inner)
 
     async def check(self) -> None:
-        await self._inner.check()
+        await self.inner.check()
 
     async def verify(self, problem: Problem, rollouts: Sequence[Rollout]) -> tuple[Verdict, ...]:
-        verdicts = await self._inner.verify(problem, rollouts)
+        verdicts = await self.inner.verify(problem, rollouts)
         pairs = zip(rollouts, verdicts, strict=True)
         return tuple(self._shape_verdict(rollout.attempt, verdict) for rollout, verdict in pairs)
 
     async def aclose(self) -> None:
-        await self._inner.aclose()
+        await self.inner.aclose()
 
     def _shape_verdict(self, attempt: Attempt, verdict: Verdict) -> Verdict:
         """What was not judged, or could not be, stays so: its error passes through."""
-        metrics = {f"{self._name}/{name}": value for name, value in verdict.metrics.items()}
+        metrics = {f"{self.name}/{name}": value for name, value in verdict.metrics.items()}
         reward, critique, error = verdict.reward, verdict.critique, verdict.error
         if reward is not None:
-            metrics = {self._name: reward, **metrics}
-            shaped = self._shape.shape_reward(reward, attempt)
+            metrics = {self.name: reward, **metrics}
+            shaped = self.shape.shape_reward(reward, attempt)
             if isinstance(shaped, str):
                 reward, error = None, f"failed: {shaped}"
             else:
@@ -290,25 +277,17 @@ class FormatSettings:
         answers.check_pattern('verifier "format"', self.pattern)
 
 
-class FormatVerifier:
+class FormatVerifier(stated_answer.EachVerifier):
     """Judges by form alone; a problem needs no answer for it."""
 
     def __init__(self, settings: FormatSettings) -> None:
         self._pattern = settings.pattern
         self._pool = answers.pattern_pool()
 
-    async def check(self) -> None:
-        """Nothing to load: its process starts with the first answer."""
-
-    async def verify(self, problem: Problem, rollouts: Sequence[Rollout]) -> tuple[Verdict, ...]:
-        return tuple(await asyncio.gather(*(self._judge(rollout) for rollout in rollouts)))
-
     async def aclose(self) -> None:
         await self._pool.aclose()
 
-    async def _judge(self, rollout: Rollout) -> Verdict:
-        if trouble := stated_answer.unjudgeable_verdict(rollout, ("",)):
-            return trouble
+    async def judge(self, problem: Problem, rollout: Rollout) -> Verdict:
         text = rollout.attempt.answer or ""
         if len(text) > FORMAT_CHARS:
             said = f"{len(text):,} characters; a pattern is tried on {FORMAT_CHARS:,} at most"

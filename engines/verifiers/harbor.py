@@ -9,10 +9,10 @@ import asyncio
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from engines.agents import programs
 from engines.core.frozen import frozen
+from engines.core.protocols import Verifier
 from engines.core.text.sanitize import escape_unsafe
 from engines.core.types import Problem, Rollout, Verdict
 from engines.process.start import ScratchFolder
@@ -22,21 +22,14 @@ _START = ("bash", "-c", 'cd app && exec bash "$STUDIO_TESTS/test.sh"')
 
 
 @frozen
-class HarborVerifier:
+class HarborVerifier(Verifier):
     """`kept` is where `CommandAgent` moved the folders of its tries."""
 
     runner: programs.ProgramRunner
     kept: Path
-    limits: Any = None  # of the runner
-
-    async def check(self) -> None:
-        """The box is tested with the agent's."""
 
     async def verify(self, problem: Problem, rollouts: Sequence[Rollout]) -> tuple[Verdict, ...]:
         return tuple([await self._verify_one(problem, rollout) for rollout in rollouts])
-
-    async def aclose(self) -> None:
-        """It holds nothing between two calls."""
 
     async def _verify_one(self, problem: Problem, rollout: Rollout) -> Verdict:
         if failed := unjudgeable_verdict(rollout, (problem,)):
@@ -66,9 +59,7 @@ class HarborVerifier:
         env = {f"STUDIO_{name.upper()}": str(folder / name) for name in ("app", "tests", "logs")}
         env |= {"PATH": f"{Path(sys.executable).parent}:/usr/local/bin:/usr/bin:/bin"}
         env |= {"HOME": str(folder), "TMPDIR": str(folder), "LANG": "C.UTF-8"}
-        program: programs.Program = await self.runner.start_program(
-            _START, folder=folder, env=env, limits=self.limits
-        )
+        program: programs.Program = await self.runner.start_program(_START, folder=folder, env=env)
         try:
             return await program.wait()
         finally:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
-from engines.core import errors, protocols, waiting
+from engines.core import errors, protocols
 from engines.core.codec import fix_surrogates
 from engines.core.frozen import frozen
 from engines.core.settings import setting
@@ -25,7 +25,7 @@ from engines.core.types import (
     Verdict,
 )
 from engines.verifiers.answers import TextSettings, TextVerifier
-from engines.verifiers.stated_answer import short_text, strip_thoughts, unjudgeable_verdict
+from engines.verifiers.stated_answer import EachVerifier, short_text, strip_thoughts
 
 
 @frozen
@@ -92,7 +92,7 @@ class Judgement:
     reasoning: str
 
 
-class JudgeVerifier:
+class JudgeVerifier(EachVerifier):
     """Judges by asking a model once for each response."""
 
     def __init__(self, settings: JudgeSettings, judging: JudgeContext) -> None:
@@ -103,15 +103,9 @@ class JudgeVerifier:
         self._repair = load_prompt(_PACKAGE, "repair")
         self._fallback = TextVerifier(TextSettings("contains")) if settings.fallback else None
 
-    async def check(self) -> None:
-        """Nothing to load; the run asks the endpoint of every role before it starts."""
-
-    async def verify(self, problem: Problem, rollouts: Sequence[Rollout]) -> tuple[Verdict, ...]:
-        return tuple(await waiting.gather_all(self._verdict(problem, r) for r in rollouts))
-
-    async def _verdict(self, problem: Problem, rollout: Rollout) -> Verdict:
-        judged = await self._judge(problem, rollout)
-        if self._fallback is None or rollout.attempt.answer is None:
+    async def judge(self, problem: Problem, rollout: Rollout) -> Verdict:
+        judged = await self._ask_judge(problem, rollout)
+        if self._fallback is None:
             return judged
         if judged.reward is not None:
             return replace(judged, metrics={"fallback": 0.0})
@@ -122,13 +116,7 @@ class JudgeVerifier:
         critique, metrics = short_text(said, CRITIQUE_CHARS), {"fallback": 1.0}
         return Verdict(found.reward, critique, metrics, usage=judged.usage, refs=judged.refs)
 
-    async def aclose(self) -> None:
-        """The model is not ours to close."""
-
-    async def _judge(self, problem: Problem, rollout: Rollout) -> Verdict:
-        # A judge needs no truth; only an attempt that failed has nothing to judge.
-        if trouble := unjudgeable_verdict(rollout, ("",)):
-            return trouble
+    async def _ask_judge(self, problem: Problem, rollout: Rollout) -> Verdict:
         prompt = self._prompt.render(
             problem=quote(fix_surrogates(problem.asked)),
             expected=_expected_text(problem),

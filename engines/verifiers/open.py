@@ -185,7 +185,7 @@ KINDS: Mapping[str, VerifierKind] = {
     "choice": VerifierKind(
         NoSettings,
         "Which option of its problem does the response name, by letter or text?",
-        lambda *_: compose.EachVerifier(answers.judge_choice),
+        lambda *_: compose.PlainVerifier(answers.judge_choice),
         needs_answer=True,
     ),
     "harbor": VerifierKind(
@@ -207,12 +207,12 @@ KINDS: Mapping[str, VerifierKind] = {
     "own_reward": VerifierKind(
         NoSettings,
         "The reward that the agent's own function gave its try",
-        lambda *_: compose.EachVerifier(compose.own_verdict),
+        lambda *_: compose.PlainVerifier(compose.own_verdict),
     ),
     "recorded": VerifierKind(
         NoSettings,
         "What came of a recorded try (studio data import), as it was found with it",
-        lambda *_: compose.EachVerifier(compose.recorded_verdict),
+        lambda *_: compose.PlainVerifier(compose.recorded_verdict),
     ),
 }
 

@@ -15,7 +15,9 @@ from decimal import Decimal
 from typing import Literal
 
 from engines.core.frozen import frozen
-from engines.core.types import NO_ANSWER, Rollout, Verdict
+from engines.core.protocols import Verifier
+from engines.core.types import NO_ANSWER, Problem, Rollout, Verdict
+from engines.core.waiting import gather_all
 from engines.process.pool import Trouble
 
 Marker = Literal["boxed", "marked", "none"]
@@ -220,6 +222,21 @@ def unjudgeable_verdict(rollout: Rollout, expected: Sequence[object]) -> Verdict
         cause = short_text(attempt.error or "no answer", 200)
         return Verdict(None, error=f"failed: rollout failed: {cause}")
     return None if expected else Verdict(None)
+
+
+class EachVerifier(Verifier):
+    """Judges each rollout alone, all at once, whatever the problem's answer; `judge` says how."""
+
+    async def judge(self, problem: Problem, rollout: Rollout) -> Verdict:
+        """Judge a rollout that did not fail."""
+        raise NotImplementedError
+
+    async def verify(self, problem: Problem, rollouts: Sequence[Rollout]) -> tuple[Verdict, ...]:
+        return tuple(await gather_all(self._judge_ended(problem, one) for one in rollouts))
+
+    async def _judge_ended(self, problem: Problem, rollout: Rollout) -> Verdict:
+        # No truth is needed; only an attempt that failed has nothing to judge.
+        return unjudgeable_verdict(rollout, (problem,)) or await self.judge(problem, rollout)
 
 
 def wrong_verdict(got: str, expected: Iterable[str]) -> Verdict:

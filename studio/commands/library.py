@@ -208,14 +208,13 @@ def utility(
         studio library utility rehearsal --rollouts 256 --offer
     """
     from studio.evaluation import effects
-    from studio.evaluation import effects as worth
 
     asked = dry_run or any(value is not None for value in (run, rollouts, problems, k))
     if from_practice and asked:
         raise ConfigError("--from-practice", "it makes no tries.", "Leave out what is about tries.")
     workspace = open_workspace(context, masks=True)
-    priced = worth.find_priced(reference, workspace)
-    found = None if asked else worth.read_practice(priced, workspace)
+    priced = effects.find_priced(reference, workspace)
+    found = None if asked else effects.read_practice(priced, workspace)
     if from_practice and found is None:
         raise ConflictError(
             f"library {reference}",
@@ -223,8 +222,8 @@ def utility(
             "Practise with practice.dropout=0.1.",
         )
     if found is None:
-        most, of = rollouts or worth.ROLLOUTS, {"run": run, "problems": problems}
-        plan = worth.plan_utility(priced, workspace, **of, rollouts=most, k=k, keyless=dry_run)
+        most, of = rollouts or effects.ROLLOUTS, {"run": run, "problems": problems}
+        plan = effects.plan_utility(priced, workspace, **of, rollouts=most, k=k, keyless=dry_run)
         made = effects.measure_utility(priced, *plan, json=json, dry_run=dry_run)
         if isinstance(made, int):
             return made

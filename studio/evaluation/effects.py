@@ -15,7 +15,7 @@ from shlex import quote
 from typing import Any
 
 from engines.core import events, library_notes
-from engines.core.codec import fields_of, question_of, seed_for, to_dict
+from engines.core.codec import question_of, seed_for
 from engines.core.errors import ConfigError, ConflictError
 from engines.core.frozen import frozen
 from engines.core.library import Experience, Library
@@ -32,11 +32,13 @@ from engines.verifiers.open import needs_answer
 from studio import exit_codes, process
 from studio.config.loading import LoadedRun, load_run
 from studio.evaluation import evaluate
+from studio.facts import worth as worth_facts
 from studio.facts.library import CurationFacts
 from studio.library import curation, references
 from studio.render.json import print_json, print_result
-from studio.render.lines import table, tell_next, to_stderr, wrap_text
-from studio.render.words import count_text, usage_text
+from studio.render.lines import tell_next, to_stderr
+from studio.render.words import count_text
+from studio.render.worth_lines import tried_lines, utility_lines
 from studio.run import models, new_or_resume
 from studio.run.held_out import (
     LazyLinter,
@@ -200,28 +202,12 @@ def _print_effects(
     run: RunDir, wanted: Sequence[Operation], *, json: bool, paid_before: bool = False
 ) -> int:
     state = run.state()
-    if json:
-        print_json([_effect_data(state, op) for op in wanted])
-        return exit_codes.DONE
-    rows, priced = [], list[events.EffectMeasured]()
-    for op in wanted:
-        found = state.effect_of(op.id)
-        said = "not tried: it does not fit the library as it is, or with what helps"
-        if found is not None:
-            price = "known already" if paid_before else usage_text(found.effect.usage)
-            price = "tried with it" if found in priced and not paid_before else price
-            priced.append(found)
-            said = f"{found.effect.verdict}, {found.effect.text}; {price}"
-        rows.append(f"{op.id} {op.kind} {op.target or ''}".rstrip() + f": {said}")
-    print("\n".join(rows))
-    tell_next(f"studio review {quote(run.run)}", run.path.parents[1])
+    operations = [worth_facts.tried_operation(state, op) for op in wanted]
+    lines = tried_lines(operations, known_before=paid_before)
+    print_result(operations, "\n".join(lines), json=json)
+    if not json:
+        tell_next(f"studio review {quote(run.run)}", run.path.parents[1])
     return exit_codes.DONE
-
-
-def _effect_data(state: RunState, op: Operation) -> dict[str, Any]:
-    found = state.effect_of(op.id)
-    said = {"operation": op.id, **fields_of(op, "kind", "target", "text")}
-    return said | ({"effect": None} if found is None else to_dict(found))
 
 
 ROLLOUTS = 1024
@@ -418,9 +404,6 @@ def offer_deletes(found: Utility, workspace: Workspace) -> CurationFacts:
     )
 
 
-_TEXT = 22  # characters of an experience beside its figures, so that 80 hold a row
-
-
 def measure_utility(
     priced: Priced, plan: evaluate.EvalPlan, pool: Sequence[Problem], *, json: bool, dry_run: bool
 ) -> Utility | int:
@@ -464,69 +447,27 @@ def power_lines(priced: Priced, plan: evaluate.EvalPlan) -> list[str]:
 def print_utility(found: Utility, workspace: Workspace, *, offer: bool, json: bool) -> int:
     """Keep what was found, offer what can go where that is asked, print all; the exit code."""
     opened = offer_deletes(found, workspace) if offer and found.dispensable else None
-    offered = [op.target or "" for op in opened.operations] if opened else []
-    lines, library = utility_lines(found, offer=offer), found.priced.library
-    folder = workspace.library(library.name)
-    if folder.exists():
+    library, folder = found.priced.library, workspace.library(found.priced.library.name)
+    facts = worth_facts.UtilityFacts(
+        library=library.name,
+        version=library.version,
+        label=found.priced.label,
+        texts={entry.id: entry.text for entry in library.experiences},
+        pending=found.priced.pending,
+        effects=found.effects,
+        dispensable=tuple(found.dispensable),
+        margin=MARGIN,
+        offered=tuple(op.target or "" for op in opened.operations) if opened else (),
+        offered_in=(opened.run or "") if opened else "",
+        unjudged=found.unjudged,
+        paid=found.paid,
+    )
+    kept = folder.exists()
+    if kept:
         with folder.lock_for_commit() as locked:
             locked.measure(library, found.effects.single)
-        lines.append(f"kept     studio library show {quote(library.name)}")
-    if opened and opened.run:
-        lines.append(f"offered  {', '.join(offered)} to be deleted, in run {opened.run}")
-    elif offer:
-        asked = "they are asked about already" if opened else "none surely gains too little"
-        lines.append(f"offered  nothing: {asked}")
-    effects = found.effects
-    data = {
-        "kind": "Utility",
-        "library": library.name,
-        "version": library.version,
-        "unjudged": found.unjudged,
-        **to_dict(effects),
-        "pending": list(found.priced.pending),
-        "dispensable": list(found.dispensable),
-        "offered": offered,
-        "paid": to_dict(found.paid),
-    }
-    print_result(data, "\n".join(lines), json=json)
-    if not json and opened and opened.run:
-        tell_next(f"studio review {quote(opened.run)}", workspace.path)
+    lines = utility_lines(facts, kept=kept, offer=offer)
+    print_result(facts, "\n".join(lines), json=json)
+    if not json and facts.offered_in:
+        tell_next(f"studio review {quote(facts.offered_in)}", workspace.path)
     return exit_codes.WITH_LOSSES if found.unjudged else exit_codes.DONE
-
-
-def utility_lines(found: Utility, *, offer: bool) -> list[str]:
-    """A row for each experience, the best first, and what it all rests on."""
-    effects, texts = found.effects, {e.id: e.text for e in found.priced.library.experiences}
-    halves = all(e.method == "inclusion" for e in effects.single.values())
-    how = "each with a random half of it" if halves else "of practice with dropout, for free"
-    lines = [
-        f"{one_line(found.priced.label, 40)}: worth of {count_text(len(texts), 'experience')}",
-        f"{effects.rollouts:,} rollouts of {count_text(effects.problems, 'problem')}, {how}",
-        "",
-    ]
-    rows = [
-        [
-            name,
-            f"{e.difference:+.3f}",
-            f"[{e.low:+.2f}, {e.high:+.2f}]",
-            f"{e.false_discovery:.3f}",
-            f"{len(texts[name].encode()) / 4:.0f}",
-            e.verdict,
-            one_line(texts[name], _TEXT),
-        ]
-        for name, e in sorted(effects.single.items(), key=lambda pair: -pair[1].difference)
-    ]
-    headings = ("ID", "EFFECT", "95 % INTERVAL", "FALSE", "TOKENS", "VERDICT", "TEXT")
-    lines += [table(headings, rows), ""] if rows else []
-    if missing := [name for name in texts if name not in effects.single]:
-        lines.append(f"not told {', '.join(missing)} varied too little")
-    if found.unjudged:
-        lines.append(f"unjudged {count_text(found.unjudged, 'rollout')} left out")
-    if rows and halves:
-        lines.append(f"paid     {usage_text(found.paid)}")
-    if gone := found.dispensable:
-        names = ", ".join(f"{n} hurts" if e.verdict == "hurts" else n for n, e in gone.items())
-        move = "" if offer else "; --offer asks a reviewer"
-        lines.append(f"can go   {names}: surely less than {MARGIN:g}{move}")
-    lines.append("FALSE: of this one and those at least as sure, this share is false at most")
-    return wrap_text("\n".join(lines), 80).split("\n")

@@ -11,7 +11,6 @@ from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 from engines.agents.loops import first_messages
 from engines.core.codec import call_seed, digest, fix_surrogates, to_dict
@@ -31,13 +30,13 @@ from studio import exit_codes
 from studio.config.loading import LoadedRun, load_run
 from studio.config.scripted import is_rehearsal, played_note, rehearsal_note
 from studio.config.settings.run import RunConfig
-from studio.render import run_lines, words
-from studio.render.json import print_result
+from studio.facts.trial import TrialFacts
+from studio.render import run_lines, trial_lines
+from studio.render.json import print_json
 from studio.render.lines import to_stderr
 from studio.run.held_out import prompt_writer
 from studio.run.library import choose_library
 from studio.run.models import make_rollouts, open_roles, open_run_verifier
-from studio.secrets.sanitize import sanitize
 
 KEY = CallKey("rollout", epoch=1, step=1, position=0, index=0)
 """The first rollout that a run makes, so that a try has the same seed."""
@@ -161,15 +160,53 @@ def without_lessons(config: RunConfig) -> RunConfig:
     )
 
 
+def trial_facts(trial: Trial) -> TrialFacts:
+    """What is told before the model is asked."""
+    loaded, library = trial.loaded, trial.library
+    scripted = rehearsal_note(loaded.config) if trial.rehearsal else None
+    return TrialFacts(
+        notes=tuple(filter(None, (scripted, played_note(loaded.tape)))),
+        rehearsal=trial.rehearsal,
+        cassette=is_played(loaded.tape),
+        model=loaded.config.policy.model,
+        adapter=loaded.config.policy.adapter or "",
+        problem=trial.problem,
+        library=trial.called,
+        experiences=tuple(entry.id for entry in library.experiences) if library else (),
+        messages=tuple(map(to_dict, trial.messages)),
+    )
+
+
+def result_facts(facts: TrialFacts, rollout: Rollout, verdict: Verdict) -> TrialFacts:
+    attempt = rollout.attempt
+    turns, calls, failed = count_acts(attempt.messages)
+    return replace(
+        facts,
+        reply=attempt.answer,
+        status=attempt.status,
+        error=attempt.error,
+        reward=verdict.reward,
+        critique=verdict.critique,
+        metrics=verdict.metrics,
+        unjudged=verdict.error,
+        usage=attempt.usage + verdict.usage,
+        judge_usage=verdict.usage,
+        elapsed_s=attempt.elapsed_s,
+        turns=turns,
+        tool_calls=calls,
+        failed_calls=failed,
+    )
+
+
 def print_trials(trials: Mapping[str, Trial], workspace: Workspace, *, json: bool) -> int:
     """Run them in order, each under its name, and print what they come to; the worst exit code."""
-    code, facts, summary = exit_codes.DONE, {}, list[str]()
+    code, results = exit_codes.DONE, dict[str, TrialFacts]()
     for name, trial in trials.items():
-        pieces: list[str] = []
+        facts, pieces = trial_facts(trial), list[str]()
         if json:
             rollout, verdict = asyncio.run(run_trial(trial, workspace))
         else:
-            before = (f"== {name}\n" if name else "") + before_text(trial)
+            before = (f"== {name}\n" if name else "") + trial_lines.before_text(facts)
 
             def on_text(text: str, pieces: list[str] = pieces, before: str = before) -> None:
                 if text:
@@ -179,94 +216,19 @@ def print_trials(trials: Mapping[str, Trial], workspace: Workspace, *, json: boo
                     print(before, flush=True)
 
             rollout, verdict = asyncio.run(run_trial(trial, workspace, on_text))
-            print(after_text(trial, rollout, verdict, "".join(pieces)))
-        facts[name] = trial_data(trial, rollout, verdict)
-        summary.append(f"{name} {verdict_text(trial, rollout, verdict).partition(' [')[0]}")
+        results[name] = facts = result_facts(facts, rollout, verdict)
+        if not json:
+            print(trial_lines.after_text(facts, "".join(pieces)))
         # A problem without an answer has no verdict, which is no loss.
         if verdict.error or rollout.attempt.status == "failed":
             code = exit_codes.WITH_LOSSES
     if json:
-        print_result(facts.get("", facts), "", json=True)
+        print_json(results.get("", results))
     elif len(trials) > 1:
-        print("==", ", ".join(summary))
+        print(
+            "==", ", ".join(trial_lines.short_text(name, facts) for name, facts in results.items())
+        )
     return code
-
-
-def before_text(trial: Trial) -> str:
-    """What is asked: the problem, the source of the experiences, every message."""
-    problem, loaded = trial.problem, trial.loaded
-    policy = loaded.config.policy
-    lines = []
-    if trial.rehearsal:
-        lines.append(rehearsal_note(loaded.config) or "")
-    if played := played_note(loaded.tape):
-        lines.append(played)
-    adapter = f" with adapter {policy.adapter}" if policy.adapter else ""
-    held = words.count_text(len(trial.library.experiences) if trial.library else 0, "experience")
-    lines += [
-        f"problem  {problem.id}  {sanitize(problem.source)}".rstrip(),
-        sanitize(f"model    {policy.model}{adapter}"),
-        f"library  {sanitize(trial.called)} ({held})",
-        *(f"\n[{message.role}]\n{sanitize(message.content)}" for message in trial.messages),
-    ]
-    return "\n".join([*lines, "", "[reply]"])
-
-
-def after_text(trial: Trial, rollout: Rollout, verdict: Verdict, streamed: str) -> str:
-    """The result; the reply again only where it differs from what was streamed."""
-    attempt = rollout.attempt
-    lines = [""]
-    if attempt.answer is not None and not streamed.endswith(attempt.answer):
-        lines += ["[whole reply]", sanitize(attempt.answer), ""]
-    if attempt.status != "ok":
-        lines.append(f"status   {attempt.status}: {sanitize(attempt.error or 'cut at max_tokens')}")
-    if acted := words.try_acts_text(*count_acts(attempt.messages)):
-        lines.append(f"acted    {acted}")
-    spent = words.usage_text(attempt.usage + verdict.usage)
-    lines += [
-        f"truth    {sanitize(' or '.join(trial.problem.accepted_answers)) or '(none)'}",
-        f"verdict  {verdict_text(trial, rollout, verdict)}",
-        f"spent    {spent} in {attempt.elapsed_s:.2f} s",
-    ]
-    return "\n".join(lines)
-
-
-def verdict_text(trial: Trial, rollout: Rollout, verdict: Verdict) -> str:
-    if verdict.reward is not None:
-        critique = f"  ({sanitize(verdict.critique)})" if verdict.critique else ""
-        return f"reward {verdict.reward:g}{words.metrics_text(verdict.metrics)}{critique}"
-    if verdict.error or rollout.attempt.status == "failed":
-        return f"could not be judged: {sanitize(verdict.error or 'no reason given')}"
-    if trial.problem.answer is None:
-        return "not judged: the problem has no answer to compare with"
-    return "not judged: the verifier has no opinion"
-
-
-def trial_data(trial: Trial, rollout: Rollout, verdict: Verdict) -> dict[str, Any]:
-    attempt = rollout.attempt
-    turns, calls, failed = count_acts(attempt.messages)
-    return {
-        "rehearsal": trial.rehearsal,
-        "cassette": is_played(trial.loaded.tape),
-        "model": trial.loaded.config.policy.model,
-        "problem": to_dict(trial.problem),
-        "library": trial.called,
-        "experiences": [e.id for e in trial.library.experiences] if trial.library else [],
-        "messages": [to_dict(message) for message in trial.messages],
-        "reply": attempt.answer,
-        "status": attempt.status,
-        "error": attempt.error,
-        "reward": verdict.reward,
-        "critique": verdict.critique,
-        "metrics": dict(verdict.metrics),
-        "unjudged": verdict.error,
-        "usage": to_dict(attempt.usage + verdict.usage),
-        "judge_usage": to_dict(verdict.usage),
-        "elapsed_s": attempt.elapsed_s,
-        "turns": turns,
-        "tool_calls": calls,
-        "failed_calls": failed,
-    }
 
 
 def print_piece(text: str) -> None:

@@ -1,4 +1,7 @@
-"""The run files people start from; each begins with a comment that says what it is."""
+"""The run files people start from; each begins with a comment that says what it is.
+
+A new preset is one more `NAME.yaml` in this folder: the folder is the table.
+"""
 
 import re
 from importlib.resources import files

@@ -28,15 +28,14 @@ from engines.core.waiting import slow_stage
 from engines.policies.tool_use import Protocol, TeamPolicy, ToolUsePolicy
 from engines.process.start import ScratchFolder
 from engines.record.cassette import Cassette, Entry, TapedToolbox, is_played, plain_request
-from engines.rollouts.remote.dispatcher import (
-    Dispatcher,
+from engines.rollouts.remote.worker import (
     RemoteEmbedder,
     RemoteLedger,
     RemoteModel,
-    RunModels,
     Worker,
     WorkerParts,
 )
+from engines.rollouts.remote.worker_pool import RunModels, WorkerPool
 from engines.verifiers.judge import JudgeContext
 from engines.verifiers.open import grades_tasks, open_verifier, parse_spec
 from studio.config.loading import own_programs
@@ -97,7 +96,7 @@ class Acting:
     folder: Path | None = None
     embedders: list[Embedder] = field(default_factory=list)
     cassette: Cassette | None = None
-    dispatcher: "Dispatcher | None" = None  # of `dispatch: ray`; None: tries are made here
+    worker_pool: WorkerPool | None = None  # of `dispatch: ray`; None: tries are made here
     environ: Mapping[str, str] = field(default_factory=lambda: os.environ)
 
     def open_models(self, open_model: Callable[[PolicyConfig], Policy]) -> None:
@@ -121,8 +120,8 @@ class Acting:
 
         Raises ToolError, SandboxError: something cannot work.
         """
-        if self.dispatcher is not None:
-            return await self.dispatcher.check()
+        if self.worker_pool is not None:
+            return await self.worker_pool.check()
         tape = self.cassette if self.toolbox is not None else None
         if tape is not None and tape.plays:
             await self._tools().check()
@@ -159,8 +158,8 @@ class Acting:
 
     def make_agent(self, sampling: Sampling) -> Agent:
         agent = self.config.agent
-        if self.dispatcher is not None:
-            return self.dispatcher.agent(sampling)
+        if self.worker_pool is not None:
+            return self.worker_pool.agent(sampling)
         needs = AgentNeeds(
             settings=agent,
             sampling=sampling,
@@ -526,7 +525,7 @@ def open_remote_work(acting: Acting, stack: AsyncExitStack, tell: Tell) -> Remot
     )
     most = config.ray.tries_per_worker
     work = RemoteWork(acting, RunModels(lambda ref: _resolve(acting, ref), acting.embedders))
-    acting.dispatcher = Dispatcher(
+    acting.worker_pool = WorkerPool(
         cluster,
         work.gather_wanted,
         work.models,
@@ -534,7 +533,7 @@ def open_remote_work(acting: Acting, stack: AsyncExitStack, tell: Tell) -> Remot
         tries_per_worker=most,
         tell=tell,
     )
-    stack.push_async_callback(acting.dispatcher.aclose)
+    stack.push_async_callback(acting.worker_pool.aclose)
     return work
 
 

@@ -176,7 +176,7 @@ class _Parts:
     sets: tuple[HeldOutSet, ...]
     pool: tuple[Problem, ...]  # operations are tried on these
     verifier: protocols.Verifier
-    embedder: cassette.OpenEmbedder | None
+    embedder: protocols.Embedder | None
     agent_facts: dict[str, Any]
 
 
@@ -420,12 +420,12 @@ def _tell_nodes(
     acting: Acting, recorder: Recorder
 ) -> Callable[[], Mapping[str, tuple[str, ...]] | None]:
     """Have whoever watches told of nodes and where tries are made; returns who knows it."""
-    dispatcher = acting.dispatcher
-    if dispatcher is None:
+    pool = acting.worker_pool
+    if pool is None:
         return lambda: None
-    dispatcher.on_nodes = lambda nodes, lost: recorder.emit(events.NodesChanged(nodes, lost))
-    dispatcher.on_placed = lambda key, node: recorder.emit(events.RolloutPlaced(key, node))
-    return dispatcher.tries_by_node
+    pool.on_nodes = lambda nodes, lost: recorder.emit(events.NodesChanged(nodes, lost))
+    pool.on_placed = lambda key, node: recorder.emit(events.RolloutPlaced(key, node))
+    return pool.tries_by_node
 
 
 def grpo_settings(config: RunConfig) -> GRPOSettings:

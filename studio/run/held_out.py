@@ -11,7 +11,7 @@ from typing import Any
 from engines.core.codec import JsonMapping, digest, question_of
 from engines.core.errors import ConfigError, DamagedError, DataError, StudioError
 from engines.core.library import Library
-from engines.core.protocols import Ledger, Linter, Verifier
+from engines.core.protocols import Embedder, Linter, Verifier
 from engines.core.settings import LEAST_TRIED
 from engines.core.state.run_state import RunState
 from engines.core.types import NO_USAGE, Flag, Operation, Problem, Tell, Usage, rollout_id
@@ -23,7 +23,7 @@ from engines.pipeline.evaluation.evaluate import Evaluation, HeldOutSet, Measure
 from engines.pipeline.evaluation.statistics import minimum_detectable_effect
 from engines.pipeline.guidance import PromptWriter
 from engines.policies.limits import Slots
-from engines.record.cassette import Cassette, OpenEmbedder
+from engines.record.cassette import Cassette
 from engines.record.ledger import RecordLedger, read_trajectory
 from engines.record.run_dir import RunDir, Workspace
 from engines.record.scores import ScoreBook
@@ -118,7 +118,7 @@ def score_book_opener(
 def measuring_setup(
     config: RunConfig,
     roles: models.Roles,
-    ledger: Ledger,
+    ledger: RecordLedger,
     shared: Slots,
     verifier: Verifier,
     *,
@@ -301,7 +301,7 @@ async def open_run_embedder(
     budget: Budget | None = None,
     ledger: RecordLedger | None = None,
     cassette: Cassette | None = None,
-) -> OpenEmbedder | None:
+) -> Embedder | None:
     """The embedding model of a run file, once it has answered; closed with the stack.
 
     Requests come out of the budget. The ledger records what each has cost, so that a resumed run
@@ -341,7 +341,7 @@ def open_run_linter(
     plan: new_or_resume.RunPlan,
     sets: Sequence[HeldOutSet],
     state: RunState,
-    embedder: OpenEmbedder | None,
+    embedder: Embedder | None,
 ) -> OperationLinter:
     loaded = plan.loaded
     if not sets and not loaded.config.evaluation.do_eval:

@@ -27,12 +27,6 @@ from studio.library.references import find_version, follow_version
 from studio.run.models import endpoint_of
 from studio.run.new_or_resume import RunPlan, forked_library
 
-PROMPTS_OF = (
-    *("engines.agents", "engines.core", "engines.policies"),
-    *("engines.tools", "engines.training_free", "engines.verifiers", "studio.config"),
-)
-"""Packages whose prompt files a run may send; its journal names the hash of each."""
-
 
 def check_start(plan: RunPlan) -> None:
     """Refuse a start that is not there, before any model is asked; nothing is written."""
@@ -83,7 +77,7 @@ def opening_event(
             plan.reviewer,
             settings,
             steps_per_epoch=plan.sampler.steps_per_epoch,
-            prompts=prompts.prompt_hashes(PROMPTS_OF),
+            prompts=prompts.prompt_hashes(),
         )
     head, adopted = folder.head(), _adopted_state(plan)
     return ev.RunStarted(
@@ -104,7 +98,7 @@ def opening_event(
         streaks=adopted.streaks if config.practice.sampling == "learnable" else {},
         shown_questions=tuple(sorted(adopted.shown_questions)),
         policy_version=policy_version_after(past),
-        prompts=prompts.prompt_hashes(PROMPTS_OF),
+        prompts=prompts.prompt_hashes(),
     )
 
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from engines.core import codec, errors, waiting
 from engines.core.frozen import frozen
-from engines.core.protocols import Ledger, Policy, Verifier, judges_whole_groups
+from engines.core.protocols import Embedder, Ledger, Policy, Verifier, judges_whole_groups
 from engines.core.state.run_state import RunState
 from engines.core.types import NO_USAGE, CallKey, Problem, Rollout, Tell, Usage, Verdict
 from engines.data.dataset import read_rollout_log
@@ -39,7 +39,6 @@ from engines.policies.limits import PausablePolicy, Slots, StreamPacedPolicy, Th
 from engines.policies.open import is_scripted, open_policy
 from engines.record.cassette import (
     Cassette,
-    OpenEmbedder,
     PlayedPolicy,
     RecordingPolicy,
     TapedEmbedder,
@@ -196,7 +195,7 @@ def open_roles(
             return RecordingPolicy(open_new(settings, local), cassette)
         kind, _, rest = settings.model.partition(":")
         name = f"handoff:{Path(rest).name}" if kind == "handoff" else settings.model
-        return PlayedPolicy(name.removesuffix(":"), cassette)
+        return PlayedPolicy(cassette, name.removesuffix(":"))
 
     weights_here = is_local(config.policy.model) and (training or not is_played(cassette))
     own = cast("HFLocal", open_new(config.role("policy"), trained)) if weights_here else None
@@ -229,8 +228,8 @@ def _open_tool_vectors(
     workspace: Path | None,
     budget: Budget | None,
     ledger: RecordLedger | None,
-) -> Callable[[object], OpenEmbedder]:
-    def open_one(wanted: object) -> OpenEmbedder:
+) -> Callable[[object], Embedder]:
+    def open_one(wanted: object) -> Embedder:
         assert isinstance(wanted, EmbeddingConfig)
         reserve = count_vectors(wanted, budget, ledger)
         embedder = open_vectors(acting.config, wanted, workspace, reserve, acting.cassette)
@@ -273,10 +272,10 @@ def open_vectors(
     workspace: Path | None,
     reserve: Reserve,
     cassette: Cassette | None,
-) -> OpenEmbedder:
+) -> Embedder:
     """The embedding model of one setting; what it gave is kept in the workspace."""
 
-    def open_inner(reserve: Reserve) -> OpenEmbedder:
+    def open_inner(reserve: Reserve) -> Embedder:
         folder = workspace and workspace / "embeddings"
         return open_embedder(wanted.model, embedding_endpoint(config, wanted), folder, reserve)
 
@@ -378,7 +377,7 @@ def embedding_endpoint(config: RunConfig, wanted: EmbeddingConfig) -> EndpointSe
 def make_rollouts(
     config: RunConfig,
     roles: Roles,
-    ledger: Ledger,
+    ledger: RecordLedger,
     slots: Slots,
     *,
     wait: Callable[[], Awaitable[None]] | None = None,
@@ -618,9 +617,9 @@ def open_run_verifier(
     with _locate_errors(loaded):
         spec, folders = config.verifier.spec, verifier_folders(loaded, workspace)
         columns = shared_columns(*sets)
-        if (dispatcher := roles.acting.dispatcher) and roles.remote and not loads_weights(spec):
+        if (pool := roles.acting.worker_pool) and roles.remote and not loads_weights(spec):
             roles.remote.want_verifier(spec, folders, columns, judging)
-            return MaskedAnswers(dispatcher.verifier(), loaded.mask)
+            return MaskedAnswers(pool.verifier(), loaded.mask)
         grading = roles.acting.grading() if grades_tasks(spec) else None
         verifier = open_verifier(
             spec,

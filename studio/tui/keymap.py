@@ -1,4 +1,4 @@
-"""Pages and keys (`keys.txt`), from which bindings, tabs, footer, help and palette are made.
+"""Pages and keys (`key_table.txt`), from which bindings, tabs, footer, help and palette are made.
 
 A letter has one meaning on all pages; an upper-case one has the wider effect. Ids are what `keys:`
 of the screen settings name.
@@ -70,7 +70,7 @@ def _read_keys(table: str) -> Iterator[Key]:
             yield Key(f"{scope}.{name}", keys, called, label, tooltip, int(rank), after)
 
 
-KEYS = tuple(_read_keys((files("studio.tui") / "keys.txt").read_text("utf-8")))
+KEYS = tuple(_read_keys((files("studio.tui") / "key_table.txt").read_text("utf-8")))
 
 
 def offer_keys(offered: Mapping[str, str]) -> tuple[Key, ...]:

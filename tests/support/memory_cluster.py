@@ -16,14 +16,9 @@ from typing import Any
 from engines.core.errors import StudioError, WorkerLost
 from engines.core.protocols import Agent, OnText, TryPolicy, Verifier
 from engines.core.types import Attempt, Job, Sampling
-from engines.rollouts.remote.dispatcher import (
-    Dispatcher,
-    Item,
-    OpenParts,
-    RunModels,
-    Worker,
-    WorkerParts,
-)
+from engines.rollouts.remote.line import Item
+from engines.rollouts.remote.worker import OpenParts, Worker, WorkerParts
+from engines.rollouts.remote.worker_pool import RunModels, WorkerPool
 
 
 def across(value: Any) -> Any:
@@ -117,8 +112,8 @@ async def on_cluster(
     lives: Sequence[int | None] = (),
     tries_per_worker: int = 8,
     tell: Callable[[str], None] = lambda _: None,
-) -> AsyncIterator[Dispatcher]:
-    """A dispatcher that is ready, with workers that have this agent and this verifier."""
+) -> AsyncIterator[WorkerPool]:
+    """A pool that is ready, with workers that have this agent and this verifier."""
 
     async def nothing() -> dict[str, Any]:
         return {}
@@ -130,7 +125,7 @@ async def on_cluster(
     def resolve(ref: Any) -> Any:
         raise AssertionError(f"nobody is called {ref}")
 
-    dispatcher = Dispatcher(
+    pool = WorkerPool(
         MemoryCluster(open_parts, lives),
         lambda: (None, None),
         models or RunModels(resolve, ()),
@@ -138,11 +133,11 @@ async def on_cluster(
         tries_per_worker=tries_per_worker,
         tell=tell,
     )
-    await dispatcher.check()
+    await pool.check()
     try:
-        yield dispatcher
+        yield pool
     finally:
-        await dispatcher.aclose()
+        await pool.aclose()
 
 
 @dataclass(frozen=True)
@@ -152,5 +147,5 @@ class OnWorker:
     agent: Agent
 
     async def attempt(self, job: Job, policy: TryPolicy, on_text: OnText | None = None) -> Attempt:
-        async with on_cluster(lambda _: self.agent) as dispatcher:
-            return await dispatcher.agent(Sampling()).attempt(job, policy, on_text)
+        async with on_cluster(lambda _: self.agent) as pool:
+            return await pool.agent(Sampling()).attempt(job, policy, on_text)

@@ -272,7 +272,6 @@ async def opened(
     open_journal: Callable[..., Journal] = Journal,
     steps: int = 3,
     epochs: int = 1,
-    keep: int = 3,
     falls: Sequence[int] = (),
     verifier: Any = None,
     weight_steps: int = 0,
@@ -349,9 +348,7 @@ async def opened(
         control=control,
         publisher=lambda _: None,
         cohort=True,
-        checkpoints=Checkpoints(
-            run.path, run.path / "checkpoints/e", engine.save, every_steps=2, keep=keep
-        ),
+        checkpoints=Checkpoints(run.path, run.path / "checkpoints/e", engine.save, every_steps=2),
         history=load_history(run, workspace),
         weights=lambda: digest([weights.value]),
         tell=told.append,

@@ -1,10 +1,10 @@
-"""Prompt files and their strict rendering.
+"""The prompt templates: where they are, and their strict rendering.
 
 A prompt is a Markdown file with front matter that lists its variables and what its reply must be.
+It stands in the folder `prompts` of the package that asks with it, one of `PACKAGES`.
 """
 
 import re
-from collections.abc import Iterable
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -12,6 +12,16 @@ from engines.core.codec import digest_bytes
 from engines.core.frozen import frozen
 from engines.core.text.sanitize import escape_unsafe
 
+PACKAGES = (
+    "engines.agents",
+    "engines.core",
+    "engines.policies",
+    "engines.tools",
+    "engines.training_free",
+    "engines.verifiers",
+    "studio.config",
+)
+"""Whose prompts a run may send; its journal names the hash of each."""
 _PLACE = re.compile(r"\{\{(\w+)\}\}")
 
 
@@ -40,11 +50,11 @@ def load_prompt(package: str, name: str) -> Prompt:
     return parse_prompt(name, (_folder(package) / f"{name}.md").read_text("utf-8"))
 
 
-def prompt_hashes(packages: Iterable[str]) -> dict[str, str]:
-    """The hash of every prompt file of some packages: `core/guidance` → hash."""
+def prompt_hashes() -> dict[str, str]:
+    """The hash of every prompt file: `core/guidance` → hash."""
     return {
         f"{package.rpartition('.')[2]}/{path.stem}": load_prompt(package, path.stem).hash
-        for package in packages
+        for package in PACKAGES
         for path in sorted(_folder(package).glob("*.md"))
     }
 

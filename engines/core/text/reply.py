@@ -309,7 +309,8 @@ def _choose_answer(text: str, spans: list[_Span]) -> FoundObjects:
             spans.remove(span)  # the array is said twice
     groups = [spans[:1]]
     for before, span in pairwise(spans):
-        given_up = text[span.start] == "[" and _is_broken(before)
+        is_broken = any(isinstance(row, ReplyProblem) for row in before.rows)
+        given_up = text[span.start] == "[" and is_broken
         if _BETWEEN.fullmatch(text[before.end : span.start]) and not given_up:
             groups[-1].append(span)
         else:
@@ -348,10 +349,6 @@ def _choose_answer(text: str, spans: list[_Span]) -> FoundObjects:
     unclosed = is_open and "]" not in tail[:1]
     goes_on = bool(behind.strip(" \n`}]"))
     return FoundObjects(tuple(rows), tuple(problems), tuple(notes), unclosed or goes_on)
-
-
-def _is_broken(span: _Span) -> bool:
-    return any(isinstance(row, ReplyProblem) for row in span.rows)
 
 
 def _is_array(text: str, start: int) -> bool:

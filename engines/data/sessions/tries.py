@@ -165,31 +165,35 @@ def read_tries(session: Session, redact: Redactor, intake: Intake) -> Iterator[T
     yield from reading.close()
 
 
+@dataclass(slots=True)
 class _Reading:
-    def __init__(self, session: Session, redact: Redactor, intake: Intake) -> None:
-        self._session, self._redact, self._intake = session, redact, intake
-        self._open: _Open | None = None
-        self._earlier: list[tuple[int, str]] = []  # with the number of the request it belongs to
-        self._turns = 0
-        self._model = ""
+    """Cuts the steps of one session into tries."""
+
+    session: Session
+    redact: Redactor
+    intake: Intake
+    open: _Open | None = None
+    earlier: list[tuple[int, str]] = field(default_factory=list)  # with the number of its request
+    turns: int = 0
+    model: str = ""
 
     def take(self, step: Step) -> Iterator[Try]:
-        self._model = step.model or self._model
+        self.model = step.model or self.model
         if step.kind == "user":
             yield from self._person(self._clean(step))
         elif step.kind == "rewound":
             yield from self.close("taken back")
-            self._earlier = [one for one in self._earlier if one[0] <= step.turns]
-            self._turns = step.turns
+            self.earlier = [one for one in self.earlier if one[0] <= step.turns]
+            self.turns = step.turns
         elif step.kind == "summary":
-            self._earlier = [(self._turns, f"[summary] {self._clean(step)}")]
-            if self._open is not None:
-                self._open.pieces.append("[what was before was summarised]")
-                self._open.summarised, self._open.final = True, ""
-        elif self._open is None:
-            self._intake.drop("steps before any request")
+            self.earlier = [(self.turns, f"[summary] {self._clean(step)}")]
+            if self.open is not None:
+                self.open.pieces.append("[what was before was summarised]")
+                self.open.summarised, self.open.final = True, ""
+        elif self.open is None:
+            self.intake.drop("steps before any request")
         else:
-            self._agent(self._open, step)
+            self._agent(self.open, step)
 
     def _agent(self, now: _Open, step: Step) -> None:
         match step.kind:
@@ -200,10 +204,10 @@ class _Reading:
             case "call":
                 now.did = True
                 now.signals.see_call(step.id, step.arguments)
-                clean = self._redact.tree(step.arguments)
+                clean = self.redact.tree(step.arguments)
                 said = clean if isinstance(clean, str) else json.dumps(clean, ensure_ascii=False)
                 line = " ".join(self._cut(said, KEPT["call"]).splitlines())
-                now.pieces.append(f"[calls {self._redact(step.name)[:80]}] {line}")
+                now.pieces.append(f"[calls {self.redact(step.name)[:80]}] {line}")
             case "result":
                 now.signals.see_result(step.id, step.text[-_READ:], step.failed)
                 lines = self._clean(step).splitlines() or [""]
@@ -212,19 +216,19 @@ class _Reading:
                 now.interrupted = True
             case _:
                 now.signals.error = True
-                now.pieces.append(f"[error] {self._redact(step.text)[:400]}")
+                now.pieces.append(f"[error] {self.redact(step.text)[:400]}")
                 return
         now.signals.error = False  # it went on after it
 
     def _person(self, text: str) -> Iterator[Try]:
-        now, self._turns = self._open, self._turns + 1
+        now, self.turns = self.open, self.turns + 1
         if now is None:
             self._begin(text)
             return
         if not now.did and not now.interrupted:
             now.asked += f"\n\n{text}"
             return
-        if self._session.whole:
+        if self.session.whole:
             now.pieces.append(f"[user] {text}")
             return
         said = read_person(text)
@@ -237,50 +241,50 @@ class _Reading:
         elif said == "correction" or now.interrupted:
             # What follows is another try at the same request, helped by what the person said.
             yield from self.close("interrupted" if now.interrupted else "corrected")
-            self._open = _Open(now.asked, now.before, self._turns)
-            self._open.pieces.append(f"[user] {text}")
+            self.open = _Open(now.asked, now.before, self.turns)
+            self.open.pieces.append(f"[user] {text}")
         else:
             yield from self.close()
             self._begin(text)
 
     def _begin(self, text: str) -> None:
-        before = "\n".join(said for _, said in self._earlier[-_EARLIER:])
-        self._open = _Open(text, before, self._turns)
+        before = "\n".join(said for _, said in self.earlier[-_EARLIER:])
+        self.open = _Open(text, before, self.turns)
 
     def close(self, said: str = "") -> Iterator[Try]:
         """End the try that is open, if there is one; `said`: what the person did about it."""
-        now, self._open = self._open, None
+        now, self.open = self.open, None
         if now is None:
             return
         now.signals.said = said or ("interrupted" if now.interrupted else "")
         if not now.did:
-            self._intake.drop("requests without a reply")
+            self.intake.drop("requests without a reply")
         else:
-            score, name = self._session.score, self._session.score_name
+            score, name = self.session.score, self.session.score_name
             reward, signals = now.signals.outcome(score, name)
             request = now.asked
             if now.before:
                 request = f"Earlier in the session:\n{now.before}\n\nThe request now:\n{request}"
-            about = self._redact(self._session.id), self._redact(self._model)
+            about = self.redact(self.session.id), self.redact(self.model)
             text = now.pieces[0].removeprefix("[assistant] ")  # as any agent's one reply
             if len(now.pieces) > 1:
                 text = self._cut("\n".join(now.pieces), KEPT_TRY)
-            yield Try(request, text, reward, signals, *about, self._session.answer)
+            yield Try(request, text, reward, signals, *about, self.session.answer)
         asked = f"[user] {now.asked[:KEPT_BEFORE]}"
-        if not now.summarised and all(said != asked for _, said in self._earlier):
-            self._earlier.append((now.turn, asked))
+        if not now.summarised and all(said != asked for _, said in self.earlier):
+            self.earlier.append((now.turn, asked))
         if now.final:
-            self._earlier.append((now.turn, f"[assistant] {now.final[-KEPT_BEFORE:]}"))
+            self.earlier.append((now.turn, f"[assistant] {now.final[-KEPT_BEFORE:]}"))
 
     def _clean(self, step: Step) -> str:
         text = step.text
         if len(text) > _READ:
             text = f"{text[: _READ * 3 // 4]}\n{text[-_READ // 4 :]}"
-        return self._cut(self._redact(text).strip(), KEPT.get(step.kind, 400))
+        return self._cut(self.redact(text).strip(), KEPT.get(step.kind, 400))
 
     def _cut(self, text: str, most: int) -> str:
         if len(text) <= most:
             return text
-        self._intake.drop("texts cut")
+        self.intake.drop("texts cut")
         out = len(text) - most
         return f"{text[: most * 3 // 4]}\n[… {out:,} characters left out …]\n{text[-most // 4 :]}"

@@ -439,7 +439,11 @@ class BatchUpdate:
         return self._pad([shortest])
 
     def _score(self, rows: Rows) -> TokenScores:
-        return completion_logps(self._local, rows, temperature=self._plan.settings.temperature)
+        # Of one rank's rows prompts may be worth sharing, of another's not; layers that lie apart
+        # must be called as often by both.
+        share = not self._ranks.lockstep
+        temperature = self._plan.settings.temperature
+        return completion_logps(self._local, rows, temperature=temperature, share=share)
 
     def _score_before(self, old: bool) -> None:
         """Log-probabilities before the first optimiser step, and those of the reference."""

@@ -3,8 +3,10 @@
 The ids are exactly those that were shown and sampled: text is never tokenised again. The losses
 are functions of tensors, with no settings object and no model inside.
 
-Log-probabilities are those under the weights as they are. No pass has dropout: a ratio of two
-differently dropped passes is noise.
+Log-probabilities are those under the weights as they are. Rollouts of one problem have one prompt,
+so each distinct prompt is computed once where the model's family allows it, and its keys and values
+are repeated to the rows that continue it. No pass has dropout: a ratio of two differently dropped
+passes is noise.
 """
 
 from __future__ import annotations
@@ -368,6 +370,8 @@ class Rows:
 
     ids: Tensor  # (B, L) whole sequences
     begins: Tensor  # (B,) where completions begin in them
+    prompts: Tensor  # (U, P) the distinct ones
+    prompt_of: Tensor  # (B,) row of `prompts`
     completions: Tensor  # (B, T)
     lengths: Tensor  # (B,) of completions
     trainable: Tensor  # (B, T) bool
@@ -376,7 +380,9 @@ class Rows:
 
 
 def pad_samples(samples: Sequence[Sample], pad_id: int, device: torch.device | str = "cpu") -> Rows:
-    """Lay samples out as tensors."""
+    """Lay samples out as tensors; equal prompts become one row of `prompts`."""
+    prompts: dict[tuple[int, ...], int] = {}
+    prompt_of = [prompts.setdefault(sample.prompt, len(prompts)) for sample in samples]
 
     def pad(rows: Sequence[Sequence[float]], kind: torch.dtype, fill: int = 0) -> Tensor:
         tensors = [torch.tensor(row, dtype=kind) for row in rows]
@@ -385,6 +391,8 @@ def pad_samples(samples: Sequence[Sample], pad_id: int, device: torch.device | s
     return Rows(
         ids=pad([(*s.prompt, *s.completion) for s in samples], torch.long, pad_id),
         begins=torch.tensor([len(s.prompt) for s in samples], device=device),
+        prompts=pad(list(prompts), torch.long, pad_id),
+        prompt_of=torch.tensor(prompt_of, device=device),
         completions=pad([s.completion for s in samples], torch.long, pad_id),
         lengths=torch.tensor([len(s.completion) for s in samples], device=device),
         trainable=pad([s.trainable for s in samples], torch.bool),
@@ -400,7 +408,7 @@ def split_micro_batches(
 
     Samples of one group stay together where they fit, and groups of like length meet, so that
     little is padded. A part has at most so many `rows`; with None at most so many `tokens`,
-    padding included, and at least one group.
+    padding included and equal prompts counted once, and at least one group.
     """
     groups: dict[int, list[int]] = {}
     for index, sample in enumerate(samples):
@@ -409,6 +417,11 @@ def split_micro_batches(
     def padded_length(indices: Sequence[int]) -> int:
         return max(len(samples[i].prompt) + len(samples[i].completion) for i in indices)
 
+    def padded_size(indices: Sequence[int]) -> int:
+        prompts = {samples[i].prompt for i in indices}
+        longest = max(len(samples[i].completion) for i in indices)
+        return len(prompts) * max(map(len, prompts)) + len(indices) * longest
+
     parts: list[list[int]] = []
     for group in sorted(groups.values(), key=lambda indices: (-padded_length(indices), indices[0])):
         if rows is not None and len(group) > rows:
@@ -416,17 +429,16 @@ def split_micro_batches(
             continue
         last = parts[-1] if parts else []
         joined = len(last) + len(group)
-        fits = (
-            joined <= rows
-            if rows is not None
-            else joined * padded_length([*last, *group]) <= tokens
-        )
+        fits = joined <= rows if rows is not None else padded_size([*last, *group]) <= tokens
         if last and fits:
             last.extend(group)
         else:
             parts.append(list(group))
     return parts
 
+
+SHARING = frozenset({"llama", "mistral", "qwen2", "qwen3", "gemma"})
+"""Families whose cache is one pair of keys and values to a layer, and nothing more."""
 
 LOGITS_AT_ONCE = 2**27
 """Entries of a logits tensor above which it is computed in pieces, again in the backward pass."""
@@ -439,13 +451,21 @@ class TokenScores(NamedTuple):
     entropy: Tensor  # (B, T) float32, without gradient
 
 
-def completion_logps(local: LocalModel, rows: Rows, *, temperature: float) -> TokenScores:
+def completion_logps(
+    local: LocalModel, rows: Rows, *, temperature: float, share: bool = True
+) -> TokenScores:
     """log_softmax(logits / T)[token] of every trainable completion token.
 
-    The caller holds the model's lock; `rows` are on its device.
+    The caller holds the model's lock; `rows` are on its device. `share` computes each distinct
+    prompt once where the model can; else whole sequences are computed. Both give the same.
     """
     base = local.base
-    picked = _completion_states(base, rows)[rows.trainable]  # (N, H)
+    repeats = len(rows.prompts) < len(rows.completions)
+    if share and repeats and can_share_prompts(local):
+        states = _shared_prompt_states(base, rows)
+    else:
+        states = _whole_sequence_states(base, rows)
+    picked = states[rows.trainable]  # (N, H)
     targets = rows.completions[rows.trainable]
     logp, entropy = score_tokens(base, picked, targets, temperature)
     flat = rows.trainable.flatten().nonzero()[:, 0]
@@ -456,8 +476,52 @@ def completion_logps(local: LocalModel, rows: Rows, *, temperature: float) -> To
     )
 
 
-def _completion_states(base: Any, rows: Rows) -> Tensor:
-    """(B, T, H) hidden states that predict each completion token."""
+def can_share_prompts(local: LocalModel) -> bool:
+    """Whether a prompt's cache may be repeated: full attention, and no recomputation."""
+    config = local.base.config
+    kinds = set(getattr(config, "layer_types", None) or ())
+    if not kinds and getattr(config, "sliding_window", None) is not None:
+        return False
+    attends_to_all = kinds <= {"full_attention"}
+    recomputes = local.settings.gradient_checkpointing
+    return config.model_type in SHARING and attends_to_all and not recomputes
+
+
+def _shared_prompt_states(base: Any, rows: Rows) -> Tensor:
+    """(B, T, H) hidden states that predict each completion token, prompts computed once."""
+    # It takes a second to import, and only training needs it.
+    from transformers import DynamicCache
+
+    backbone = getattr(base, base.base_model_prefix)
+    wide, long = rows.prompts.shape[1], rows.completions.shape[1]
+    steps = torch.arange(max(wide, long), device=rows.ids.device)
+    shown = steps[:wide] < rows.begins[:, None]  # (B, P): the gap behind a short prompt is not
+    distinct = torch.zeros_like(rows.prompts, dtype=torch.bool).index_copy(0, rows.prompt_of, shown)
+    cache = DynamicCache(config=base.config)
+    prefix = backbone(
+        input_ids=rows.prompts, attention_mask=distinct, cache=cache, use_cache=True
+    ).last_hidden_state
+    first: Tensor = prefix[rows.prompt_of, rows.begins - 1][:, None]  # (B, 1, H)
+    if long == 1:
+        return first
+    for layer in cache.layers:
+        layer.keys = layer.keys[rows.prompt_of]
+        layer.values = layer.values[rows.prompt_of]
+    fed = rows.completions[:, :-1]
+    # What pads a completion comes behind it, where causality hides it.
+    whole = torch.ones_like(fed, dtype=torch.bool)
+    rest = backbone(
+        input_ids=fed,
+        attention_mask=torch.cat([shown, whole], 1),
+        position_ids=rows.begins[:, None] + steps[: long - 1],
+        cache=cache,
+        use_cache=True,
+    ).last_hidden_state
+    return torch.cat([first, rest], dim=1)
+
+
+def _whole_sequence_states(base: Any, rows: Rows) -> Tensor:
+    """The same from whole sequences, each of them prompt and completion without a gap."""
     # No mask: what pads comes last, where causality hides it.
     hidden: Tensor = getattr(base, base.base_model_prefix)(
         input_ids=rows.ids, use_cache=False

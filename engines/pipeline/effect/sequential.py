@@ -184,31 +184,32 @@ def _drift_for_power(fractions: tuple[float, ...], boundaries: tuple[float, ...]
     return high
 
 
+@frozen
 class _Reached:
     """Where the score stands among those that have crossed no boundary yet.
 
     The score of Brownian motion: after a share t of all tries it is z·√t, and its mean drift·t.
     """
 
-    def __init__(self, places: Sequence[float] = (0.0,), masses: Sequence[float] = (1.0,)) -> None:
-        self._places, self._masses = places, masses
+    places: Sequence[float] = (0.0,)
+    masses: Sequence[float] = (1.0,)
 
     def above(self, boundary: float, more: float, drift: float = 0.0) -> float:
         """The probability to be above a boundary once a share `more` has come in."""
         width, mean = math.sqrt(2 * more), drift * more
         return math.fsum(
             mass * math.erfc((boundary - place - mean) / width) / 2
-            for place, mass in zip(self._places, self._masses, strict=True)
+            for place, mass in zip(self.places, self.masses, strict=True)
         )
 
     def move(self, boundary: float, more: float, drift: float = 0.0) -> "_Reached":
         """Those that stay below it, by Simpson's rule on a grid."""
         mean, sd = drift * more, math.sqrt(more)
-        low = min(self._places) + mean - 6 * sd
+        low = min(self.places) + mean - 6 * sd
         step = (boundary - low) / _GRID
         places = [low + step * n for n in range(_GRID + 1)]
         scale = 1 / (sd * math.sqrt(2 * math.pi))
-        held = list(zip(self._places, self._masses, strict=True))
+        held = list(zip(self.places, self.masses, strict=True))
         masses = []
         for n, place in enumerate(places):
             weight = step / 3 * (1 if n in (0, _GRID) else 4 if n % 2 else 2) * scale

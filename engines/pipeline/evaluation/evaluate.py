@@ -8,7 +8,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Literal
@@ -427,6 +427,7 @@ async def measure_cells(
                 book.close()
 
 
+@dataclass(slots=True)
 class GroupJudge:
     """Judges each try as it ends; a verifier that compares tries gets all `size` at once.
 
@@ -434,43 +435,43 @@ class GroupJudge:
     already: what it is compared with would be less without it.
     """
 
-    def __init__(self, verifier: protocols.Verifier, problem: Problem, size: int) -> None:
-        self._verifier, self._problem, self._size = verifier, problem, size
-        self._together = protocols.judges_whole_groups(verifier)
-        self._arrived: dict[int, tuple[Rollout, asyncio.Future[Verdict]]] = {}
-        self._missing: AnswersPending | None = None
+    verifier: protocols.Verifier
+    problem: Problem
+    size: int
+    arrived: dict[int, tuple[Rollout, asyncio.Future[Verdict]]] = field(default_factory=dict)
+    missing: AnswersPending | None = None
 
     def miss(self, pending: AnswersPending) -> None:
         """One try does not come, for want of an answer: those it is compared with wait no more."""
-        self._missing = pending
-        for _, waiting in self._arrived.values():
+        self.missing = pending
+        for _, waiting in self.arrived.values():
             if not waiting.done():
                 waiting.set_exception(pending)
 
     async def judge(self, rollout: Rollout, known: Verdict | None = None) -> Verdict:
         """The verdict on a try; `known` is returned where it is given."""
-        if not self._together:
+        if not protocols.judges_whole_groups(self.verifier):
             if known is not None:
                 return known
-            (verdict,) = await self._verifier.verify(self._problem, (rollout,))
+            (verdict,) = await self.verifier.verify(self.problem, (rollout,))
             return add_own_figures(verdict, rollout)
-        if self._missing and known is None:
-            raise self._missing
+        if self.missing and known is None:
+            raise self.missing
         waiting: asyncio.Future[Verdict] = asyncio.get_running_loop().create_future()
         if known is not None:
             waiting.set_result(known)
-        self._arrived[rollout.index] = (rollout, waiting)
-        if len(self._arrived) == self._size:
+        self.arrived[rollout.index] = (rollout, waiting)
+        if len(self.arrived) == self.size:
             await self._judge_all()
         return await waiting
 
     async def _judge_all(self) -> None:
-        arrived = [self._arrived[index] for index in sorted(self._arrived)]
+        arrived = [self.arrived[index] for index in sorted(self.arrived)]
         if all(waiting.done() for _, waiting in arrived):
             return
         try:
             rollouts = [rollout for rollout, _ in arrived]
-            verdicts = await self._verifier.verify(self._problem, rollouts)
+            verdicts = await self.verifier.verify(self.problem, rollouts)
             for (rollout, waiting), verdict in zip(arrived, verdicts, strict=True):
                 if not waiting.done():
                     waiting.set_result(add_own_figures(verdict, rollout))

@@ -19,7 +19,7 @@ import orjson
 
 from engines.core.codec import digest, digest_bytes, fix_surrogates
 from engines.core.errors import CallFailed, PolicyError, RecordError
-from engines.core.protocols import EmbeddingResult
+from engines.core.protocols import Embedder, EmbeddingResult
 from engines.core.text.similarity import list_features
 from engines.core.types import NO_USAGE, Usage
 from engines.policies.chat import client, exchange, retry
@@ -37,7 +37,7 @@ Reserve = Callable[[Sequence[str]], Awaitable[Callable[[Usage], None]]]
 
 def open_embedder(
     spec: str, endpoint: EndpointSettings, folder: Path | None, reserve: Reserve | None = None
-) -> EmbeddingClient | RehearsalEmbeddings:
+) -> Embedder:
     """Open `openai:MODEL` or `rehearsal`; the model of `endpoint` is replaced by that one.
 
     Vectors are kept below `folder`; None keeps them in memory only. PolicyError: the name has
@@ -53,19 +53,13 @@ def open_embedder(
     )
 
 
-class RehearsalEmbeddings:
+class RehearsalEmbeddings(Embedder):
     """Hashed words and trigrams, offline: to try the setting, not to find meanings."""
 
     name = "rehearsal"
 
     async def embed(self, texts: Sequence[str]) -> EmbeddingResult:
         return EmbeddingResult(tuple(_hash_vector(text) for text in texts))
-
-    async def ping(self) -> None:
-        """It is there."""
-
-    async def aclose(self) -> None:
-        """It holds nothing."""
 
 
 class EmbeddingClient:

@@ -34,7 +34,8 @@ def build_model(settings: LocalSettings, folder: Path | None, place: str, tell: 
 
     Raises PolicyError: what is there is no causal language model, or its parts do not fit.
     """
-    device = _choose_device(settings.device)
+    best = "cuda" if torch.cuda.is_available() else "cpu"
+    device = torch.device(best if settings.device == "auto" else settings.device)
     dtype = _choose_dtype(settings.dtype, device)
     source = settings.path if folder is None else str(folder)
     with quiet_transformers(), _explain_load_errors(place, source, folder):
@@ -106,11 +107,6 @@ def _must_use_cache(name: str) -> bool:
             return True
         raise OSError(_first_line(error)) from None
     return False
-
-
-def _choose_device(name: str) -> torch.device:
-    best = "cuda" if torch.cuda.is_available() else "cpu"
-    return torch.device(best if name == "auto" else name)
 
 
 def _choose_dtype(name: str, device: torch.device) -> torch.dtype:

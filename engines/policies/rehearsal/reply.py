@@ -4,7 +4,7 @@ Every byte follows from the request: no clock, no chance but its seed.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping
 from dataclasses import replace
 from typing import Any, get_args
 
@@ -130,15 +130,11 @@ def _write_turn(request: Request) -> Turn:
     # Before it stands the talk so far, behind it what was wrong with a reply.
     if team_prompts := [text for text in questions if is_team_prompt(text)]:
         return Turn(team_reply(team_prompts[-1], draw))
-    tools = _callable_tools(request)
+    tools = [tool["name"] for tool in request.asked.tools]
+    if request.asked.given.get("tool_choice") == "none":
+        tools = []
     return (
         look_up(messages, tools, draw)
         or solve_with_tools(messages, tools, draw)
         or Turn(solve(questions[-1].strip(), draw))
     )
-
-
-def _callable_tools(request: Request) -> Sequence[str]:
-    if request.asked.given.get("tool_choice") == "none":
-        return ()
-    return [tool["name"] for tool in request.asked.tools]

@@ -19,15 +19,14 @@ from engines.policies.rehearsal.solve import UNKNOWN, Draw, Step, format_steps, 
 
 
 @frozen
-class Way:
-    """One way to go on after the first step: what is said before the call, and the program."""
+class Way(Step):
+    """How one goes on: what is said before the call, and the program, if there is one."""
 
-    step: Step
-    code: str
+    code: str = ""
 
     def fill_in(self, values: Mapping[str, object]) -> "Way":
-        instance = self.step.instance.format(**values)
-        return Way(replace(self.step, instance=instance), self.code.format(**values))
+        instance = self.instance.format(**values)
+        return replace(self, instance=instance, code=self.code.format(**values))
 
 
 @frozen
@@ -35,7 +34,7 @@ class ToolProblem:
     """A recognised problem with both ways. `guess` is what it comes to by head: a wrong number."""
 
     family: str
-    start: Step
+    start: Way
     right: Way
     wrong: Way
     guess: str = ""
@@ -54,91 +53,81 @@ _SUM = "total = sum(n ** {power} for n in range({first}, {end}))"
 _PROBLEMS = {
     r"remainder\b.*?(?P<base>\d+)\s*\^\s*(?P<exponent>\d+)\b\D+(?P<modulus>\d+)": ToolProblem(
         family="remainder",
-        start=Step(
+        start=Way(
             "power",
             "when the remainder of a large power is asked, let the interpreter work it out",
             "{base}^{exponent} divided by {modulus}",
         ),
         right=Way(
-            Step(
-                "three arguments",
-                "when the remainder of a power is asked, call pow with three arguments",
-                "pow({base}, {exponent}, {modulus})",
-            ),
+            "three arguments",
+            "when the remainder of a power is asked, call pow with three arguments",
+            "pow({base}, {exponent}, {modulus})",
             "print(pow({base}, {exponent}, {modulus}))",
         ),
         wrong=Way(
-            Step(
-                "decimal power",
-                "work out the power as a decimal number and take the remainder of it",
-                "{base}.0 ** {exponent} % {modulus}",
-            ),
+            "decimal power",
+            "work out the power as a decimal number and take the remainder of it",
+            "{base}.0 ** {exponent} % {modulus}",
             "print({base}.0 ** {exponent} % {modulus})",
         ),
     ),
     r"from (?P<first>\d+) (?:to|through|up to) (?P<last>\d+)\b.*\b(?:divisible|multiples)\b"
     r"\D*(?P<divisor>\d+)\D*\bnot\b\D*(?P<other>\d+)": ToolProblem(
         family="inclusive",
-        start=Step(
+        start=Way(
             "bounds",
             "when numbers between two bounds are counted, go through them in a loop",
             "{first} through {last}",
         ),
         right=Way(
-            Step(
-                "inclusive end",
-                "when a range must hold its last number, end it one above that number",
-                "range({first}, {end})",
-            ),
+            "inclusive end",
+            "when a range must hold its last number, end it one above that number",
+            "range({first}, {end})",
             _COUNT.replace("{span}", "range({first}, {end})"),
         ),
         wrong=Way(
-            Step(
-                "range",
-                "begin the range at the first number and end it at the last",
-                "range({first}, {last})",
-            ),
+            "range",
+            "begin the range at the first number and end it at the last",
+            "range({first}, {last})",
             _COUNT.replace("{span}", "range({first}, {last})"),
         ),
     ),
     r"\bdigits?\b(?=.*(?:factorial|\d!)).*?(?P<last>\d+)": ToolProblem(
         family="whole",
-        start=Step(
+        start=Way(
             "factorial",
             "when the digits of a factorial are asked, multiply it out first",
             "{last}!",
         ),
         right=Way(
-            Step(
-                "whole division",
-                "when a large number is taken apart digit by digit, divide it with // and keep "
-                "it whole",
-                "n = n // 10",
-            ),
+            "whole division",
+            "when a large number is taken apart digit by digit, divide it with // and keep "
+            "it whole",
+            "n = n // 10",
             _DIGIT_SUM.replace("{digit}", "n % 10").replace("{division}", "n = n // 10"),
         ),
         wrong=Way(
-            Step("shift", "divide the number by ten and take the next digit", "n = n / 10"),
+            "shift",
+            "divide the number by ten and take the next digit",
+            "n = n / 10",
             _DIGIT_SUM.replace("{digit}", "int(n % 10)").replace("{division}", "n = n / 10"),
         ),
     ),
     r"(?P<terms>squares|cubes).* from (?P<first>\d+) (?:to|through|up to) (?P<last>\d+)\b": (
         ToolProblem(
             family="printed",
-            start=Step(
+            start=Way(
                 "terms",
                 "when many terms are added, let the interpreter add them",
                 "{terms} from {first} through {last}",
             ),
             right=Way(
-                Step(
-                    "print",
-                    "when code has worked out a value, print that value in its last line",
-                    "print(total)",
-                ),
+                "print",
+                "when code has worked out a value, print that value in its last line",
+                "print(total)",
                 f"{_SUM}\nprint(total)",
             ),
-            wrong=Way(Step("name", "give the value a name and end there", "total"), _SUM),
+            wrong=Way("name", "give the value a name and end there", "total", _SUM),
         )
     ),
 }
@@ -155,7 +144,7 @@ def recognise_tool_problem(question: str) -> ToolProblem | None:
             values["power"] = 2 if values.get("terms") == "squares" else 3
             return replace(
                 kind,
-                start=replace(kind.start, instance=kind.start.instance.format(**values)),
+                start=kind.start.fill_in(values),
                 right=kind.right.fill_in(values),
                 wrong=kind.wrong.fill_in(values),
                 guess=re.findall(r"\d+", question)[-1],
@@ -213,7 +202,7 @@ def solve_with_tools(messages: Sequence[Message], tools: Sequence[str], draw: Dr
     if not native and not in_words:
         return Turn(f"{_BY_HEAD}\n#### {problem.guess}")
     way = problem.right if draw.takes_right(problem.family, question) else problem.wrong
-    text = format_steps((problem.start, way.step))
+    text = format_steps((problem.start, way))
     if native:
         return Turn(text, orjson.dumps({"code": way.code}).decode())
     return Turn(f"{text}\n```{INTERPRETER}\n{way.code}\n```")

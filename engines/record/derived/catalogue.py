@@ -148,9 +148,9 @@ def _refresh_libraries(database: TinyDB, workspace: Workspace) -> None:
                 _put_library(database, workspace, folder.head())
 
 
-def run_row(run: RunDir, *, anew: bool = False) -> JsonObject:
-    """What `runs list` shows of a run; `anew`: by its journal alone, and nothing is written."""
-    row = read_run(run.journal, anew=anew).row
+def run_row(run: RunDir) -> JsonObject:
+    """What `runs list` shows of a run."""
+    row = read_run(run.journal).row
     name = {"run": run.run, "exp_id": row["exp_id"] or run.run}  # its folder may be a copy
     return {**row, **name, "journal_bytes": journal_bytes(run.journal)}
 

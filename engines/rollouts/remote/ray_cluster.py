@@ -1,6 +1,6 @@
 """Workers from a Ray cluster; the one file that imports ray.
 
-Ray places workers, restarts nodes and scales; which try goes where is the dispatcher's. What
+Ray places workers, restarts nodes and scales; which rollout goes where is the pool's. What
 travels is in arguments of calls between processes: never in an environment, a file or a log.
 """
 
@@ -13,6 +13,7 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
@@ -27,14 +28,15 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy as Nod
 from engines.core.codec import JsonObject
 from engines.core.errors import StudioError, WorkerLost
 from engines.core.frozen import frozen
-from engines.rollouts.remote.dispatcher import Item, OpenParts, PackedError, Worker
+from engines.rollouts.remote.line import Item, PackedError
+from engines.rollouts.remote.worker import OpenParts, Worker
 
 REACH_S = 5.0
 """To reach the head of a cluster."""
 START_S = 15.0
 """To start a process on a node."""
 MOST_CALLS = 10_000
-"""Of one worker at a time: what it has under way is bounded by the dispatcher."""
+"""Of one worker at a time: what it has under way is bounded by the pool."""
 
 
 @frozen
@@ -47,36 +49,31 @@ class Node:
     trouble: str = ""
 
 
+@frozen
 class RayCluster:
     """A `Cluster` by its address, the one of this machine, or one of its own.
 
     `environ` is what processes of an own cluster begin with: it must hold no secret.
     """
 
-    def __init__(
-        self,
-        address: str | None,
-        *,
-        open_parts: OpenParts,
-        cpus_per_worker: float,
-        environ: Mapping[str, str],
-    ) -> None:
-        self._address, self._open_parts = address, open_parts
-        self._cpus, self._environ = cpus_per_worker, environ
-        # Processes of an own cluster end with the thread that began them.
-        self._thread = ThreadPoolExecutor(1, "ray")
+    address: str | None
+    open_parts: OpenParts
+    cpus_per_worker: float
+    environ: Mapping[str, str]
+    # Processes of an own cluster end with the thread that began them.
+    thread: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, "ray"))
 
     async def start(self) -> None:
-        await asyncio.get_running_loop().run_in_executor(self._thread, self._start)
+        await asyncio.get_running_loop().run_in_executor(self.thread, self._start)
 
     def _start(self) -> None:
-        address = self._address
+        address = self.address
         if address not in (None, "local"):
             _reach(address)
         # What it says on the way would stand in the screen; errors come as such.
         logging.getLogger("ray").setLevel(logging.ERROR)
         # Ray 2.60 prints what befalls its processes on standard output, and no option stops it:
-        # that is our data's. The dispatcher says which worker was lost, and why.
+        # that is our data's. The pool says which worker was lost, and why.
         ray._private.worker.print_worker_logs = lambda *_: None
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -95,7 +92,7 @@ class RayCluster:
                 elif address != "local":
                     ray.init(address, **usual)
                 if address == "local":
-                    with _environment(self._environ):
+                    with _environment(self.environ):
                         ray.init("local", include_dashboard=False, **usual)
             except (RayError, ConnectionError, RuntimeError, OSError, ValueError) as error:
                 said = " ".join(str(error).split())[:300]
@@ -108,8 +105,11 @@ class RayCluster:
     async def add_worker(self) -> "RayProcess":
         actor: Any = ray.remote(_Actor)
         made = actor.options(
-            num_cpus=self._cpus, max_concurrency=MOST_CALLS, max_restarts=0, max_task_retries=0
-        ).remote(self._open_parts)
+            num_cpus=self.cpus_per_worker,
+            max_concurrency=MOST_CALLS,
+            max_restarts=0,
+            max_task_retries=0,
+        ).remote(self.open_parts)
         try:
             host, release = await made.where.remote()
         except (RayError, ModuleNotFoundError) as error:
@@ -156,15 +156,16 @@ class RayCluster:
         return [ray.put(value)]  # once a node; in a list, it travels as what it is
 
     async def aclose(self) -> None:
-        await asyncio.get_running_loop().run_in_executor(self._thread, ray.shutdown)
-        self._thread.shutdown(wait=False)
+        await asyncio.get_running_loop().run_in_executor(self.thread, ray.shutdown)
+        self.thread.shutdown(wait=False)
 
 
+@frozen
 class RayProcess:
     """See `RemoteProcess`."""
 
-    def __init__(self, actor: Any, node: str) -> None:
-        self._actor, self.node = actor, node
+    actor: Any
+    node: str
 
     async def open(self, wanted: Any, files: Any) -> JsonObject:
         opened = await self._call("open", wanted, files)
@@ -183,11 +184,11 @@ class RayProcess:
         return items
 
     def kill(self) -> None:
-        ray.kill(self._actor)
+        ray.kill(self.actor)
 
     async def _call(self, name: str, *args: Any) -> Any:
         try:
-            return await getattr(self._actor, name).remote(*args)
+            return await getattr(self.actor, name).remote(*args)
         except RayError as error:
             raise WorkerLost(self.node, _describe_loss(error)) from error
 

@@ -26,7 +26,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -195,35 +195,36 @@ class RunResult:
     elapsed_s: float = 0.0
 
 
+@dataclass(slots=True, eq=False)
 class Session:
     """Calls of one rollout. The interpreter is had at the first call and kept until `aclose`.
 
     `on_close` is called at the end.
     """
 
-    def __init__(
-        self, host: Host, limits: Limits, *, on_close: "Callable[[Session], object]"
-    ) -> None:
-        self._host, self._limits, self._on_close = host, limits, on_close
-        self._interpreter: ForkedChild | None = None
-        self._lost = False
-        self._calling = asyncio.Lock()  # one call at a time: they share the interpreter
+    host: Host
+    limits: Limits
+    on_close: "Callable[[Session], object]"
+    interpreter: ForkedChild | None = None
+    lost: bool = False
+    # One call at a time: they share the interpreter.
+    calling: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def run(self, code: str, *, wall_s: float | None = None) -> RunResult:
         """Run one call. What the code does is a result; SandboxError: there is no sandbox."""
         if len(code) > MAX_CODE:
             return RunResult("error", error=f"the code is longer than {MAX_CODE} characters")
-        async with self._calling:
-            restarted = self._lost
+        async with self.calling:
+            restarted = self.lost
             try:
-                if self._interpreter is None:
-                    self._interpreter = await self._fork()
-                interpreter, self._lost = self._interpreter, False
-                wall_s = self._limits.wall_s if wall_s is None else wall_s
+                if self.interpreter is None:
+                    self.interpreter = await self._fork()
+                interpreter, self.lost = self.interpreter, False
+                wall_s = self.limits.wall_s if wall_s is None else wall_s
                 result = await self._call(interpreter, code, wall_s)
                 if result.status in ("ok", "error"):
                     # Threads of the code do not go on between calls.
-                    self._host.send("stop", interpreter.number)
+                    self.host.send("stop", interpreter.number)
                 else:
                     result = self._explain(result, await self._end())
             except BaseException:
@@ -232,13 +233,13 @@ class Session:
         return replace(result, stderr=RESTARTED + result.stderr) if restarted else result
 
     async def aclose(self) -> None:
-        async with self._calling:
+        async with self.calling:
             await self._end(wait=False)
-        self._on_close(self)
+        self.on_close(self)
 
     async def _fork(self) -> ForkedChild:
         try:
-            return await self._host.fork()
+            return await self.host.fork()
         except OSError as error:
             raise SandboxError.of_start("an interpreter", error) from error
 
@@ -247,7 +248,7 @@ class Session:
             file.seek(0)
             file.truncate()
         if interpreter.calls:
-            self._host.send("continue", interpreter.number)
+            self.host.send("continue", interpreter.number)
         interpreter.calls += 1
         began = time.perf_counter()
         tasks = {asyncio.create_task(_ask(interpreter, code))}
@@ -262,7 +263,7 @@ class Session:
         result = RunResult("timeout", error=f"it was stopped after {wall_s:g} s")
         if done:
             result = done.pop().result()
-        most = self._limits.output_chars
+        most = self.limits.output_chars
         if result.status != "timeout" and sum(f.tell() for f in interpreter.output) > most:
             result = RunResult("output", error=f"it wrote more than {most} characters")
         texts = [os.pread(file.fileno(), most, 0) for file in interpreter.output]
@@ -272,17 +273,17 @@ class Session:
 
     async def _watch_folder(self, folder: str) -> RunResult:
         """Without namespaces the system limits each file alone."""
-        while not folder_is_full(folder, self._limits.disk_mb << 20):
+        while not folder_is_full(folder, self.limits.disk_mb << 20):
             await asyncio.sleep(FOLDER_CHECK_S)
         return RunResult(
-            "killed", error=f"its files take more than {self._limits.disk_mb} MB or are too many"
+            "killed", error=f"its files take more than {self.limits.disk_mb} MB or are too many"
         )
 
     def _explain(self, result: RunResult, ended: JsonMapping) -> RunResult:
         """Say how an interpreter ended that said nothing itself."""
         if result.status != "killed" or result.error:
             return result
-        code, cpu_s = ended.get("status"), self._limits.cpu_s
+        code, cpu_s = ended.get("status"), self.limits.cpu_s
         if code is None:
             return replace(result, error="the process that it came from has ended")
         if code == -signal.SIGKILL and ended["cpu_s"] >= cpu_s - 0.5:
@@ -296,14 +297,14 @@ class Session:
 
     async def _end(self, *, wait: bool = True) -> JsonMapping:
         """End the interpreter; how it ended, where we wait for that."""
-        interpreter, self._interpreter = self._interpreter, None
+        interpreter, self.interpreter = self.interpreter, None
         if interpreter is None:
             return {}
-        self._lost = self._lost or interpreter.calls > 0
+        self.lost = self.lost or interpreter.calls > 0
         try:
             if wait or interpreter.folder:
-                return await self._host.end(interpreter.number)
-            self._host.send("drop", interpreter.number)
+                return await self.host.end(interpreter.number)
+            self.host.send("drop", interpreter.number)
             return {}
         finally:
             await asyncio.to_thread(interpreter.close)

@@ -309,9 +309,9 @@ class ChosenFunction:
         )
 
 
-def detect_signature(names: Sequence[str]) -> Signature | None:
+def detect_signature(names: list[str]) -> Signature | None:
     """Tell the framework by parameter names; None where none fits."""
-    if names[:1] == ["sample"] or names[:1] == ("sample",):
+    if names[:1] == ["sample"]:
         return "youtu"
     if "completions" in names or "completion_ids" in names:
         return "trl"
@@ -617,18 +617,18 @@ class CannotRead(Exception):
         super().__init__(text)
 
 
+@frozen
 class Template:
     """A Jinja template. CannotRead: that package is not installed."""
 
-    def __init__(self, text: str) -> None:
-        self._text = text
+    text: str
 
     def render(self, **fields: Any) -> str:
         try:
             import jinja2
         except ImportError as error:
             raise CannotRead("a template needs the package jinja2") from error
-        return str(jinja2.Template(self._text).render(**fields))
+        return str(jinja2.Template(self.text).render(**fields))
 
 
 class FileUtils:

@@ -10,7 +10,7 @@ import math
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, get_args
 
@@ -196,24 +196,26 @@ class FunctionVerifier:
             return Verdict(None, critique, metrics, f"failed: {error} ({place})")
 
 
+@dataclass(slots=True)
 class _JudgeAccess:
     """What one call of the function asks the judge, each question once in the record."""
 
-    def __init__(self, judging: JudgeContext | None, problem: Problem, rollout: Rollout) -> None:
-        self._judging, self._problem, self._rollout = judging, problem, rollout
-        self._turn = 0
-        self.usage: Usage = NO_USAGE
-        self.refs: list[RecordRef] = []
-        self.unanswered = ""  # why the last question has no reply
-        self.pending: AnswersPending | None = None
+    judging: JudgeContext | None
+    problem: Problem
+    rollout: Rollout
+    turn: int = 0
+    usage: Usage = NO_USAGE
+    refs: list[RecordRef] = field(default_factory=list)
+    unanswered: str = ""  # why the last question has no reply
+    pending: AnswersPending | None = None
 
     async def answer(self, messages: list[dict[str, str]]) -> str:
-        key = judge_key(self._problem, self._rollout, self._turn)
-        self._turn += 1
+        key = judge_key(self.problem, self.rollout, self.turn)
+        self.turn += 1
         try:
-            if self._judging is None:
+            if self.judging is None:
                 raise CallFailed("refused", "no judge is configured (`judge:` in the run file)")
-            judging = self._judging
+            judging = self.judging
             completion, ref = await judging.ledger.ask(
                 key, judging.policy, [_parse_message(m) for m in messages], judging.sampling
             )

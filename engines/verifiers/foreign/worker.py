@@ -27,6 +27,7 @@ import tempfile
 import threading
 import traceback
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -105,35 +106,39 @@ class LoadedFunction:
         return {"loaded": {"function": name, "signature": signature, "async": self.chosen.is_async}}
 
 
+@dataclass(slots=True)
 class FunctionCall:
-    def __init__(self, loaded: LoadedFunction, order: Order, channel: Channel) -> None:
-        self._loaded, self._order, self._channel = loaded, order, channel
-        self._logged: dict[str, float] = {}
-        self._unread: list[str] = []
+    """One call of the function that was loaded."""
+
+    loaded: LoadedFunction
+    order: Order
+    channel: Channel
+    logged: dict[str, float] = field(default_factory=dict)
+    unread: list[str] = field(default_factory=list)
 
     async def ask(self, messages: list[dict[str, str]]) -> str:
-        return await self._channel.ask(self._order["call"], messages)
+        return await self.channel.ask(self.order["call"], messages)
 
     def start(self) -> Any:
         """Call the function; what it returns may have to be awaited."""
         calls.current_ask.set(self.ask)
-        calls.unread.set(self._unread)
-        loaded, order = self._loaded, self._order
+        calls.unread.set(self.unread)
+        loaded, order = self.loaded, self.order
         given, named = calls.build_arguments(
-            loaded.chosen, order, self._logged, as_messages=loaded.messages
+            loaded.chosen, order, self.logged, as_messages=loaded.messages
         )
         return loaded.chosen.call(*given, **named)
 
     def result_message(self, returned: Any) -> codec.JsonObject:
-        if self._unread:  # the function made something of it, which is no verdict
-            raise calls.CannotRead(self._unread[0])
-        signature, count = self._loaded.chosen.signature, len(self._order["rollouts"])
-        results = calls.parse_results(returned, signature, count, self._logged)
-        return {"done": self._order["call"], "results": results}
+        if self.unread:  # the function made something of it, which is no verdict
+            raise calls.CannotRead(self.unread[0])
+        signature, count = self.loaded.chosen.signature, len(self.order["rollouts"])
+        results = calls.parse_results(returned, signature, count, self.logged)
+        return {"done": self.order["call"], "results": results}
 
     def error_message(self, error: BaseException) -> codec.JsonObject:
-        line = error_line(error, self._loaded.file, self._loaded.chosen.name)
-        return {"done": self._order["call"], "error": line}
+        line = error_line(error, self.loaded.file, self.loaded.chosen.name)
+        return {"done": self.order["call"], "error": line}
 
 
 def answer_calls(loaded: LoadedFunction, channel: Channel) -> None:

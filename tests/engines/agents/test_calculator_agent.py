@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from engines.agents.loops import CalculatorLoop, SingleTurn, requested_expression, result_line
-from engines.agents.open import KINDS, open_agent
-from engines.core.errors import ConfigError
+from engines.agents.open import open_agent
 from engines.core.protocols import OnText
 from engines.core.text.maths import MAX_CHARS, MAX_DIGITS, ExpressionError, value_of
 from engines.core.types import Attempt, Completion, Message, Sampling, Usage
@@ -245,13 +244,3 @@ def test_an_agent_is_opened_by_its_kind() -> None:
     assert open_agent("single_turn", needs) == SingleTurn("Be brief.", SAMPLING)
     opened = open_agent("calculator", needs)
     assert opened == CalculatorLoop("Be brief.", SAMPLING, 4)
-
-
-def test_an_unknown_kind_and_impossible_turns_are_refused_with_what_is_known() -> None:
-    with pytest.raises(ConfigError) as caught:
-        open_agent("calculater", agent_needs("", SAMPLING))
-    assert caught.value.place == "agent.kind" and '"calculater"' in caught.value.cause
-    assert caught.value.move == f'Did you mean "calculator"? Known: {", ".join(KINDS)}.'
-    for turns in (0, -1, 101):
-        with pytest.raises(ConfigError, match=rf"agent.max_turns: it is {turns}, not from 1"):
-            open_agent("calculator", agent_needs("", SAMPLING, max_turns=turns))

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from engines.core.errors import CallFailed
-from engines.core.protocols import EmbeddingResult, OnText, ToolTry
+from engines.core.protocols import Embedder, EmbeddingResult, OnText, ToolTry
 from engines.core.types import (
     CallKey,
     Completion,
@@ -26,7 +26,6 @@ from engines.policies.chat.embedding import Reserve
 from engines.record.cassette import (
     Cassette,
     CassetteError,
-    OpenEmbedder,
     PlayedPolicy,
     RecordingPolicy,
     Tape,
@@ -83,7 +82,7 @@ async def test_equal_requests_are_played_in_the_order_in_which_they_were_made(
         except CallFailed as failed:
             assert failed.usage.cost_usd == 0.25
     await tape.aclose()
-    played, streamed = PlayedPolicy("scripted:model", playing(tmp_path / "tape")), list[str]()
+    played, streamed = PlayedPolicy(playing(tmp_path / "tape"), "scripted:model"), list[str]()
     one = await played.complete(QUESTION, DRAWN, streamed.append)
     assert (one.text, one.usage, streamed) == ("one", Usage(3, 1, 1, 0.0), ["one"])
     with pytest.raises(CallFailed, match=r"^status: 500$") as failed_again:
@@ -102,7 +101,7 @@ async def test_each_place_of_a_run_gets_its_own_reply_and_another_place_what_is_
     for place in places:
         with name_call(place):
             await policy.complete(QUESTION, DRAWN)
-    played = PlayedPolicy("scripted:model", playing(tmp_path / "tape"))
+    played = PlayedPolicy(playing(tmp_path / "tape"), "scripted:model")
     with name_call(places[1]):
         assert (await played.complete(QUESTION, DRAWN)).text == "second"
     assert (await played.complete(QUESTION, DRAWN)).text == "first"
@@ -116,7 +115,7 @@ async def test_a_call_that_its_deadline_ended_ends_by_it_again_without_the_wait(
         async with deadline(0.01):
             await policy.complete(QUESTION, DRAWN)
     await tape.aclose()
-    played = PlayedPolicy("scripted:model", playing(tmp_path / "tape"))
+    played = PlayedPolicy(playing(tmp_path / "tape"), "scripted:model")
     with pytest.raises(TimeoutError):
         async with deadline(600):
             await played.complete(QUESTION, DRAWN)
@@ -129,7 +128,7 @@ async def test_what_a_person_cut_short_is_not_recorded(tmp_path: Path) -> None:
     cut.cancel()
     await asyncio.gather(cut, return_exceptions=True)
     await policy.complete(QUESTION, DRAWN)
-    played = PlayedPolicy("scripted:model", playing(tmp_path / "tape"))
+    played = PlayedPolicy(playing(tmp_path / "tape"), "scripted:model")
     assert (await played.complete(QUESTION, DRAWN)).text == "made again"
 
 
@@ -140,7 +139,7 @@ async def test_a_reply_that_a_killed_process_did_not_use_gives_way_to_the_one_th
     await first.complete(QUESTION, DRAWN)
     second = RecordingPolicy(Scripted(["used"]), recording(tmp_path / "tape", resumes=True))
     await second.complete(QUESTION, DRAWN)
-    played = PlayedPolicy("scripted:model", playing(tmp_path / "tape"))
+    played = PlayedPolicy(playing(tmp_path / "tape"), "scripted:model")
     assert (await played.complete(QUESTION, DRAWN)).text == "used"
     with pytest.raises(CassetteError):
         await played.complete(QUESTION, DRAWN)
@@ -227,7 +226,7 @@ async def test_vectors_are_played_exactly_and_what_they_took_is_settled_at_no_co
 
         async def aclose(self) -> None: ...
 
-    def refuse(reserve: Reserve) -> OpenEmbedder:
+    def refuse(reserve: Reserve) -> Embedder:
         raise AssertionError("it is opened")
 
     tape = TapedEmbedder("openai:third", recording(tmp_path / "tape"), reserve, Third)

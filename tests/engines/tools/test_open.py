@@ -62,7 +62,7 @@ def test_a_function_of_an_installed_package_is_found() -> None:
 @pytest.mark.parametrize(
     ("function", "said"),
     [
-        ("mime.py:count", "there is no file mime.py. Searched: the current folder"),
+        ("mime.py:count", 'there is no file mime.py. Did you mean "mine.py"?'),
         ("mine.py:counts", 'there is no function "counts" in mine.py. Did you mean "count"?'),
         ("bad.py:f", "bad.py cannot be loaded (RuntimeError: no licence)."),
         ("no_package.here:f", "no_package.here cannot be loaded (ModuleNotFoundError: No module"),

@@ -10,7 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from engines.core.types import Usage
+from engines.core.events import EffectMeasured
+from engines.core.library_notes import Effect
+from engines.core.state.run_state import RunState
+from engines.core.types import Operation, Problem, Usage
+from engines.pipeline.effect.worth import Effects
 from engines.pipeline.evaluation.statistics import Interval, Rate
 from engines.pipeline.evaluation.verdict import compare
 from engines.record.repair import Finding
@@ -30,7 +34,10 @@ from studio.facts.library import (
 )
 from studio.facts.run import end_facts, load_run_facts
 from studio.facts.step import rollout_facts, step_facts
+from studio.facts.trial import TrialFacts
+from studio.facts.worth import UtilityFacts, tried_operation
 from studio.library.references import find_version
+from studio.render import trial_lines
 from studio.render.comparison_page import comparison_page, difference_page
 from studio.render.data_lines import (
     added_notes,
@@ -53,6 +60,7 @@ from studio.render.library_lines import (
 )
 from studio.render.page import render_markdown, render_text
 from studio.render.run_lines import rollout_text, run_text, step_text, summary_text
+from studio.render.worth_lines import tried_lines, utility_lines
 from studio.report.page import report_facts, report_page
 from studio.tui.drawing.lines import plain_text
 from studio.tui.pages.diff.page import change_rows, compare_references, head_lines
@@ -252,6 +260,88 @@ def test_an_evaluation_outside_any_run() -> None:
         reused=8,
     )
     assert missing_figures(eval_text(whole, ()), whole) == []
+
+
+def worth_of(name: str, difference: float) -> Effect:
+    return Effect(
+        difference=difference,
+        low=difference - 0.081,
+        high=difference + 0.081,
+        verdict="cannot tell",
+        problems=23,
+        rollouts=184,
+        method="inclusion",
+        usage=Usage(310, 27, 34, 0.52),
+        false_discovery=0.137,
+    )
+
+
+@pytest.mark.parametrize("offered_in", ["", "offer-7"])
+def test_the_worth_of_experiences(offered_in: str) -> None:
+    effects = {"E1": worth_of("E1", 0.214), "E2": replace(worth_of("E2", -0.2), verdict="hurts")}
+    facts = UtilityFacts(
+        library="lib",
+        version=3,
+        label="lib@3",
+        texts={"E1": "Check the sign of a difference.", "E2": "Guess.", "E3": "Be careful."},
+        pending=("E3",),
+        effects=Effects(effects, rollouts=1_184, problems=24),
+        dispensable=("E2",),
+        margin=0.05,
+        offered=("E2",),
+        offered_in=offered_in,
+        unjudged=6,
+        paid=Usage(41_310, 2_127, 340, 1.52),
+    )
+    lines = utility_lines(facts, kept=True, offer=True)
+    assert missing_figures("\n".join(lines), facts, besides=("95 %",)) == []
+    assert "+0.214" in lines[4] and "lib@3: worth of 3 experiences" in lines[0]
+
+
+def test_operations_that_were_tried() -> None:
+    measured = EffectMeasured(1, ("op1.1", "op1.2"), worth_of("", 0.18), 0.0125, "abc")
+    state = RunState(effects=[measured])
+    operations = [
+        tried_operation(state, Operation(name, "add", text="Check it."))
+        for name in ("op1.1", "op1.2", "op1.3")
+    ]
+    lines = tried_lines(operations, known_before=False)
+    assert missing_figures("\n".join(lines), operations) == []
+    assert [line.rpartition("; ")[2] for line in lines[1:]] == [
+        "tried with it",
+        "op1.3 add: not tried: it does not fit the library as it is, or with what helps",
+    ]
+
+
+def test_a_try() -> None:
+    asked = TrialFacts(
+        notes=("rehearsal: replies are scripted, no model is asked",),
+        rehearsal=True,
+        cassette=False,
+        model="rehearsal:arithmetic",
+        adapter="run:tiny",
+        problem=Problem("p1", "What is 17 + 25?", "42", "sums"),
+        library="lib@3",
+        experiences=("E1", "E2"),
+        messages=({"role": "user", "content": "What is 17 + 25?"},),
+    )
+    assert missing_figures(trial_lines.before_text(asked), asked) == []
+    facts = replace(
+        asked,
+        reply="#### 41",
+        status="truncated",
+        reward=0.25,
+        critique="off by 1",
+        metrics={"math": 0.0, "closeness": 0.8},
+        usage=Usage(310, 27, 4, 0.52),
+        judge_usage=Usage(110, 7, 1, 0.12),
+        elapsed_s=1.237,
+        turns=5,
+        tool_calls=4,
+        failed_calls=3,
+    )
+    assert missing_figures(trial_lines.after_text(facts, ""), facts) == []
+    assert "reward 0.25 [math 0, closeness 0.8]" in trial_lines.after_text(facts, "")
 
 
 def test_an_estimate() -> None:

@@ -1,4 +1,4 @@
-"""Log-probabilities of completions."""
+"""Log-probabilities of completions, with equal prompts computed once and without."""
 
 from __future__ import annotations
 
@@ -11,11 +11,19 @@ from torch import Tensor
 
 from engines.core.types import Message, Sampling
 from engines.grpo.loss import loss as forward
-from engines.grpo.loss.loss import Sample, collate, completion_logps, pad_samples
+from engines.grpo.loss.loss import (
+    Sample,
+    can_share_prompts,
+    collate,
+    completion_logps,
+    pad_samples,
+)
 from engines.policies.hf_local.model import LocalModel
 from engines.policies.hf_local.settings import LoraSettings
 from tests.engines.grpo.models import FAMILIES, a_local, with_dropout
 from tests.engines.grpo.trainable import a_batch, a_scored, a_try, a_turn
+
+SHARING = ("llama", "llama3 rope", "qwen2", "qwen3", "gemma")
 
 
 def samples() -> list[Sample]:
@@ -36,9 +44,9 @@ def by_hand(local: LocalModel, sample: Sample, temperature: float) -> Tensor:
     return logps.gather(1, ids[0, len(sample.prompt) :, None])[:, 0]
 
 
-def gradient(local: LocalModel, chosen: list[Sample]) -> Tensor:
+def gradient(local: LocalModel, chosen: list[Sample], *, share: bool = False) -> Tensor:
     rows = pad_samples(chosen, local.pad_id)
-    scored = completion_logps(local, rows, temperature=0.7)
+    scored = completion_logps(local, rows, temperature=0.7, share=share)
     weights = torch.linspace(-1, 1, scored.logp.numel()).view_as(scored.logp)
     grads = torch.autograd.grad(
         (scored.logp * weights).sum(), [p for _, p in local.trainable_parameters()]
@@ -49,16 +57,28 @@ def gradient(local: LocalModel, chosen: list[Sample]) -> Tensor:
 @pytest.mark.parametrize("family", sorted(FAMILIES))
 def test_a_pass_gives_what_the_models_own_forward_gives(family: str, tmp_path: Path) -> None:
     local, chosen = a_local(tmp_path, family, trained=True), samples()
+    assert can_share_prompts(local) is (family in SHARING)
     rows = pad_samples(chosen, local.pad_id)
-    with torch.no_grad():
-        found = completion_logps(local, rows, temperature=0.7).logp
-    for n, sample in enumerate(chosen):
-        trained = torch.tensor(sample.trainable)
-        expected = torch.where(trained, by_hand(local, sample, 0.7), 0.0)
-        torch.testing.assert_close(
-            found[n, : len(trained)], expected, atol=2e-5, rtol=0, msg=f"{family} {n}"
-        )
-        assert not bool(found[n, len(trained) :].any())
+    assert len(rows.prompts) < len(chosen)
+    for share in (False, True):
+        with torch.no_grad():
+            logp = completion_logps(local, rows, temperature=0.7, share=share).logp
+        for n, sample in enumerate(chosen):
+            trained = torch.tensor(sample.trainable)
+            expected = torch.where(trained, by_hand(local, sample, 0.7), 0.0)
+            torch.testing.assert_close(
+                logp[n, : len(trained)], expected, atol=2e-5, rtol=0, msg=f"{family} {share} {n}"
+            )
+            assert not bool(logp[n, len(trained) :].any())
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen3"])
+def test_gradients_flow_through_a_shared_prompt(family: str, tmp_path: Path) -> None:
+    local, chosen = a_local(tmp_path, family, trained=True), samples()
+    local.model.double()
+    whole = gradient(local, chosen)
+    shared = gradient(local, chosen, share=True)
+    assert float((shared - whole).norm() / whole.norm()) < 1e-6  # norms stay in float32
 
 
 def test_entropy_is_that_of_the_tempered_distribution(tmp_path: Path) -> None:
@@ -76,9 +96,9 @@ def test_a_large_vocabulary_is_scored_in_pieces_to_the_same_gradient(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     local, chosen = a_local(tmp_path, trained=True), samples()
-    at_once = gradient(local, chosen)
+    at_once = gradient(local, chosen, share=True)
     monkeypatch.setattr(forward, "LOGITS_AT_ONCE", 5 * 320)
-    torch.testing.assert_close(gradient(local, chosen), at_once, atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(gradient(local, chosen, share=True), at_once, atol=1e-5, rtol=1e-4)
 
 
 def test_gradient_checkpointing_changes_no_number(tmp_path: Path) -> None:

@@ -281,10 +281,11 @@ async def test_training_leaves_the_library_as_it_is(tmp_path: Path) -> None:
 async def test_old_checkpoints_go_but_never_the_newest_nor_that_of_the_best_step(
     tmp_path: Path,
 ) -> None:
-    run = await trained(tmp_path, steps=7, keep=1)
+    run = await trained(tmp_path, steps=9)
     folder = run.run.path / "checkpoints/e"
-    assert [saved.step for saved in run.state.checkpoints] == [2, 4, 6, 7]
-    assert {path.name for path in folder.iterdir()} == {"global_step_7"}
+    assert [saved.step for saved in run.state.checkpoints] == [2, 4, 6, 8, 9]
+    kept = {f"global_step_{step}" for step in (6, 8, 9)}
+    assert {path.name for path in folder.iterdir()} == kept
     checkpoints = run.practice.checkpoints
     assert checkpoints is not None
     measured = ev.EvaluationFinished(
@@ -303,7 +304,7 @@ async def test_old_checkpoints_go_but_never_the_newest_nor_that_of_the_best_step
         rewards=((1.0,),),
     )
     run.state.evaluations.append(measured)
-    assert [saved.step for saved in checkpoints.removable_checkpoints(run.state)] == [2, 6]
+    assert [saved.step for saved in checkpoints.removable_checkpoints(run.state)] == [2]
 
 
 @pytest.mark.parametrize(

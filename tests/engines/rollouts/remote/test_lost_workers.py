@@ -33,7 +33,8 @@ from engines.core.types import (
 from engines.policies.limits import Slots
 from engines.record.ledger import RecordLedger
 from engines.rollouts.manager import RolloutManager
-from engines.rollouts.remote.dispatcher import Dispatcher, RemoteLedger, RemoteModel, RunModels
+from engines.rollouts.remote.worker import RemoteLedger, RemoteModel
+from engines.rollouts.remote.worker_pool import RunModels, WorkerPool
 from engines.verifiers.judge import JudgeContext, JudgeSettings, JudgeVerifier
 from tests.support.memory_cluster import on_cluster
 from tests.support.tool_tries import a_toolbox
@@ -108,10 +109,10 @@ class Help:
 class LateLedger:
     """The judge's ledger of whichever worker judges: known once there is one."""
 
-    dispatcher: Dispatcher
+    pool: WorkerPool
 
     async def ask(self, *asked: Any, **more: Any) -> tuple[Completion, RecordRef]:
-        process = self.dispatcher.cluster.processes[-1]  # type: ignore[attr-defined]
+        process = self.pool.cluster.processes[-1]  # type: ignore[attr-defined]
         return await RemoteLedger(process.worker.line).ask(*asked, **more)
 
 
@@ -145,16 +146,16 @@ async def try_once(folder: Path, lives: Sequence[int | None], *, repeatable: boo
     def make_agent(sampling: Sampling) -> ToolLoop:
         return ToolLoop("Solve it.", sampling, toolbox, max_turns=4)
 
-    async with on_cluster(make_agent, verifier, models, lives=lives) as dispatcher:
-        late.dispatcher = dispatcher
-        agent = dispatcher.agent(Sampling(0.5))
+    async with on_cluster(make_agent, verifier, models, lives=lives) as pool:
+        late.pool = pool
+        agent = pool.agent(Sampling(0.5))
         manager = RolloutManager(agent, policy, ledger, Slots(4), 60.0)
         job = Job(Problem("p", "q", "a"), "Mind it.", CallKey("rollout", 1, 1, 0, 0), 0, 0)
         attempt, refs = await manager.roll_out(job, on_text=lambda text: None)
         assert len({(ref.file, ref.offset) for ref in refs}) == len(refs)
         rollout = Rollout.from_job(job, attempt, 0)
-        (verdict,) = await dispatcher.verifier().verify(job.problem, [rollout])
-        passed = sum(process.passed for process in dispatcher.cluster.processes)  # type: ignore[attr-defined]
+        (verdict,) = await pool.verifier().verify(job.problem, [rollout])
+        passed = sum(process.passed for process in pool.cluster.processes)  # type: ignore[attr-defined]
     await ledger.aclose()
     paid = list(read_usage(folder))
     return Tried(attempt, verdict, policy.asked, len(note.made), paid, passed)
@@ -186,23 +187,23 @@ async def test_a_try_whose_second_worker_is_lost_too_is_a_failed_one(tmp_path: P
 
 
 async def test_a_try_is_not_given_the_worker_again_that_it_was_lost_with() -> None:
-    async with on_cluster(lambda _: ToolLoop("", Sampling(), a_toolbox()), workers=2) as dispatcher:
-        cluster: Any = dispatcher.cluster
-        while len(dispatcher.nodes) < 2:
+    async with on_cluster(lambda _: ToolLoop("", Sampling(), a_toolbox()), workers=2) as pool:
+        cluster: Any = pool.cluster
+        while len(pool.nodes) < 2:
             await asyncio.sleep(0)
         # Others have the turn just then, as the many do that wait for a worker with room.
-        async with dispatcher.lend() as worker, dispatcher._changed:
+        async with pool.lend() as worker, pool._changed:
             cluster.processes[0].kill()
             with pytest.raises(WorkerLost, match="node n0 was lost"):
                 await worker.line.ask("attempt")
-            assert dispatcher.nodes == ("n1",)
+            assert pool.nodes == ("n1",)
 
 
 async def test_it_is_told_which_worker_was_lost_and_at_the_end_none_is() -> None:
     told: list[tuple[tuple[str, ...], str]] = []
-    async with on_cluster(lambda _: ToolLoop("", Sampling(), a_toolbox())) as dispatcher:
-        dispatcher.on_nodes = lambda nodes, lost: told.append((nodes, lost))
-        cluster: Any = dispatcher.cluster
+    async with on_cluster(lambda _: ToolLoop("", Sampling(), a_toolbox())) as pool:
+        pool.on_nodes = lambda nodes, lost: told.append((nodes, lost))
+        cluster: Any = pool.cluster
         cluster.processes[0].kill()
         while len(told) < 2:
             await asyncio.sleep(0)
@@ -225,22 +226,22 @@ async def test_work_that_no_worker_survives_stays_unjudged() -> None:
     def make_agent(sampling: Sampling) -> Any:
         raise AssertionError
 
-    async with on_cluster(make_agent, Never(), lives=[1, 1, None]) as dispatcher:
-        (verdict,) = await dispatcher.verifier().verify(job.problem, [rollout])
+    async with on_cluster(make_agent, Never(), lives=[1, 1, None]) as pool:
+        (verdict,) = await pool.verifier().verify(job.problem, [rollout])
     assert (verdict.reward, verdict.error) == (None, "failed: node n1 was lost: it was killed")
 
 
 async def test_whoever_waits_for_a_worker_is_told_that_none_comes_any_more() -> None:
-    async with on_cluster(lambda _: ToolLoop("", Sampling(), a_toolbox())) as dispatcher:
-        cluster: Any = dispatcher.cluster
+    async with on_cluster(lambda _: ToolLoop("", Sampling(), a_toolbox())) as pool:
+        cluster: Any = pool.cluster
 
         async def refuse() -> Any:
             raise WorkerLost("n9", "there is no such node")
 
         cluster.add_worker = refuse
-        async with dispatcher.lend():
+        async with pool.lend():
             cluster.processes[0].kill()
         with pytest.raises(StudioError, match=r"no worker could be started .*no such node"):
             for _ in range(50):  # the first may still be given the one that is lost
-                async with dispatcher.lend():
+                async with pool.lend():
                     await asyncio.sleep(0)

@@ -11,7 +11,8 @@ import pytest
 
 from engines.core.errors import ConfigError, StudioError
 from engines.core.types import Sampling
-from engines.rollouts.remote.dispatcher import Dispatcher, Worker
+from engines.rollouts.remote.worker import Worker
+from engines.rollouts.remote.worker_pool import WorkerPool
 from studio.config.loading import LoadedRun, load_run
 from studio.run.acting import MOST_SHIPPED, WorkerWanted, open_worker
 from studio.run.models import open_roles
@@ -67,7 +68,7 @@ def run_file(tmp_path: Path) -> Path:
 
 def wanted_of(loaded: LoadedRun, stack: AsyncExitStack) -> tuple[WorkerWanted, dict[str, bytes]]:
     roles = open_roles(loaded.config, stack)
-    assert roles.remote is not None and isinstance(roles.acting.dispatcher, Dispatcher)
+    assert roles.remote is not None and isinstance(roles.acting.worker_pool, WorkerPool)
     folders = (loaded.path.parent,)
     roles.remote.want_verifier(loaded.config.verifier.spec, folders, None, None)
     wanted, files = roles.remote.gather_wanted()

@@ -1,6 +1,6 @@
 """The end of a growing text."""
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from engines.core.text.sanitize import escape_unsafe
@@ -29,6 +29,10 @@ def wrapped(text: str, width: int) -> list[str]:
     return [" ".join(row.split()) for row in wrap(escape_unsafe(text), width)]
 
 
+FAMILY = "\U0001f468\u200d\U0001f469\u200d\U0001f467"
+
+
+@example(text=FAMILY, cuts=[2], room=2)
 @given(text=raw, cuts=st.lists(st.integers(0, 60), max_size=12), room=st.integers(2, 20))
 def test_where_a_text_was_cut_on_its_way_is_not_seen(text: str, cuts: list[int], room: int) -> None:
     pane = a_pane()
