@@ -13,7 +13,7 @@ from studio.facts.subject import Subject
 class TrialFacts(Subject):
     """What is asked, and once the model has answered, what came of it."""
 
-    notes: Names  # where replies are scripted or played
+    notes: Names = field(metadata={"untold": True})  # in words, what the next two say
     rehearsal: bool
     cassette: bool
     model: str
