@@ -14,7 +14,6 @@ from typing import Literal
 
 from engines.core.errors import ConfigError, did_you_mean, suggest_name
 from engines.core.frozen import frozen
-from engines.data.source import is_database
 from studio.presets import list_presets, preset_path
 from studio.secrets.run_files import mask_override
 
@@ -31,6 +30,8 @@ class YoutuConfig:
 
     def data_roots(self, environ: Mapping[str, str], notes: list[str]) -> tuple[Path, ...]:
         """Where its data sets are looked up; `notes` is told of a database that is not read."""
+        from engines.data.source import is_database  # takes 5 ms, and every command loads this file
+
         folders = (self.root / "utu" / "practice" / "dataset", self.root / "data")
         scheme, _, path = (environ.get("UTU_DB_URL") or "sqlite:///test.db").partition(":///")
         if not scheme.startswith("sqlite"):

@@ -6,13 +6,15 @@ for parameters up to 10,000.
 
 import math
 import random
-import statistics
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from statistics import NormalDist, stdev
+from typing import TYPE_CHECKING
 
 from engines.core.codec import question_of
 from engines.core.frozen import frozen
+
+if TYPE_CHECKING:
+    from statistics import NormalDist
 
 SAME = 1e-9
 """Means of one question closer than this differ by rounding alone."""
@@ -76,8 +78,7 @@ def _is_constant(values: Sequence[float]) -> bool:
 
 def _half_width(values: Sequence[float], level: float) -> float:
     """Half of the t-interval of the mean of at least two values."""
-    t = t_quantile((1 + level) / 2, len(values) - 1)
-    return t * statistics.stdev(values) / math.sqrt(len(values))
+    return t_quantile((1 + level) / 2, len(values) - 1) * standard_error(values)
 
 
 def _clopper_pearson(successes: float, count: int, level: float) -> Interval:
@@ -309,6 +310,8 @@ def _count_sums(units: Sequence[int]) -> tuple[float, float]:
 
 def standard_error(changes: Sequence[float]) -> float:
     """Of the mean of at least two changes, clustered by problem: s / √M."""
+    from statistics import stdev  # takes 5 ms, and every command loads this file
+
     return stdev(changes) / math.sqrt(len(changes))
 
 
@@ -335,6 +338,12 @@ def detectable_effect(
     return error * (t_quantile((1 + level) / 2, problems - 1) + t_quantile(power, problems - 1))
 
 
+def _normal() -> "NormalDist":
+    from statistics import NormalDist  # see `standard_error`
+
+    return NormalDist()
+
+
 def power_at(effect: float, error: float, problems: int, level: float = 0.95) -> float:
     """The chance that a true mean change of this size is told from 0 by the t-test.
 
@@ -345,7 +354,7 @@ def power_at(effect: float, error: float, problems: int, level: float = 0.95) ->
     wide = math.sqrt(1 + needed * needed / (2 * df))
 
     def beyond(shift: float) -> float:
-        return NormalDist().cdf((shift - needed * (1 - 1 / (4 * df))) / wide)
+        return _normal().cdf((shift - needed * (1 - 1 / (4 * df))) / wide)
 
     return beyond(abs(effect) / error) + beyond(-abs(effect) / error)
 
@@ -386,7 +395,7 @@ def minimum_detectable_effect(questions: int, k: int) -> float:
         return math.inf
     sure, spread = (1 + LEVEL) / 2, math.sqrt(1 / (2 * k * questions))
     by_t = t_quantile(sure, questions - 1) + t_quantile(POWER, questions - 1)
-    by_z = NormalDist().inv_cdf(sure) + NormalDist().inv_cdf(POWER)
+    by_z = _normal().inv_cdf(sure) + _normal().inv_cdf(POWER)
     # Whole tries are won or lost, which costs half a step of two; few of them, the t-quantile.
     effect = max(by_t * spread, by_z * spread + 1 / (k * questions))
     return effect if effect <= 1 else math.inf

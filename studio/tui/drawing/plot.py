@@ -43,7 +43,9 @@ class Plot:
 
     def column(self, step: int) -> int:
         """The cell above which a step stands."""
-        return self._places([Point(step, self._low)])[0][0] // _ACROSS
+        right = self.width * _ACROSS - 1
+        x = int((step - self._first) * right / self._span + 0.5)
+        return min(right, max(0, x)) // _ACROSS
 
     def row(self, value: float) -> int:
         """The cell in which a value lies, 0 on top."""
@@ -167,8 +169,9 @@ def value_range(series: Iterable[Sequence[Point]], *, share: bool) -> tuple[floa
     """The values to be drawn, intervals included; `share`: at least 0 to 1."""
     ends = [0.0, 1.0] if share else [0.0]
     for points in series:
-        for point in points:
-            ends += [end for end in (point.value, point.low, point.high) if end is not None]
+        ends += [point.value for point in points]
+        ends += [point.low for point in points if point.low is not None]
+        ends += [point.high for point in points if point.high is not None]
     low, high = min(ends), max(ends)
     return (low, high) if high > low else (low, low + 1.0)
 
