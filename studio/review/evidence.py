@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache, partial
 from threading import Lock
+from typing import TYPE_CHECKING
 
 from engines.core import errors, types
 from engines.core import events as ev
@@ -14,7 +15,9 @@ from engines.record.derived.run_state import HistoryReader
 from engines.record.ledger import read_trajectory
 from engines.record.run_dir import RunDir
 from studio.review.divergence import MOST_OF_A_SIDE, Piece, choose_pair, said_pieces
-from studio.session.unparsed_replies import ReplySource, find_reply_source
+
+if TYPE_CHECKING:  # it loads the reflector, which a screen waits for at its start
+    from studio.session.unparsed_replies import ReplySource
 
 PartingWords = tuple[str, str, tuple[Change, ...]]
 """Sign and id of a rollout, and the step at which it parts from the other."""
@@ -89,7 +92,9 @@ class EvidenceLoader:
             groups.setdefault(name.rpartition("r")[0], []).append(name)
         return tuple(self._group(name, members) for name, members in groups.items())
 
-    def reply_source(self, repair: types.UnparsedReply) -> ReplySource:
+    def reply_source(self, repair: types.UnparsedReply) -> "ReplySource":
+        from studio.session.unparsed_replies import find_reply_source
+
         return find_reply_source(self._run, repair)
 
     def messages(self, witness: EvidenceRollout) -> tuple[types.Message, ...]:
