@@ -688,6 +688,20 @@ FAULTS = (
         ("tests/studio/tui/terminal/test_frames.py",),
     ),
     Fault(
+        "a prompt is computed with each of its completions",
+        "engines/grpo/loss/loss.py",
+        "    if share and len(rows.prompts) < len(rows.completions):",
+        "    if share and not len(rows.prompts):",
+        ("tests/engines/grpo/forward/test_forward.py",),
+    ),
+    Fault(
+        "ranks in lockstep share prompts, each by its own rows",
+        "engines/grpo/engine/grpo.py",
+        "self._share = not plan.ranks.lockstep and can_share_prompts(local)",
+        "self._share = can_share_prompts(local)",
+        ("tests/engines/grpo/engine/test_grpo.py",),
+    ),
+    Fault(
         "a growing text is wrapped by where it was cut on its way",
         "studio/tui/drawing/canvas.py",
         '        if "".join(done) + last == line:',

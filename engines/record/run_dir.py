@@ -17,7 +17,7 @@ from engines.secrets.mask import NO_SECRETS, Mask
 
 @frozen
 class Below:
-    """What has this name in the folder of whoever has it as an attribute."""
+    """An attribute: the path of this name below the `path` of the object that has it."""
 
     name: str
 

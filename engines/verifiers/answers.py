@@ -21,10 +21,10 @@ from engines.core.frozen import frozen
 from engines.core.settings import derived, setting
 from engines.core.types import Problem, Rollout, Verdict
 from engines.process.pool import ForkLauncher, ProcessPool, Trouble
+from engines.verifiers.independent import IndependentVerifier
 from engines.verifiers.stated_answer import (
     TAIL_CHARS,
     WRAPPED,
-    EachVerifier,
     StatedAnswer,
     ascii_notation,
     find_stated_answer,
@@ -67,7 +67,7 @@ class TextSettings:
             )
 
 
-class TextVerifier(EachVerifier):
+class TextVerifier(IndependentVerifier):
     """Judges by words. A process starts with the first answer that needs one."""
 
     def __init__(self, settings: TextSettings | None = None) -> None:
@@ -310,7 +310,7 @@ class MathSettings:
     allow_set_relation_comp: bool = derived(True)  # -2 < x < 7 answers a set, too
 
 
-class MathVerifier(EachVerifier):
+class MathVerifier(IndependentVerifier):
     """Judges by math-verify. Nothing starts before `start` or the first answer that needs it.
 
     Raises VerifierError: math-verify is not installed.

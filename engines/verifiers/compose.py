@@ -19,10 +19,11 @@ from engines.core.settings import setting
 from engines.core.types import NO_USAGE, Attempt, Problem, Rollout, Verdict
 from engines.process.pool import Trouble
 from engines.verifiers import answers, stated_answer
+from engines.verifiers.independent import IndependentVerifier
 
 
 @frozen
-class PlainVerifier(stated_answer.EachVerifier):
+class PlainVerifier(IndependentVerifier):
     """Judges by a function that has nothing to load or to wait for."""
 
     function: Callable[[Problem, Rollout], Verdict]
@@ -277,7 +278,7 @@ class FormatSettings:
         answers.check_pattern('verifier "format"', self.pattern)
 
 
-class FormatVerifier(stated_answer.EachVerifier):
+class FormatVerifier(IndependentVerifier):
     """Judges by form alone; a problem needs no answer for it."""
 
     def __init__(self, settings: FormatSettings) -> None:

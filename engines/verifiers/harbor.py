@@ -16,7 +16,8 @@ from engines.core.protocols import Verifier
 from engines.core.text.sanitize import escape_unsafe
 from engines.core.types import Problem, Rollout, Verdict
 from engines.process.start import ScratchFolder
-from engines.verifiers.stated_answer import short_text, unjudgeable_verdict
+from engines.verifiers.independent import failed_verdict
+from engines.verifiers.stated_answer import short_text
 
 _START = ("bash", "-c", 'cd app && exec bash "$STUDIO_TESTS/test.sh"')
 
@@ -32,7 +33,7 @@ class HarborVerifier(Verifier):
         return tuple([await self._verify_one(problem, rollout) for rollout in rollouts])
 
     async def _verify_one(self, problem: Problem, rollout: Rollout) -> Verdict:
-        if failed := unjudgeable_verdict(rollout, (problem,)):
+        if failed := failed_verdict(rollout):
             return failed
         name = programs.folder_name(
             problem, rollout.epoch, rollout.step, rollout.position, rollout.index

@@ -25,7 +25,8 @@ from engines.core.types import (
     Verdict,
 )
 from engines.verifiers.answers import TextSettings, TextVerifier
-from engines.verifiers.stated_answer import EachVerifier, short_text, strip_thoughts
+from engines.verifiers.independent import IndependentVerifier
+from engines.verifiers.stated_answer import short_text, strip_thoughts
 
 
 @frozen
@@ -92,7 +93,7 @@ class Judgement:
     reasoning: str
 
 
-class JudgeVerifier(EachVerifier):
+class JudgeVerifier(IndependentVerifier):
     """Judges by asking a model once for each response."""
 
     def __init__(self, settings: JudgeSettings, judging: JudgeContext) -> None:

@@ -10,14 +10,12 @@ no ASCII (√3, ½, x², ３, an en dash for a minus), digits in groups, words f
 
 import re
 import unicodedata
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from decimal import Decimal
 from typing import Literal
 
 from engines.core.frozen import frozen
-from engines.core.protocols import Verifier
-from engines.core.types import NO_ANSWER, Problem, Rollout, Verdict
-from engines.core.waiting import gather_all
+from engines.core.types import NO_ANSWER, Verdict
 from engines.process.pool import Trouble
 
 Marker = Literal["boxed", "marked", "none"]
@@ -213,30 +211,6 @@ def _is_one_answer(gap: str) -> bool:
 def _strip_markup(text: str) -> str:
     text = text.strip().strip("*_`").strip()
     return text[:-1].rstrip(" *_`") if text.endswith((".", "。")) else text
-
-
-def unjudgeable_verdict(rollout: Rollout, expected: Sequence[object]) -> Verdict | None:
-    """The verdict on what cannot be judged at all: a failed attempt, or no truth."""
-    attempt = rollout.attempt
-    if attempt.status == "failed" or attempt.answer is None:
-        cause = short_text(attempt.error or "no answer", 200)
-        return Verdict(None, error=f"failed: rollout failed: {cause}")
-    return None if expected else Verdict(None)
-
-
-class EachVerifier(Verifier):
-    """Judges each rollout alone, all at once, whatever the problem's answer; `judge` says how."""
-
-    async def judge(self, problem: Problem, rollout: Rollout) -> Verdict:
-        """Judge a rollout that did not fail."""
-        raise NotImplementedError
-
-    async def verify(self, problem: Problem, rollouts: Sequence[Rollout]) -> tuple[Verdict, ...]:
-        return tuple(await gather_all(self._judge_ended(problem, one) for one in rollouts))
-
-    async def _judge_ended(self, problem: Problem, rollout: Rollout) -> Verdict:
-        # No truth is needed; only an attempt that failed has nothing to judge.
-        return unjudgeable_verdict(rollout, (problem,)) or await self.judge(problem, rollout)
 
 
 def wrong_verdict(got: str, expected: Iterable[str]) -> Verdict:

@@ -32,6 +32,7 @@ from engines.grpo.loss.loss import (
     TokenScores,
     aggregate,
     batch_advantages,
+    can_share_prompts,
     collate,
     completion_logps,
     divergences,
@@ -290,6 +291,9 @@ class BatchUpdate:
         self._ref: dict[int, Tensor] = {}
         self._trouble: Exception | None = None
         self._most_rows = 0
+        # Of one rank's rows prompts may be worth sharing, of another's not; layers that lie apart
+        # must be called as often by both.
+        self._share = not plan.ranks.lockstep and can_share_prompts(local)
 
     def run(self) -> UpdateMetrics:
         """Move the weights.
@@ -417,7 +421,8 @@ class BatchUpdate:
         counts = []
         for rank in range(self._ranks.size):
             own = [i for i in indices if self._owner[i] == rank]
-            parts = split_micro_batches([self._samples[i] for i in own], self._plan.rows, limit)
+            samples = [self._samples[i] for i in own]
+            parts = split_micro_batches(samples, self._plan.rows, limit, share=self._share)
             counts.append(len(parts))
             if rank == self._ranks.rank:
                 here = [[own[n] for n in part] for part in parts]
@@ -439,11 +444,8 @@ class BatchUpdate:
         return self._pad([shortest])
 
     def _score(self, rows: Rows) -> TokenScores:
-        # Of one rank's rows prompts may be worth sharing, of another's not; layers that lie apart
-        # must be called as often by both.
-        share = not self._ranks.lockstep
         temperature = self._plan.settings.temperature
-        return completion_logps(self._local, rows, temperature=temperature, share=share)
+        return completion_logps(self._local, rows, temperature=temperature, share=self._share)
 
     def _score_before(self, old: bool) -> None:
         """Log-probabilities before the first optimiser step, and those of the reference."""

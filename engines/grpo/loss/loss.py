@@ -402,13 +402,13 @@ def pad_samples(samples: Sequence[Sample], pad_id: int, device: torch.device | s
 
 
 def split_micro_batches(
-    samples: Sequence[Sample], rows: int | None, tokens: int
+    samples: Sequence[Sample], rows: int | None, tokens: int, *, share: bool = False
 ) -> list[list[int]]:
     """Which samples share a forward: indices, every sample once.
 
     Samples of one group stay together where they fit, and groups of like length meet, so that
     little is padded. A part has at most so many `rows`; with None at most so many `tokens`,
-    padding included and equal prompts counted once, and at least one group.
+    padding included, and at least one group. `share`: equal prompts are computed once.
     """
     groups: dict[int, list[int]] = {}
     for index, sample in enumerate(samples):
@@ -418,6 +418,8 @@ def split_micro_batches(
         return max(len(samples[i].prompt) + len(samples[i].completion) for i in indices)
 
     def padded_size(indices: Sequence[int]) -> int:
+        if not share:
+            return len(indices) * padded_length(indices)
         prompts = {samples[i].prompt for i in indices}
         longest = max(len(samples[i].completion) for i in indices)
         return len(prompts) * max(map(len, prompts)) + len(indices) * longest
@@ -428,8 +430,8 @@ def split_micro_batches(
             parts[:0] = [group[at : at + rows] for at in range(0, len(group), rows)]
             continue
         last = parts[-1] if parts else []
-        joined = len(last) + len(group)
-        fits = joined <= rows if rows is not None else padded_size([*last, *group]) <= tokens
+        joined = [*last, *group]
+        fits = padded_size(joined) <= tokens if rows is None else len(joined) <= rows
         if last and fits:
             last.extend(group)
         else:
@@ -452,16 +454,16 @@ class TokenScores(NamedTuple):
 
 
 def completion_logps(
-    local: LocalModel, rows: Rows, *, temperature: float, share: bool = True
+    local: LocalModel, rows: Rows, *, temperature: float, share: bool = False
 ) -> TokenScores:
     """log_softmax(logits / T)[token] of every trainable completion token.
 
     The caller holds the model's lock; `rows` are on its device. `share` computes each distinct
-    prompt once where the model can; else whole sequences are computed. Both give the same.
+    prompt once, for a model of which `can_share_prompts` is true; else whole sequences are
+    computed. Both give the same.
     """
     base = local.base
-    repeats = len(rows.prompts) < len(rows.completions)
-    if share and repeats and can_share_prompts(local):
+    if share and len(rows.prompts) < len(rows.completions):
         states = _shared_prompt_states(base, rows)
     else:
         states = _whole_sequence_states(base, rows)
@@ -489,17 +491,19 @@ def can_share_prompts(local: LocalModel) -> bool:
 
 def _shared_prompt_states(base: Any, rows: Rows) -> Tensor:
     """(B, T, H) hidden states that predict each completion token, prompts computed once."""
-    # It takes a second to import, and only training needs it.
+    # It takes a second to import, and the loss is computed from log-probabilities without it.
     from transformers import DynamicCache
 
     backbone = getattr(base, base.base_model_prefix)
     wide, long = rows.prompts.shape[1], rows.completions.shape[1]
     steps = torch.arange(max(wide, long), device=rows.ids.device)
-    shown = steps[:wide] < rows.begins[:, None]  # (B, P): the gap behind a short prompt is not
-    distinct = torch.zeros_like(rows.prompts, dtype=torch.bool).index_copy(0, rows.prompt_of, shown)
+    # What pads a short prompt stands before its completion, so attention must be kept from it.
+    mask = steps[:wide] < rows.begins[:, None]  # (B, P)
+    prompt_mask = torch.zeros_like(rows.prompts, dtype=torch.bool)  # (U, P)
+    prompt_mask = prompt_mask.index_copy(0, rows.prompt_of, mask)
     cache = DynamicCache(config=base.config)
     prefix = backbone(
-        input_ids=rows.prompts, attention_mask=distinct, cache=cache, use_cache=True
+        input_ids=rows.prompts, attention_mask=prompt_mask, cache=cache, use_cache=True
     ).last_hidden_state
     first: Tensor = prefix[rows.prompt_of, rows.begins - 1][:, None]  # (B, 1, H)
     if long == 1:
@@ -512,7 +516,7 @@ def _shared_prompt_states(base: Any, rows: Rows) -> Tensor:
     whole = torch.ones_like(fed, dtype=torch.bool)
     rest = backbone(
         input_ids=fed,
-        attention_mask=torch.cat([shown, whole], 1),
+        attention_mask=torch.cat([mask, whole], 1),
         position_ids=rows.begins[:, None] + steps[: long - 1],
         cache=cache,
         use_cache=True,

@@ -22,8 +22,9 @@ from engines.core.types import NO_USAGE, Message, Problem, RecordRef, Role, Roll
 from engines.process.pool import Answer, Child, ChildMessage, ModelAccess, ProcessPool, Trouble
 from engines.process.start import ScratchFolder, kill_session, start_python
 from engines.verifiers.foreign.calls import WrongReturn, build_question, rescale_reward
+from engines.verifiers.independent import failed_verdict
 from engines.verifiers.judge import JudgeContext, judge_key
-from engines.verifiers.stated_answer import short_text, trouble_verdict, unjudgeable_verdict
+from engines.verifiers.stated_answer import short_text, trouble_verdict
 
 _ROLES: Mapping[str, Role] = {**{role: role for role in get_args(Role)}, "developer": "system"}
 
@@ -133,7 +134,7 @@ class FunctionVerifier:
     async def verify(self, problem: Problem, rollouts: Sequence[Rollout]) -> tuple[Verdict, ...]:
         """Judge by the function. VerifierError as `check`, where that was not called before."""
         # A truth is not required: the function may do without.
-        verdicts = [unjudgeable_verdict(rollout, (problem,)) for rollout in rollouts]
+        verdicts = [failed_verdict(rollout) for rollout in rollouts]
         todo = [n for n, verdict in enumerate(verdicts) if verdict is None]
         if todo:
             await self.check()

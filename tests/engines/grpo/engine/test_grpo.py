@@ -570,6 +570,22 @@ async def test_a_step_that_overflows_float16_is_made_again_at_a_smaller_scale(
     assert isinstance(engine.optimiser, Scaled) and engine.optimiser.tries == 2
 
 
+@pytest.mark.parametrize("lockstep", [False, True])
+async def test_prompts_are_shared_unless_ranks_pass_in_lockstep(
+    local: LocalModel, monkeypatch: pytest.MonkeyPatch, lockstep: bool
+) -> None:
+    real, shared = grpo.completion_logps, set[bool]()
+
+    def forward(local: LocalModel, rows: Any, **how: Any) -> Any:
+        shared.add(how["share"])
+        return real(local, rows, **how)
+
+    monkeypatch.setattr(grpo, "completion_logps", forward)
+    monkeypatch.setattr(grpo.ALONE, "lockstep", lockstep)
+    await learn(an_engine(local), a_batch())
+    assert shared == {not lockstep}
+
+
 def running_out(
     monkeypatch: pytest.MonkeyPatch, above: int, words: str = "CUDA out of memory."
 ) -> list[int]:

@@ -132,6 +132,16 @@ def test_every_sample_is_in_exactly_one_part(rows: int | None) -> None:
         assert all(len({n // 3 for n in part}) * 3 == len(part) for part in parts)
 
 
+def test_a_prompt_that_is_shared_counts_once_to_the_size_of_a_part() -> None:
+    prompts = {group: tuple(range(group, group + 10)) for group in (0, 1)}
+    samples = [a_sample(5, group, prompts[group]) for group in (0, 1) for _ in range(3)]
+    # Two prompts of 10 and six completions of 5; without sharing, six sequences of 15.
+    assert split_micro_batches(samples, None, 50, share=True) == [[0, 1, 2, 3, 4, 5]]
+    assert split_micro_batches(samples, None, 49, share=True) == [[0, 1, 2], [3, 4, 5]]
+    assert split_micro_batches(samples, None, 89) == [[0, 1, 2], [3, 4, 5]]
+    assert split_micro_batches(samples, None, 90) == [[0, 1, 2, 3, 4, 5]]
+
+
 def test_parts_hold_groups_of_like_length() -> None:
     samples = [a_sample(n, group) for group, n in enumerate((9, 1, 8, 2))]
     assert split_micro_batches(samples, 2, tokens=0) == [[0, 2], [3, 1]]
